@@ -310,12 +310,13 @@ struct ShiftedCopies {
     const float* from;  // the row to copy from next
     const float* last;  // where the last quad of one row is, which this lane copies
     const float* end;   // of the last row
+    int left;           // columns after the first
     int col[COLS];      // this thread's places in its rows
 
     // Of the columns from `first` on, of `depth` rows; beyond the last of `cols` columns it takes the quad of the last.
     __device__ ShiftedCopies(const float* matrix, int first, int cols, Pitch pitch, int depth)
     {
-        const int left = cols - first - 1;
+        left = cols - first - 1;
         from = matrix + static_cast<long long>(row(0)) * pitch + first;
         last = from + static_cast<long long>(lane() * ROWS) * pitch + min(EXTENT, left);
         end = matrix + static_cast<long long>(depth) * pitch;
@@ -352,15 +353,22 @@ struct ShiftedCopies {
     }
 
     // A quad, or of the FIRST step zeros where not `inside`. It MAY_END in the row that is the last of all, and of its
-    // step: what follows is not ours to read, so that what is left comes float by float.
+    // step: a part of a quad is left to `finish`, since what follows is not ours to read.
     template <bool FIRST, bool MAY_END>
     __device__ __forceinline__ void copy(unsigned to, const float* at, bool wanted, bool inside)
     {
-        const bool is_whole = !(FIRST || MAY_END) || end - at >= 4;
-        if (FIRST) copy_or_clear_async(to, at, inside, wanted && (is_whole || !inside));
-        else copy_async<4>(to, at, wanted && is_whole);
-        if (!is_whole && wanted && inside)
-            for (int i = 0; i < 3; ++i) copy_async<1>(to + 4 * i, at + i, at + i < end);
+        if (FIRST) copy_or_clear_async(to, at, inside, wanted && (!inside || at < quad_of(end)));
+        else copy_async<4>(to, at, wanted && (!MAY_END || at < quad_of(end)));
+    }
+
+    // Of the last step, `depth` deep: the floats at the end of the last row, by lanes of the warp that shifts it.
+    __device__ __forceinline__ void finish(unsigned to, int depth)
+    {
+        const int row = depth - 1;
+        const float* at = quad_of(end) + lane();
+        const int col = static_cast<int>(at - quad_of(end - 1 - left));
+        copy_async<1>(to + 4 * (BEGIN + row * TILE_PITCH + col), at,
+                      at < end && col < EXTENT + 4 && int(threadIdx.x / LANES_OF_ROW) == row % ROWS);
     }
 
     __device__ __forceinline__ void advance(int depth, Pitch pitch)
@@ -422,6 +430,14 @@ struct Copies {
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
             if (burst * EACH + i < COUNT) start<false>(burst * EACH + i, to, wanted, BK);
+    }
+
+    // What the last step needs besides, `depth` deep.
+    __device__ __forceinline__ void finish(unsigned to, int depth)
+    {
+#if SHIFTED
+        of_b.finish(to, depth);
+#endif
     }
 
     // Go on to the next step, once all copies of one that was `depth` deep are started.
@@ -526,6 +542,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
     if (steps > 0)
 #pragma unroll
         for (int i = 0; i < copies.COUNT; ++i) copies.template start<true>(i, shared_at, true, first_depth);
+    if (steps == 1) copies.finish(shared_at, first_depth);
     copies.advance(first_depth);
     close_group();
 #if SHIFTED
@@ -535,6 +552,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
 #pragma unroll
         for (int i = 0; i < copies.COUNT; ++i)
             copies.template start<false>(i, shared_at + step * (4 * STAGE_FLOATS), step < steps, BK);
+        if (step == steps - 1) copies.finish(shared_at + step * (4 * STAGE_FLOATS), BK);
         copies.advance(BK);
         close_group();
     }
@@ -573,6 +591,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
         for (int burst = 0; burst < BURSTS; ++burst) {
             copies.start_burst(burst, shared_at + free * (4 * STAGE_FLOATS), more);
             if (burst == BURSTS - 1) {
+                if (step + STAGES == steps) copies.finish(shared_at + free * (4 * STAGE_FLOATS), BK);
                 copies.advance(BK);
                 close_group();  // even if empty: await_groups counts groups
             }

@@ -16,21 +16,23 @@
 //   m=256 n=256 k=256: 0.005727 ms mixed:graph, 5859 GFLOP/s, 137.3 GB/s, 1.267 [1.257, 1.272] times as fast as cublas
 //   m=256 n=256 k=8192: 0.02965 ms mixed:graph, 3.621e+04 GFLOP/s, 574.7 GB/s, 1.136 [1.134, 1.139] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06375 ms mixed:graph, 3.953e+04 GFLOP/s, 340.7 GB/s, 1.060 [1.059, 1.061] times as fast as cublas
-//   m=333 n=777 k=555: 0.01549 ms mixed:graph, 1.854e+04 GFLOP/s, 225.9 GB/s, 1.004 [1.002, 1.005] times as fast as cublas
+//   m=320 n=320 k=12000: 0.0603 ms mixed:graph, 4.075e+04 GFLOP/s, 516.2 GB/s, 1.179 [1.175, 1.182] times as fast as cublas
+//   m=333 n=777 k=555: 0.01579 ms mixed:graph, 1.819e+04 GFLOP/s, 221.7 GB/s, 0.981 [0.979, 0.984] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.174 ms cold:graph, 4.52e+04 GFLOP/s, 306.1 GB/s, 1.133 [1.131, 1.135] times as fast as cublas
-//   m=400 n=400 k=6000: 0.05716 ms mixed:graph, 3.359e+04 GFLOP/s, 347.1 GB/s, 1.104 [1.103, 1.105] times as fast as cublas
+//   m=391 n=1593 k=6500: 0.2096 ms cold:graph, 3.864e+04 GFLOP/s, 258 GB/s, 1.074 [1.071, 1.076] times as fast as cublas
+//   m=400 n=400 k=6000: 0.05684 ms mixed:graph, 3.378e+04 GFLOP/s, 349.1 GB/s, 1.105 [1.103, 1.106] times as fast as cublas
 //   m=512 n=512 k=512: 0.009549 ms mixed:graph, 2.811e+04 GFLOP/s, 329.4 GB/s, 1.420 [1.411, 1.423] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3423 ms cold:graph, 5.019e+04 GFLOP/s, 395.1 GB/s, 1.010 [1.010, 1.011] times as fast as cublas
 //   m=600 n=600 k=600: 0.01545 ms mixed:graph, 2.797e+04 GFLOP/s, 279.7 GB/s, 1.365 [1.362, 1.366] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01651 ms mixed:graph, 2.777e+04 GFLOP/s, 343.2 GB/s, 1.007 [1.004, 1.010] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01666 ms mixed:graph, 2.752e+04 GFLOP/s, 340 GB/s, 0.996 [0.994, 0.998] times as fast as cublas
 //   m=768 n=768 k=768: 0.02592 ms mixed:graph, 3.495e+04 GFLOP/s, 273.1 GB/s, 1.311 [1.309, 1.311] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01892 ms mixed:graph, 3.256e+04 GFLOP/s, 326.6 GB/s, 1.133 [1.132, 1.139] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.173 [1.170, 1.176] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.05592 ms mixed:graph, 3.851e+04 GFLOP/s, 225.4 GB/s, 1.322 [1.321, 1.323] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05597 ms mixed:graph, 3.848e+04 GFLOP/s, 225.3 GB/s, 1.329 [1.327, 1.331] times as fast as cublas
 //   m=1024 n=1024 k=64: 0.00625 ms mixed:graph, 2.147e+04 GFLOP/s, 755 GB/s, 1.107 [1.105, 1.108] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04627 ms mixed:graph, 4.641e+04 GFLOP/s, 271.9 GB/s, 1.256 [1.255, 1.258] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3441 ms cold:graph, 4.992e+04 GFLOP/s, 207.2 GB/s, 1.058 [1.056, 1.058] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03973 ms mixed:graph, 3.543e+04 GFLOP/s, 243.2 GB/s, 1.150 [1.149, 1.151] times as fast as cublas
+//   m=1111 n=901 k=703: 0.04022 ms mixed:graph, 3.499e+04 GFLOP/s, 240.2 GB/s, 1.133 [1.132, 1.134] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.07999 ms mixed:graph, 4.32e+04 GFLOP/s, 216 GB/s, 1.137 [1.136, 1.138] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1186 ms mixed:graph, 4.627e+04 GFLOP/s, 198.3 GB/s, 1.137 [1.135, 1.137] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1466 ms mixed:graph, 4.945e+04 GFLOP/s, 193.2 GB/s, 1.271 [1.270, 1.272] times as fast as cublas
@@ -47,6 +49,7 @@
 //   m=4096 n=128 k=4096: 0.09205 ms cold:graph, 4.666e+04 GFLOP/s, 774.6 GB/s, 1.068 [1.067, 1.069] times as fast as cublas
 //   m=4096 n=4096 k=64: 0.05704 ms cold:graph, 3.765e+04 GFLOP/s, 1213 GB/s, 1.228 [1.218, 1.232] times as fast as cublas
 //   m=4096 n=4096 k=4096: 2.509 ms cold:graph, 5.478e+04 GFLOP/s, 80.24 GB/s, 1.064 [1.064, 1.064] times as fast as cublas
+//   m=8192 n=16 k=4096: 0.06726 ms cold:graph, 1.596e+04 GFLOP/s, 2007 GB/s, 1.267 [1.262, 1.271] times as fast as cublas
 //   m=8192 n=8192 k=128: 0.3656 ms cold:graph, 4.7e+04 GFLOP/s, 757.3 GB/s, 1.211 [1.211, 1.212] times as fast as cublas
 //   m=8192 n=8192 k=8192: 20.06 ms cold:graph, 5.481e+04 GFLOP/s, 40.14 GB/s, 1.071 [1.071, 1.077] times as fast as cublas
 //   m=10000 n=64 k=64: 0.005062 ms mixed:graph, 1.618e+04 GFLOP/s, 1015 GB/s, 1.255 [1.252, 1.261] times as fast as cublas
@@ -359,40 +362,41 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 5, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 10, 7, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 12, 8, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 13, 9, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 4, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, true, true, 14, 10, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 15, 11, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 16, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 5, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, true, true, 12, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 13, 9, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 14, 10, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 15, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 16, 11, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 17, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 18, 12, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 8, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 19, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 256, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 113664, false, true, 19, 12, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 20, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 21, 9, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 22, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 21, 12, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 22, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 23, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 12, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 12, 234ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 24, 13, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 25, 14, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 26, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 21, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 23, 9, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 24, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 25, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 9, 234ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 26, 13, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 27, 14, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 28, 0, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 27, 0, 1022ULL, true},
-    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 20, 15, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 28, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 28, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 29, 16, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 30, 17, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 29, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 30, 15, 1022ULL, true},
+    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 22, 16, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 31, 9, 992ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 32, 1, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 32, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 33, 17, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 34, 18, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 31, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 8, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 9600, false, true, 32, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 33, 18, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 34, 0, 992ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 35, 9, 992ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -453,7 +457,7 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.2409},
+    {128, 0.3631},
     {-1, -1}  // ends the table
 };
 
@@ -479,42 +483,45 @@ inline constexpr exact_row exact_rows[] = {
     {{256, 256, 256}, 11, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 16, 1.0, {0, 0, 0}},
+    {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 15, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 16, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 17, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 18, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 17, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 18, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 19, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 18, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 20, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 21, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 23, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 24, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 25, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 26, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 27, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 29, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 25, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 25, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 32, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 33, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 34, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 35, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 19, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 20, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 21, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 20, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 22, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 23, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 24, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 25, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 22, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 26, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 27, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 28, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 29, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 30, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 31, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 32, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 33, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 27, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 28, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 28, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 34, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 35, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 36, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 37, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 36, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 38, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 39, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 40, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 37, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 39, 1.0, {0, 0, 0}},
     {{10000, 64, 64}, 6, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 38, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 30, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 41, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 33, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -523,52 +530,55 @@ inline constexpr near_row near_rows[] = {
     {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
     {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
     {{59, 112, 175}, 3, 2147483647, 0, 1, 0},
-    {{80, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 5, 2147483647, 0, 1, 0},
+    {{80, 192, 192}, 17, 2147483647, 0, 1, 0},
+    {{96, 96, 256}, 3, 2147483647, 0, 1, 0},
     {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
     {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
     {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{128, 128, 128}, 35, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 1, 0},
+    {{112, 112, 224}, 3, 2147483647, 0, 1, 0},
+    {{112, 192, 192}, 17, 2147483647, 0, 1, 0},
+    {{128, 128, 128}, 8, 2147483647, 0, 1, 0},
+    {{128, 128, 208}, 37, 2147483647, 0, 1, 0},
     {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 14, 2147483647, 0, 1, 0},
-    {{137, 170, 202}, 13, 2147483647, 0, 1, 0},
-    {{138, 138, 200}, 16, 2147483647, 0, 1, 0},
+    {{133, 133, 216}, 14, 2147483647, 0, 1, 0},
+    {{134, 153, 145}, 13, 2147483647, 0, 1, 0},
+    {{137, 170, 202}, 17, 2147483647, 0, 1, 0},
+    {{137, 170, 202}, 17, 2147483647, 0, 1, 0},
+    {{138, 138, 200}, 18, 2147483647, 0, 1, 0},
     {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
     {{144, 144, 240}, 17, 2147483647, 0, 1, 0},
     {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{151, 165, 127}, 19, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 18, 2147483647, 0, 1, 0},
-    {{154, 161, 135}, 25, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 22, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 22, 2147483647, 0, 1, 0},
+    {{151, 165, 127}, 28, 2147483647, 0, 1, 0},
+    {{153, 153, 153}, 13, 2147483647, 0, 1, 0},
+    {{154, 161, 135}, 28, 2147483647, 0, 1, 0},
+    {{159, 159, 159}, 28, 2147483647, 0, 1, 0},
+    {{159, 160, 160}, 28, 2147483647, 0, 1, 0},
     {{160, 160, 96}, 6, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 25, 2147483647, 0, 1, 0},
-    {{161, 157, 151}, 22, 2147483647, 0, 1, 0},
-    {{163, 163, 163}, 25, 2147483647, 0, 1, 0},
-    {{167, 167, 167}, 25, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 25, 2147483647, 0, 1, 0},
-    {{169, 172, 166}, 25, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 29, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{179, 179, 179}, 25, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 25, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 19, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 33, 2147483647, 0, 1, 0},
-    {{192, 32, 192}, 34, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 35, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 23, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 37, 2147483647, 0, 1, 0},
+    {{160, 160, 160}, 28, 2147483647, 0, 1, 0},
+    {{160, 160, 208}, 17, 2147483647, 0, 1, 0},
+    {{161, 157, 151}, 20, 2147483647, 0, 1, 0},
+    {{163, 163, 163}, 28, 2147483647, 0, 1, 0},
+    {{167, 167, 167}, 28, 2147483647, 0, 1, 0},
+    {{169, 169, 169}, 28, 2147483647, 0, 1, 0},
+    {{169, 172, 166}, 28, 2147483647, 0, 1, 0},
+    {{175, 106, 184}, 13, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 28, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 28, 2147483647, 0, 1, 0},
+    {{179, 179, 179}, 28, 2147483647, 0, 1, 0},
+    {{184, 184, 184}, 28, 2147483647, 0, 1, 0},
+    {{191, 122, 175}, 10, 2147483647, 0, 1, 0},
+    {{192, 0, 192}, 40, 2147483647, 0, 1, 0},
+    {{192, 32, 192}, 40, 2147483647, 0, 1, 0},
+    {{192, 80, 192}, 37, 2147483647, 0, 1, 0},
+    {{192, 112, 192}, 17, 2147483647, 0, 1, 0},
+    {{192, 192, 96}, 25, 2147483647, 0, 1, 0},
+    {{192, 192, 192}, 28, 2147483647, 0, 1, 0},
+    {{208, 64, 192}, 37, 2147483647, 0, 1, 0},
     {{208, 208, 112}, 0, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 37, 2147483647, 0, 1, 0},
+    {{208, 208, 208}, 39, 2147483647, 0, 1, 0},
     {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{223, 121, 89}, 38, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 30, 2147483647, 0, 1, 0},
+    {{223, 121, 89}, 41, 2147483647, 0, 1, 0},
+    {{224, 144, 160}, 28, 2147483647, 0, 1, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -585,11 +595,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 49, 0, 49}, {0, 49, 0, 49}}}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 52, 0, 52}, {0, 52, 0, 52}}}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 49, 0, 49}, {0, 49, 0, 49}}},
+    {90, {{0, 52, 0, 52}, {0, 52, 0, 52}}},
     {-1, {}}  // ends the table
 };
 
@@ -612,17 +622,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 5: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{8}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 6: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{2048} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 7: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 8: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
-    case 9: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 10: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{256} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 8: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{320} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 10: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 11: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 12: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 12: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
     case 13: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
     case 14: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
-    case 15: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 16: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 17: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 15: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 16: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
+    case 17: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -648,29 +658,30 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 9: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1}, number{2});
     case 10: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{8}, number{1});
     case 11: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 12: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 13: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
-    case 14: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{4}, number{1});
-    case 15: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
-    case 16: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 18: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
-    case 19: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 20: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 21: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 22: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
-    case 23: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 24: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 25: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 26: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 27: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
-    case 28: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
-    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
-    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 31: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{8});
-    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 34: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 12: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{5}, number{1});
+    case 13: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 14: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
+    case 15: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{4});
+    case 16: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
+    case 17: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 19: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 20: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 21: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
+    case 22: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 23: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 24: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
+    case 25: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 26: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 27: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 29: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
+    case 30: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
+    case 31: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 32: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
+    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
+    case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
+    case 35: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -708,293 +719,290 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.002651 + 1.405e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007236 + 2.468e-09 * m + 3.664e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001068 + 7.806e-06 * k))
-          * unless_multiple(m, 4, 1.055)
-          * unless_multiple(n, 4, 1.257)
-          * unless_multiple(k, 4, 1.063);
-    case 1:
-      return estimate{0.003561 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k + 4.073e-07 * m * n + 4.073e-07 * m * k + 9.945e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001668 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001668 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k);
-    case 2:
-      return estimate{0.003649 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k + 1.072e-07 * m * n + 1.072e-07 * m * k + 1.047e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001756 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001756 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k);
-    case 3:
-      return (estimate{0.003648 + 1.478e-05 * m + 3.445e-06 * n}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 5.243e-05 + 1.57e-09 * n + 1.49e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001517 + 5.68e-08 * n + 9.935e-08 * k))
-          * unless_multiple(n, 4, 1.108)
-          * unless_multiple(k, 4, 1.009);
-    case 4:
-      return (estimate{0.001923 + 2.042e-06 * n + 1.138e-08 * k + 1.548e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.002998 + 6.332e-07 * m + 4.882e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0002817 + 6.754e-07 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.223);
-    case 5:
-      return estimate{0.001893 + 5.037e-05 * m + 5.037e-05 * n + 6.91e-08 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0006028 + 2.239e-06 * m + 2.239e-06 * n + 1.003e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.864e-05 * m + 3.864e-05 * n);
-    case 6:
-      return (estimate{0.001893 + 6.189e-07 * k + 4.727e-10 * m * n + 1.873e-09 * m * k + 9.516e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.000111 + 4.943e-09 * n + 9.305e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0001681 + 7.55e-06 * k))
-          * unless_multiple(m, 4, 1.063)
-          * unless_multiple(n, 4, 1.369)
-          * unless_multiple(k, 4, 1.072);
-    case 7:
-      return (estimate{0.001893 + 2.654e-07 * m + 7.18e-09 * m * n + 1.722e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001308 + 8.274e-09 * n + 2.19e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001833 + 6.817e-09 * n))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.045)
-          * unless_multiple(k, 4, 1.007);
-    case 8:
-      return (estimate{0.001893 + 1.039e-08 * k + 1.617e-09 * m * k + 8.056e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0002967 + 2.38e-09 * n + 4.619e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.408e-06 * k))
-          * unless_multiple(m, 4, 1.042)
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.054);
-    case 9:
-      return (estimate{0.003512 + 1.145e-05 * m + 3.68e-06 * n + 6.963e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.000615 + 2.118e-08 * n + 2.962e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0004756 + 5.009e-08 * n + 1.223e-07 * k))
-          * unless_multiple(n, 4, 1.116);
-    case 10:
-      return (estimate{0.002846 + 2.374e-08 * m + 1.075e-09 * m * n + 1.134e-09 * m * k + 2.049e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002929 + 3.403e-08 * m + 2.036e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0004412 + 3.947e-08 * n))
-          * unless_multiple(m, 4, 1.045)
-          * unless_multiple(n, 4, 1.236)
-          * unless_multiple(k, 4, 1.069);
-    case 11:
-      return (estimate{0.001893 + 2.3e-06 * k + 1.497e-09 * m * k + 4.775e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001984 + 4.894e-09 * m + 4.079e-09 * n + 1.106e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0006774))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.408)
-          * unless_multiple(k, 4, 1.079);
-    case 12:
-      return (estimate{0.001893 + 2.137e-06 * m + 9.723e-07 * n + 2.666e-10 * m * n + 3.75e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.002422 + 2.663e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002064 + 3.145e-06 * m + 2.017e-06 * n + 1.762e-08 * k))
-          * unless_multiple(n, 4, 1.086)
-          * unless_multiple(k, 4, 1.013);
-    case 13:
-      return (estimate{0.003068 + 7.096e-09 * n + 5.466e-08 * k + 1.569e-09 * m * k + 9.349e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008474 + 2.698e-10 * n + 3.683e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0003837 + 2.565e-06 * k))
-          * unless_multiple(m, 4, 1.022)
-          * unless_multiple(n, 4, 1.34)
-          * unless_multiple(k, 4, 1.048);
-    case 14:
-      return (estimate{0.002877 + 1.359e-08 * m + 4.653e-08 * n + 5.875e-10 * m * k + 1.866e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0009082 + 2.117e-10 * m + 4.742e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0002992 + 2.677e-06 * k))
-          * unless_multiple(m, 4, 1.012)
-          * unless_multiple(k, 4, 1.016);
-    case 15:
-      return (estimate{0.004769 + 3.229e-07 * n + 6.904e-07 * k + 9.312e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001326 + 2.901e-07 * m + 1.744e-07 * n + 3.017e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003146))
-          * unless_multiple(m, 4, 1.012)
-          * unless_multiple(n, 4, 1.158)
-          * unless_multiple(k, 4, 1.037);
-    case 16:
-      return (estimate{0.003716 + 2.157e-06 * n + 2.77e-07 * k + 1.181e-09 * m * k + 1.378e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 4.257e-07 * m + 2.269e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{528}), 0.001629 + 7.389e-07 * k))
-          * unless_multiple(m, 4, 1.023)
+      return (estimate{0.002683 + 1.183e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007383 + 3.649e-09 * m + 3.641e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009745 + 8.516e-06 * k))
+          * unless_multiple(m, 4, 1.062)
           * unless_multiple(n, 4, 1.277)
-          * unless_multiple(k, 4, 1.021);
-    case 17:
-      return (estimate{0.004618 + 1.887e-06 * n + 2.336e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.008886 + 9.203e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.003749 + 4.914e-07 * n))
-          * unless_multiple(m, 4, 1.036)
-          * unless_multiple(n, 4, 1.139)
-          * unless_multiple(k, 4, 1.051);
-    case 18:
-      return (estimate{0.001995 + 6.353e-08 * n + 4.768e-07 * k + 9.676e-10 * m * k + 1.206e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002208 + 7.688e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002589 + 2.918e-08 * m + 1.959e-06 * k))
-          * unless_multiple(m, 4, 1.033)
-          * unless_multiple(n, 4, 1.27)
-          * unless_multiple(k, 4, 1.037);
-    case 19:
-      return (estimate{0.001893 + 5.862e-11 * m * n + 7.451e-11 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002064 + 4.162e-08 * m + 4.353e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0004199))
-          * unless_multiple(n, 4, 1.012)
-          * unless_multiple(k, 4, 1.008);
-    case 20:
-      return (estimate{0.001893 + 1.473e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002512 + 1.619e-09 * m + 3.832e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.407e-06 + 2.119e-06 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.273)
-          * unless_multiple(k, 4, 1.08);
-    case 21:
-      return (estimate{0.001893 + 1.44e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002869 + 9.154e-09 * m + 3.835e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 4.193e-05 + 1.843e-06 * k))
-          * unless_multiple(m, 4, 1.066)
-          * unless_multiple(n, 4, 1.261)
-          * unless_multiple(k, 4, 1.079);
-    case 22:
-      return (estimate{0.001893 + 2.608e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.00295 + 3.985e-08 * m + 4.707e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 2.026e-08 * m))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.012)
-          * unless_multiple(k, 4, 1.011);
-    case 23:
-      return (estimate{0.001893 + 8.206e-08 * m + 3.319e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0008098 + 3.168e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0008674 + 1.106e-07 * m + 1.618e-05 * k))
-          * unless_multiple(m, 4, 1.146)
-          * unless_multiple(n, 4, 1.378)
-          * unless_multiple(k, 4, 1.178);
-    case 24:
-      return (estimate{0.001893 + 1.506e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002433 + 5.337e-09 * m + 3.869e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.147e-06 * k))
-          * unless_multiple(m, 4, 1.068)
-          * unless_multiple(n, 4, 1.267)
-          * unless_multiple(k, 4, 1.081);
-    case 25:
-      return (estimate{0.002003 + 1.004e-08 * n + 3.297e-06 * k + 8.274e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.858e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001927 + 1.46e-06 * k))
-          * unless_multiple(m, 4, 1.03)
-          * unless_multiple(n, 4, 1.311)
-          * unless_multiple(k, 4, 1.038);
-    case 26:
-      return (estimate{0.001893 + 1.556e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001401 + 1.608e-08 * m + 3.705e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009636 + 3.487e-06 * k))
-          * unless_multiple(m, 4, 1.072)
-          * unless_multiple(n, 4, 1.292)
-          * unless_multiple(k, 4, 1.082);
-    case 27:
-      return (estimate{0.001893 + 1.179e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002765 + 1.52e-08 * m + 6.101e-09 * n + 4.399e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.21e-06 * k))
-          * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.203)
-          * unless_multiple(k, 4, 1.023);
-    case 28:
-      return estimate{0.001893 + 8.873e-10 * m * n + 2.9e-09 * m * k + 1.013e-08 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 6.004e-07 * n + 1.251e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{528}), 3.145e-07 * m + 5.576e-06 * k);
-    case 29:
-      return (estimate{0.001893 + 1.662e-07 * m + 4.233e-08 * n + 1.259e-09 * m * k + 4.324e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.003323 + 2.788e-09 * m + 6.435e-09 * n + 1.115e-05 * k))
+          * unless_multiple(k, 4, 1.039);
+    case 1:
+      return estimate{0.003549 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k + 4.08e-07 * m * n + 4.08e-07 * m * k + 9.96e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k);
+    case 2:
+      return estimate{0.003611 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k + 1.058e-07 * m * n + 1.058e-07 * m * k + 1.033e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001733 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001733 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k);
+    case 3:
+      return (estimate{0.003573 + 1.218e-05 * m + 3.34e-06 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 0.0001109 + 1.513e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001535 + 3.743e-08 * n + 9.697e-08 * k))
+          * unless_multiple(n, 4, 1.116)
+          * unless_multiple(k, 4, 1.007);
+    case 4:
+      return (estimate{0.002051 + 2.007e-06 * n + 1.506e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.002894 + 5.76e-07 * m + 5.146e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0003301 + 3.664e-07 * k))
+          * unless_multiple(m, 4, 1.011)
+          * unless_multiple(n, 4, 1.238);
+    case 5:
+      return estimate{0.002265 + 4.77e-05 * m + 4.77e-05 * n + 7.111e-08 * m * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0005513 + 2.295e-06 * m + 2.295e-06 * n + 1.006e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.972e-05 * m + 3.972e-05 * n);
+    case 6:
+      return (estimate{0.001878 + 1.242e-10 * m * n + 1.544e-09 * m * k + 9.208e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002705 + 2.502e-09 * n + 9.086e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 8.628e-06 * k))
+          * unless_multiple(m, 4, 1.034)
+          * unless_multiple(n, 4, 1.347)
+          * unless_multiple(k, 4, 1.098);
+    case 7:
+      return (estimate{0.001878 + 3.207e-07 * m + 8.415e-09 * m * n + 1.302e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001244 + 5.86e-09 * n + 2.213e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001804 + 1.286e-08 * n))
+          * unless_multiple(m, 4, 1.005)
+          * unless_multiple(n, 4, 1.065);
+    case 8:
+      return (estimate{0.001878 + 1.344e-09 * m * k + 7.775e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003099 + 4.127e-10 * n + 4.582e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.555e-06 * k))
           * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.336)
-          * unless_multiple(k, 4, 1.049);
-    case 30:
-      return (estimate{0.001893 + 3.489e-10 * m * n + 4.886e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003902 + 0.0001596 * k))
-          * unless_multiple(m, 4, 1.046)
-          * unless_multiple(n, 4, 1.135)
-          * unless_multiple(k, 4, 1.063);
-    case 31:
-      return estimate{0.001893 + 6.272e-10 * m * k + 8.147e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002083 + 2.241e-06 * n + 4.086e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 8.022e-05 + 6.134e-06 * k);
-    case 32:
-      return estimate{0.001893 + 4.719e-08 * n + 2.089e-06 * k + 1.192e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007369 + 3.11e-06 * n + 3.724e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.12e-07 * n + 4.82e-06 * k);
-    case 33:
-      return estimate{0.003581 + 4.12e-07 * m + 0.001688 * n + 4.12e-07 * k + 4.12e-07 * m * n + 1.006e-10 * m * k + 4.12e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 5.274e-05 + 1.288e-08 * m + 5.274e-05 * n + 1.288e-08 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001055 + 2.575e-08 * m + 0.0001055 * n + 2.575e-08 * k);
-    case 34:
-      return estimate{0.003996 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k + 1.284e-07 * m * n + 1.254e-10 * m * k + 1.284e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002103 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002103 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k);
-    case 35:
-      return (estimate{0.002682 + 5.562e-08 * n + 1.2e-09 * m * k + 5.167e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004676 + 1.771e-09 * m + 3.131e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0006056 + 4.181e-09 * m + 9.634e-07 * k))
-          * unless_multiple(m, 4, 1.021)
-          * unless_multiple(n, 4, 1.206)
+          * unless_multiple(n, 4, 1.192)
+          * unless_multiple(k, 4, 1.055);
+    case 9:
+      return (estimate{0.004115 + 1.188e-05 * m + 3.455e-06 * n + 2.495e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0007888 + 2.221e-08 * n + 2.879e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001749 + 4.12e-08 * n + 1.527e-07 * k))
+          * unless_multiple(n, 4, 1.122);
+    case 10:
+      return (estimate{0.002782 + 2.164e-08 * m + 1.162e-09 * m * n + 1.109e-09 * m * k + 3.026e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002897 + 3.452e-08 * m + 2.046e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0004437 + 3.315e-08 * n))
+          * unless_multiple(m, 4, 1.047)
+          * unless_multiple(n, 4, 1.242)
+          * unless_multiple(k, 4, 1.065);
+    case 11:
+      return (estimate{0.001878 + 7.308e-07 * k + 1.527e-09 * m * k + 4.995e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002685 + 1.494e-09 * m + 1.07e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0005748 + 1.897e-06 * k))
+          * unless_multiple(m, 4, 1.037)
+          * unless_multiple(n, 4, 1.373)
+          * unless_multiple(k, 4, 1.11);
+    case 12:
+      return (estimate{0.001878 + 1.896e-06 * m + 1.659e-06 * n + 6.23e-09 * m * n + 1.919e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001996 + 2.712e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002336 + 3.301e-06 * m + 1.425e-06 * n + 1.51e-08 * k))
+          * unless_multiple(n, 4, 1.097)
+          * unless_multiple(k, 4, 1.009);
+    case 13:
+      return (estimate{0.003007 + 1.743e-09 * m * k + 9.565e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008516 + 3.722e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0003984 + 2.438e-06 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.308)
+          * unless_multiple(k, 4, 1.074);
+    case 14:
+      return (estimate{0.005952 + 3.404e-06 * m + 1.517e-06 * n + 6.169e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0002576 + 1.546e-07 * n + 1.64e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{264}), 0.0001021 + 5.421e-07 * m + 7.161e-07 * k))
+          * unless_multiple(n, 4, 1.236)
+          * unless_multiple(k, 4, 1.038);
+    case 15:
+      return estimate{0.001878 + 3.213e-07 * n + 5.568e-07 * k + 7.874e-10 * m * n + 1.852e-09 * m * k + 4.457e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0002542 + 9.481e-08 * n + 2.551e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{264}), 0.0007218 + 7.714e-07 * n + 2.74e-06 * k);
+    case 16:
+      return (estimate{0.00418 + 4.167e-07 * n + 6.872e-07 * k + 9.508e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001502 + 1.45e-07 * m + 1.389e-07 * n + 3.013e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003529))
+          * unless_multiple(m, 4, 1.006)
+          * unless_multiple(n, 4, 1.166)
+          * unless_multiple(k, 4, 1.039);
+    case 17:
+      return (estimate{0.003096 + 1.6e-09 * m * k + 7.523e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.000735 + 4.246e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0006361 + 1.505e-06 * k))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(n, 4, 1.322)
+          * unless_multiple(k, 4, 1.088);
+    case 18:
+      return (estimate{0.003702 + 6.299e-08 * m + 1.073e-07 * n + 4.681e-09 * m * n + 1.852e-09 * m * k + 8.708e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 0.0007109 + 2.219e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{264}), 0.000214 + 9.795e-07 * k))
+          * unless_multiple(n, 4, 1.281)
           * unless_multiple(k, 4, 1.036);
-    case 36:
-      return (estimate{0.001935 + 1.645e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006894 + 1.922e-09 * m + 3.656e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008333 + 1.25e-05 * k))
-          * unless_multiple(m, 4, 1.058)
-          * unless_multiple(n, 4, 1.231)
-          * unless_multiple(k, 4, 1.062);
-    case 37:
-      return (estimate{0.001893 + 1.072e-09 * m * n + 2.242e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 3.059e-08 * m + 7.434e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01598 + 2.394e-07 * m + 3.893e-06 * k))
-          * unless_multiple(m, 4, 1.036)
-          * unless_multiple(n, 4, 1.114)
-          * unless_multiple(k, 4, 1.045);
-    case 38:
-      return (estimate{0.002045 + 2.688e-06 * k + 1.686e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.003e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0004044 + 1.102e-05 * k))
-          * unless_multiple(m, 4, 1.016)
-          * unless_multiple(n, 4, 1.031)
+    case 19:
+      return (estimate{0.005781 + 1.959e-06 * n + 1.956e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.009051 + 9.311e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.00238 + 3.787e-07 * n))
+          * unless_multiple(m, 4, 1.038)
+          * unless_multiple(n, 4, 1.155)
+          * unless_multiple(k, 4, 1.044);
+    case 20:
+      return (estimate{0.001906 + 3.842e-08 * n + 1.021e-09 * m * k + 1.526e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002205 + 7.615e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002681 + 2.265e-08 * m + 2.425e-06 * k))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.25)
+          * unless_multiple(k, 4, 1.06);
+    case 21:
+      return (estimate{0.001878 + 1.157e-10 * m * n + 4.198e-11 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002183 + 4.277e-08 * m + 4.468e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0002185))
+          * unless_multiple(m, 4, 1.006)
+          * unless_multiple(n, 4, 1.009)
+          * unless_multiple(k, 4, 1.01);
+    case 22:
+      return (estimate{0.001878 + 1.306e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002383 + 1.268e-08 * m + 3.85e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.396e-06 * k))
+          * unless_multiple(m, 4, 1.075)
+          * unless_multiple(n, 4, 1.291)
+          * unless_multiple(k, 4, 1.066);
+    case 23:
+      return (estimate{0.001878 + 1.27e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002812 + 1.465e-08 * m + 3.851e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.095e-06 * k))
+          * unless_multiple(m, 4, 1.073)
+          * unless_multiple(n, 4, 1.279)
+          * unless_multiple(k, 4, 1.064);
+    case 24:
+      return (estimate{0.001878 + 4.144e-10 * m * n + 4.395e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.002635 + 3.076e-08 * m + 1.82e-10 * n + 4.738e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{264}), 8.956e-07 * k))
+          * unless_multiple(n, 4, 1.011)
+          * unless_multiple(k, 4, 1.006);
+    case 25:
+      return (estimate{0.001878 + 1.194e-09 * m + 3.786e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0005778 + 3.132e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0009623 + 2.267e-07 * m + 1.661e-05 * k))
+          * unless_multiple(m, 4, 1.196)
+          * unless_multiple(n, 4, 1.429)
+          * unless_multiple(k, 4, 1.133);
+    case 26:
+      return (estimate{0.001878 + 1.315e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002349 + 1.345e-08 * m + 3.87e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.591e-06 * k))
+          * unless_multiple(m, 4, 1.076)
+          * unless_multiple(n, 4, 1.285)
+          * unless_multiple(k, 4, 1.065);
+    case 27:
+      return estimate{0.002105 + 6.163e-10 * m * k + 1.548e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.001773 + 2.548e-06 * n + 3.977e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 3.445e-06 + 5.709e-08 * n + 6.92e-06 * k);
+    case 28:
+      return (estimate{0.002066 + 1.841e-06 * k + 6.963e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.76e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001897 + 3.981e-06 * k))
+          * unless_multiple(m, 4, 1.011)
+          * unless_multiple(n, 4, 1.29)
+          * unless_multiple(k, 4, 1.06);
+    case 29:
+      return (estimate{0.001878 + 1.362e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001417 + 1.893e-08 * m + 3.718e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0007791 + 3.897e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.316)
+          * unless_multiple(k, 4, 1.06);
+    case 30:
+      return (estimate{0.001878 + 6.991e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002733 + 2.659e-08 * m + 4.459e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.08e-06 * k))
+          * unless_multiple(m, 4, 1.011)
+          * unless_multiple(n, 4, 1.211)
+          * unless_multiple(k, 4, 1.023);
+    case 31:
+      return (estimate{0.002013 + 2.838e-09 * m * k + 7.012e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 5.821e-07 * n + 8.333e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 5.275e-07 * n + 1.075e-05 * k))
+          * unless_multiple(k, 4, 1.006);
+    case 32:
+      return (estimate{0.001878 + 1.381e-07 * m + 3.437e-08 * n + 1.297e-09 * m * k + 2.246e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00331 + 3.908e-09 * m + 7.501e-09 * n + 1.122e-05 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.343)
           * unless_multiple(k, 4, 1.046);
+    case 33:
+      return (estimate{0.001878 + 3.621e-10 * m * n + 4.061e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003814 + 0.0001605 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.145)
+          * unless_multiple(k, 4, 1.053);
+    case 34:
+      return estimate{0.001878 + 1.159e-10 * n + 2.435e-06 * k + 1.073e-09 * m * k + 6.018e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.00098 + 2.973e-06 * n + 3.7e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.162e-07 * n + 4.659e-06 * k);
+    case 35:
+      return estimate{0.003436 + 3.804e-07 * m + 0.001558 * n + 3.804e-07 * k + 3.804e-07 * m * n + 9.286e-11 * m * k + 3.804e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 4.869e-05 + 1.189e-08 * m + 4.869e-05 * n + 1.189e-08 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 9.737e-05 + 2.377e-08 * m + 9.737e-05 * n + 2.377e-08 * k);
+    case 36:
+      return estimate{0.003952 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k + 1.266e-07 * m * n + 1.236e-10 * m * k + 1.266e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002074 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002074 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k);
+    case 37:
+      return (estimate{0.002611 + 5.812e-08 * n + 1.129e-09 * m * k + 4.685e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004739 + 2.405e-10 * m + 3.154e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005953 + 9.683e-09 * m + 9.502e-07 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.205)
+          * unless_multiple(k, 4, 1.043);
+    case 38:
+      return (estimate{0.001878 + 1.349e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006098 + 9.918e-09 * m + 3.713e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008649 + 1.257e-05 * k))
+          * unless_multiple(m, 4, 1.064)
+          * unless_multiple(n, 4, 1.246)
+          * unless_multiple(k, 4, 1.039);
     case 39:
-      return estimate{0.003538 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k + 4.016e-07 * m * n + 4.016e-07 * m * k + 9.805e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001645 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001645 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k);
+      return (estimate{0.001878 + 1.046e-09 * m * n + 1.529e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 6.482e-09 * m + 7.362e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01598 + 3.262e-07 * m + 5.634e-06 * k))
+          * unless_multiple(m, 4, 1.047)
+          * unless_multiple(n, 4, 1.14)
+          * unless_multiple(k, 4, 1.024);
     case 40:
-      return estimate{0.00363 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k + 1.06e-07 * m * n + 1.06e-07 * m * k + 1.035e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001737 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001737 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k);
+      return estimate{0.009693 + 1.114e-06 * m + 2.64e-06 * k + 2.875e-10 * m * k + 7.307e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 0.0)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.007815 + 1.114e-06 * m + 2.64e-06 * k);
     case 41:
-      return (estimate{0.003148 + 7.635e-06 * m + 2.87e-06 * n + 5.288e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.000279 + 1.067e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001616 + 1.048e-07 * k))
-          * unless_multiple(n, 4, 1.079)
-          * unless_multiple(k, 4, 1.014);
+      return (estimate{0.002117 + 1.86e-06 * k + 2.982e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.01e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0002864 + 1.179e-05 * k))
+          * unless_multiple(m, 4, 1.016)
+          * unless_multiple(n, 4, 1.027)
+          * unless_multiple(k, 4, 1.047);
     case 42:
-      return (estimate{0.003126 + 1.892e-06 * n + 1.472e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.306e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003419 + 2.042e-06 * m + 1.206e-07 * n + 9.746e-07 * k))
-          * unless_multiple(n, 4, 1.222);
+      return estimate{0.003549 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k + 4.08e-07 * m * n + 4.08e-07 * m * k + 9.96e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k);
     case 43:
-      return (estimate{0.001893 + 9.676e-07 * k + 8.386e-10 * m * n + 2.366e-09 * m * k + 1.783e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 7.616e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 1.856e-05 * k))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.272)
-          * unless_multiple(k, 4, 1.056);
+      return estimate{0.003613 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k + 1.059e-07 * m * n + 1.059e-07 * m * k + 1.034e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001735 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001735 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k);
     case 44:
-      return estimate{0.001893 + 4.923e-10 * m * n + 5.276e-09 * m * k + 1.014e-08 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 2.346e-07 * n + 2.314e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 1.527e-06 * n + 1.485e-06 * k);
+      return (estimate{0.0031 + 6.145e-06 * m + 2.664e-06 * n + 4.198e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002927 + 1.072e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001618 + 1.132e-07 * k))
+          * unless_multiple(n, 4, 1.092)
+          * unless_multiple(k, 4, 1.011);
     case 45:
-      return (estimate{0.003052 + 6.465e-08 * m + 1.071e-07 * n + 4.999e-07 * k + 2.154e-09 * m * k + 6.377e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.0004403 + 6.581e-10 * m + 7.644e-10 * n + 1.161e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{8}), number{1056}), 2.206e-06 * k))
-          * unless_multiple(n, 4, 1.237);
+      return (estimate{0.00315 + 1.813e-06 * n + 1.492e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.333e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003325 + 2.074e-06 * m + 1.793e-07 * n + 9.399e-07 * k))
+          * unless_multiple(n, 4, 1.219);
     case 46:
-      return (estimate{0.004933 + 7.28e-07 * m + 3.171e-06 * n + 6.969e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.001619 + 9.737e-08 * m + 2.446e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 0.0002142 + 1.645e-07 * m + 1.659e-07 * k))
-          * unless_multiple(n, 4, 1.112)
-          * unless_multiple(k, 4, 1.008);
+      return (estimate{0.001878 + 9.528e-10 * m * n + 1.893e-09 * m * k + 1.62e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 7.166e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 2.069e-05 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.25)
+          * unless_multiple(k, 4, 1.082);
     case 47:
-      return (estimate{0.00262 + 8.483e-08 * n + 2.976e-07 * k + 1.715e-09 * m * n + 4.558e-10 * m * k + 2.726e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.002398 + 2.92e-08 * m + 3.506e-08 * n + 2.111e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0008658))
-          * unless_multiple(m, 4, 1.025)
-          * unless_multiple(n, 4, 1.162)
-          * unless_multiple(k, 4, 1.033);
+      return (estimate{0.001878 + 3.292e-07 * n + 5.324e-09 * m * k + 7.355e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 1.47e-07 * n + 1.686e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 0.0003316 + 1.632e-06 * n + 2.794e-06 * k))
+          * unless_multiple(k, 4, 1.007);
     default:
       return {0, false};
   }
@@ -1002,7 +1010,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 42, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 47, 48
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1159,77 +1167,83 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 256, 256, 8192).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 15);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 16);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 18);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 19);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 20);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 19);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 21);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 20);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 22);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 21);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 23);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 24);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 23);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 25);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 22);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 24);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 26);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 27);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 26);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 27);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 30);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 28);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 31);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 29);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 32);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 30);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 33);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 31);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 27);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 32);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 34);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 33);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 35);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 34);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 36);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 35);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 37);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 36);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 38);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 39);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).plan == 40);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 37);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 39);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 38);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 41);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 30);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 33);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 1, 4096, 4096).plan == 1);
 static_assert(lookup(90, 1, 4096, 4096).hit == quality::exact);
@@ -1257,77 +1271,83 @@ static_assert(lookup(90, 256, 256, 8192).plan == 12);
 static_assert(lookup(90, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(90, 300, 2100, 2000).plan == 13);
 static_assert(lookup(90, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(90, 333, 777, 555).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(90, 333, 777, 555).plan == 15);
 static_assert(lookup(90, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(90, 384, 1600, 6400).plan == 15);
+static_assert(lookup(90, 384, 1600, 6400).plan == 16);
 static_assert(lookup(90, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(90, 400, 400, 6000).plan == 16);
+static_assert(lookup(90, 391, 1593, 6500).plan == 17);
+static_assert(lookup(90, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(90, 400, 400, 6000).plan == 18);
 static_assert(lookup(90, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(90, 512, 512, 512).plan == 11);
 static_assert(lookup(90, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 32768).plan == 17);
+static_assert(lookup(90, 512, 512, 32768).plan == 19);
 static_assert(lookup(90, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(90, 600, 600, 600).plan == 18);
+static_assert(lookup(90, 600, 600, 600).plan == 20);
 static_assert(lookup(90, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(90, 701, 1303, 251).plan == 19);
+static_assert(lookup(90, 701, 1303, 251).plan == 21);
 static_assert(lookup(90, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(90, 768, 768, 768).plan == 18);
+static_assert(lookup(90, 768, 768, 768).plan == 20);
 static_assert(lookup(90, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(90, 800, 1100, 350).plan == 20);
+static_assert(lookup(90, 800, 1100, 350).plan == 22);
 static_assert(lookup(90, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 21);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 23);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1023, 1025, 1027).plan == 22);
+static_assert(lookup(90, 1023, 1025, 1027).plan == 24);
 static_assert(lookup(90, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 64).plan == 23);
+static_assert(lookup(90, 1024, 1024, 64).plan == 25);
 static_assert(lookup(90, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 22);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 8192).plan == 24);
+static_assert(lookup(90, 1024, 1024, 8192).plan == 26);
 static_assert(lookup(90, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(90, 1111, 901, 703).plan == 22);
+static_assert(lookup(90, 1111, 901, 703).plan == 27);
 static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(90, 1200, 1200, 1200).plan == 25);
+static_assert(lookup(90, 1200, 1200, 1200).plan == 28);
 static_assert(lookup(90, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(90, 1400, 1400, 1400).plan == 26);
+static_assert(lookup(90, 1400, 1400, 1400).plan == 29);
 static_assert(lookup(90, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 27);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 30);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 1555, 1777, 1333).plan == 28);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 31);
 static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(90, 2000, 100, 3000).plan == 29);
+static_assert(lookup(90, 2000, 100, 3000).plan == 32);
 static_assert(lookup(90, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 30);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 33);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 31);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 27);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 2400, 2400, 2400).plan == 25);
+static_assert(lookup(90, 2400, 2400, 2400).plan == 28);
 static_assert(lookup(90, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(90, 3000, 3000, 3000).plan == 25);
+static_assert(lookup(90, 3000, 3000, 3000).plan == 28);
 static_assert(lookup(90, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(90, 4000, 199, 2000).plan == 32);
+static_assert(lookup(90, 4000, 199, 2000).plan == 34);
 static_assert(lookup(90, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(90, 4096, 1, 4096).plan == 33);
+static_assert(lookup(90, 4096, 1, 4096).plan == 35);
 static_assert(lookup(90, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4, 4096).plan == 34);
+static_assert(lookup(90, 4096, 4, 4096).plan == 36);
 static_assert(lookup(90, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 32, 4096).plan == 35);
+static_assert(lookup(90, 4096, 32, 4096).plan == 37);
 static_assert(lookup(90, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(90, 4096, 128, 4096).plan == 10);
 static_assert(lookup(90, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 36);
+static_assert(lookup(90, 4096, 4096, 64).plan == 38);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 37);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 39);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(90, 8192, 16, 4096).plan == 40);
+static_assert(lookup(90, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 128).plan == 0);
 static_assert(lookup(90, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192).plan == 37);
+static_assert(lookup(90, 8192, 8192, 8192).plan == 39);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(90, 10000, 64, 64).plan == 6);
 static_assert(lookup(90, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(90, 16000, 192, 48).plan == 38);
+static_assert(lookup(90, 16000, 192, 48).plan == 41);
 static_assert(lookup(90, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 30);
+static_assert(lookup(90, 16384, 512, 1024).plan == 33);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm

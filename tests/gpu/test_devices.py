@@ -230,10 +230,13 @@ class TestExecutingOnCuda(ExecutorContract):
             runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, stream)
 
         call()
-        by_stream_ms = min(executor.samples_ms(call, 5, executor.flush))
-        in_graph_ms = min(CudaTimer(executor, call, cold=True)(5))
-        timer = executor.timer_of(call, cold=True)
-        assert min(timer(5)) < 1.05 * min(by_stream_ms, in_graph_ms)
+        graph, timer = CudaTimer(executor, call, cold=True), executor.timer_of(call, cold=True)
+        by_stream_ms = in_graph_ms = timed_ms = float("inf")
+        for _ in range(5):  # in turn, since other processes may have the GPU for a while
+            by_stream_ms = min(by_stream_ms, *executor.samples_ms(call, 3, executor.flush))
+            in_graph_ms = min(in_graph_ms, *graph(3))
+            timed_ms = min(timed_ms, *timer(3))
+        assert timed_ms < 1.05 * min(by_stream_ms, in_graph_ms)
         if by_stream_ms < 0.9 * in_graph_ms:  # well beyond what is tolerated; so on an H100
             assert (timer.launched_by, timer.overhead_ms) == ("stream", 0)
 
