@@ -17,22 +17,23 @@
 //   m=256 n=256 k=8192: 0.02965 ms mixed:graph, 3.621e+04 GFLOP/s, 574.7 GB/s, 1.136 [1.134, 1.139] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06375 ms mixed:graph, 3.953e+04 GFLOP/s, 340.7 GB/s, 1.060 [1.059, 1.061] times as fast as cublas
 //   m=320 n=320 k=12000: 0.0603 ms mixed:graph, 4.075e+04 GFLOP/s, 516.2 GB/s, 1.179 [1.175, 1.182] times as fast as cublas
-//   m=333 n=777 k=555: 0.01579 ms mixed:graph, 1.819e+04 GFLOP/s, 221.7 GB/s, 0.981 [0.979, 0.984] times as fast as cublas
+//   m=333 n=777 k=555: 0.01561 ms mixed:graph, 1.839e+04 GFLOP/s, 224.1 GB/s, 1.005 [1.003, 1.006] times as fast as cublas
+//   m=380 n=1790 k=8000: 0.2441 ms cold:graph, 4.459e+04 GFLOP/s, 295.6 GB/s, 0.996 [0.995, 0.997] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.174 ms cold:graph, 4.52e+04 GFLOP/s, 306.1 GB/s, 1.133 [1.131, 1.135] times as fast as cublas
-//   m=391 n=1593 k=6500: 0.2096 ms cold:graph, 3.864e+04 GFLOP/s, 258 GB/s, 1.074 [1.071, 1.076] times as fast as cublas
+//   m=391 n=1593 k=6500: 0.2096 ms cold:graph, 3.862e+04 GFLOP/s, 257.9 GB/s, 1.074 [1.073, 1.076] times as fast as cublas
 //   m=400 n=400 k=6000: 0.05684 ms mixed:graph, 3.378e+04 GFLOP/s, 349.1 GB/s, 1.105 [1.103, 1.106] times as fast as cublas
 //   m=512 n=512 k=512: 0.009549 ms mixed:graph, 2.811e+04 GFLOP/s, 329.4 GB/s, 1.420 [1.411, 1.423] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3423 ms cold:graph, 5.019e+04 GFLOP/s, 395.1 GB/s, 1.010 [1.010, 1.011] times as fast as cublas
 //   m=600 n=600 k=600: 0.01545 ms mixed:graph, 2.797e+04 GFLOP/s, 279.7 GB/s, 1.365 [1.362, 1.366] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01666 ms mixed:graph, 2.752e+04 GFLOP/s, 340 GB/s, 0.996 [0.994, 0.998] times as fast as cublas
+//   m=701 n=1303 k=251: 0.0166 ms mixed:graph, 2.762e+04 GFLOP/s, 341.3 GB/s, 0.993 [0.990, 0.996] times as fast as cublas
 //   m=768 n=768 k=768: 0.02592 ms mixed:graph, 3.495e+04 GFLOP/s, 273.1 GB/s, 1.311 [1.309, 1.311] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01892 ms mixed:graph, 3.256e+04 GFLOP/s, 326.6 GB/s, 1.133 [1.132, 1.139] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.173 [1.170, 1.176] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.05597 ms mixed:graph, 3.848e+04 GFLOP/s, 225.3 GB/s, 1.329 [1.327, 1.331] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05621 ms mixed:graph, 3.831e+04 GFLOP/s, 224.3 GB/s, 1.321 [1.319, 1.323] times as fast as cublas
 //   m=1024 n=1024 k=64: 0.00625 ms mixed:graph, 2.147e+04 GFLOP/s, 755 GB/s, 1.107 [1.105, 1.108] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04627 ms mixed:graph, 4.641e+04 GFLOP/s, 271.9 GB/s, 1.256 [1.255, 1.258] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3441 ms cold:graph, 4.992e+04 GFLOP/s, 207.2 GB/s, 1.058 [1.056, 1.058] times as fast as cublas
-//   m=1111 n=901 k=703: 0.04022 ms mixed:graph, 3.499e+04 GFLOP/s, 240.2 GB/s, 1.133 [1.132, 1.134] times as fast as cublas
+//   m=1111 n=901 k=703: 0.04031 ms mixed:graph, 3.491e+04 GFLOP/s, 239.7 GB/s, 1.137 [1.135, 1.138] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.07999 ms mixed:graph, 4.32e+04 GFLOP/s, 216 GB/s, 1.137 [1.136, 1.138] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1186 ms mixed:graph, 4.627e+04 GFLOP/s, 198.3 GB/s, 1.137 [1.135, 1.137] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1466 ms mixed:graph, 4.945e+04 GFLOP/s, 193.2 GB/s, 1.271 [1.270, 1.272] times as fast as cublas
@@ -363,40 +364,39 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 10, 7, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 5, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, true, true, 12, 8, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 13, 9, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 14, 10, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 15, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 16, 11, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 17, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 18, 12, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 9, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 14, 10, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 15, 11, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 16, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 17, 12, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 18, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 19, 9, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 256, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 113664, false, true, 19, 12, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 20, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 62976, false, true, 20, 13, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 21, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 21, 9, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 22, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 13, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 21, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 23, 9, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 24, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 25, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 9, 234ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 26, 13, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 27, 14, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 28, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 24, 13, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 25, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 26, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 13, 234ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 27, 14, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 28, 15, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 29, 0, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 29, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 30, 15, 1022ULL, true},
-    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 22, 16, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 31, 9, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 30, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 31, 16, 1022ULL, true},
+    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 23, 17, 1023ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 32, 1, 1023ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 32, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 33, 17, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 34, 18, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 35, 9, 992ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 33, 18, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 34, 19, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -457,7 +457,8 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.3631},
+    {64, 0.4194},
+    {128, 0.3264},
     {-1, -1}  // ends the table
 };
 
@@ -485,100 +486,102 @@ inline constexpr exact_row exact_rows[] = {
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
     {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
     {{333, 777, 555}, 15, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 16, 1.0, {0, 0, 0}},
-    {{391, 1593, 6500}, 17, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 18, 1.0, {0, 0, 0}},
+    {{380, 1790, 8000}, 16, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 17, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 18, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 19, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 19, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 20, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 21, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 20, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 22, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 23, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 24, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 25, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 26, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 27, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 28, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 29, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 30, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 31, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 32, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 33, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 27, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 28, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 28, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 34, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 35, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 36, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 37, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 20, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 21, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 22, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 21, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 23, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 24, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 25, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 26, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 23, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 27, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 28, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 29, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 30, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 31, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 33, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 34, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 28, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 29, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 29, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 35, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 36, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 38, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 38, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 39, 1.0, {0, 0, 0}},
-    {{8192, 16, 4096}, 40, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 39, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 40, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 41, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 39, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 40, 1.0, {0, 0, 0}},
     {{10000, 64, 64}, 6, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 41, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 33, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 42, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 34, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{59, 112, 175}, 3, 2147483647, 0, 1, 0},
-    {{80, 192, 192}, 17, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 3, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 3, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 17, 2147483647, 0, 1, 0},
-    {{128, 128, 128}, 8, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 37, 2147483647, 0, 1, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
-    {{133, 133, 216}, 14, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 13, 2147483647, 0, 1, 0},
-    {{137, 170, 202}, 17, 2147483647, 0, 1, 0},
-    {{137, 170, 202}, 17, 2147483647, 0, 1, 0},
-    {{138, 138, 200}, 18, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 17, 2147483647, 0, 1, 0},
-    {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{151, 165, 127}, 28, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 13, 2147483647, 0, 1, 0},
-    {{154, 161, 135}, 28, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 28, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 28, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 6, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 28, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 17, 2147483647, 0, 1, 0},
-    {{161, 157, 151}, 20, 2147483647, 0, 1, 0},
-    {{163, 163, 163}, 28, 2147483647, 0, 1, 0},
-    {{167, 167, 167}, 28, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 28, 2147483647, 0, 1, 0},
-    {{169, 172, 166}, 28, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 13, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 28, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 28, 2147483647, 0, 1, 0},
-    {{179, 179, 179}, 28, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 28, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 10, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 40, 2147483647, 0, 1, 0},
-    {{192, 32, 192}, 40, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 37, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 17, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 25, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 28, 2147483647, 0, 1, 0},
-    {{208, 64, 192}, 37, 2147483647, 0, 1, 0},
-    {{208, 208, 112}, 0, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 39, 2147483647, 0, 1, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{223, 121, 89}, 41, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 28, 2147483647, 0, 1, 0},
+    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{59, 112, 175}, 3, 2147483647, 0, 2, 0},
+    {{80, 192, 192}, 18, 2147483647, 0, 2, 0},
+    {{96, 96, 256}, 3, 2147483647, 0, 2, 0},
+    {{96, 212, 96}, 6, 2147483647, 0, 2, 0},
+    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
+    {{112, 112, 112}, 8, 2147483647, 0, 2, 0},
+    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 18, 2147483647, 0, 2, 0},
+    {{128, 128, 128}, 8, 2147483647, 0, 2, 0},
+    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
+    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
+    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
+    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
+    {{137, 172, 207}, 18, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
+    {{138, 138, 200}, 19, 2147483647, 0, 2, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
+    {{144, 144, 240}, 18, 2147483647, 0, 2, 0},
+    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
+    {{151, 165, 127}, 29, 2147483647, 0, 2, 0},
+    {{153, 153, 153}, 13, 2147483647, 0, 2, 0},
+    {{154, 161, 135}, 29, 2147483647, 0, 2, 0},
+    {{159, 159, 159}, 29, 2147483647, 0, 2, 0},
+    {{159, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 96}, 6, 2147483647, 0, 2, 0},
+    {{160, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 208}, 18, 2147483647, 0, 2, 0},
+    {{161, 157, 151}, 13, 2147483647, 0, 2, 0},
+    {{163, 163, 163}, 29, 2147483647, 0, 2, 0},
+    {{167, 167, 167}, 29, 2147483647, 0, 2, 0},
+    {{169, 169, 169}, 29, 2147483647, 0, 2, 0},
+    {{169, 172, 166}, 29, 2147483647, 0, 2, 0},
+    {{175, 106, 184}, 18, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{179, 179, 179}, 29, 2147483647, 0, 2, 0},
+    {{184, 184, 184}, 29, 2147483647, 0, 2, 0},
+    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
+    {{192, 0, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 32, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 80, 192}, 38, 2147483647, 0, 2, 0},
+    {{192, 112, 192}, 18, 2147483647, 0, 2, 0},
+    {{192, 192, 96}, 39, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 29, 2147483647, 0, 2, 0},
+    {{208, 64, 192}, 38, 2147483647, 0, 2, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 29, 2147483647, 0, 2, 0},
+    {{212, 96, 96}, 6, 2147483647, 0, 2, 0},
+    {{223, 121, 89}, 6, 2147483647, 0, 2, 0},
+    {{224, 144, 160}, 29, 2147483647, 0, 2, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -595,11 +598,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 52, 0, 52}, {0, 52, 0, 52}}}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 52, 0, 52}, {0, 52, 0, 52}}},
+    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}},
     {-1, {}}  // ends the table
 };
 
@@ -623,16 +626,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 6: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{2048} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 7: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 8: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{320} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 9: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
-    case 10: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 11: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 12: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
-    case 13: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
-    case 14: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
-    case 15: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 16: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 17: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
+    case 10: met_ = both(both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), (number{4} <= n)); break;
+    case 11: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 12: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 13: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 14: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
+    case 15: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
+    case 16: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 17: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
+    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 19: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -659,29 +663,28 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 10: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{8}, number{1});
     case 11: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{2});
     case 12: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{5}, number{1});
-    case 13: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 14: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
-    case 15: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{4});
-    case 16: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
-    case 17: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 19: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 20: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 21: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
-    case 22: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 23: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 24: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
-    case 25: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 26: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 27: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 29: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
-    case 30: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
-    case 31: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 13: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 14: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{3}, number{2});
+    case 15: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
+    case 16: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{4});
+    case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
+    case 18: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 19: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 20: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 21: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 22: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
+    case 23: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 24: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
+    case 26: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 27: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 28: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 30: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
+    case 31: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
     case 32: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
     case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
     case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 35: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -719,290 +722,293 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.002683 + 1.183e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007383 + 3.649e-09 * m + 3.641e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009745 + 8.516e-06 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.277)
-          * unless_multiple(k, 4, 1.039);
-    case 1:
-      return estimate{0.003549 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k + 4.08e-07 * m * n + 4.08e-07 * m * k + 9.96e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k);
-    case 2:
-      return estimate{0.003611 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k + 1.058e-07 * m * n + 1.058e-07 * m * k + 1.033e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001733 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001733 + 0.0004332 * m + 4.23e-07 * n + 4.23e-07 * k);
-    case 3:
-      return (estimate{0.003573 + 1.218e-05 * m + 3.34e-06 * n}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 0.0001109 + 1.513e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001535 + 3.743e-08 * n + 9.697e-08 * k))
-          * unless_multiple(n, 4, 1.116)
-          * unless_multiple(k, 4, 1.007);
-    case 4:
-      return (estimate{0.002051 + 2.007e-06 * n + 1.506e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.002894 + 5.76e-07 * m + 5.146e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0003301 + 3.664e-07 * k))
-          * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.238);
-    case 5:
-      return estimate{0.002265 + 4.77e-05 * m + 4.77e-05 * n + 7.111e-08 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0005513 + 2.295e-06 * m + 2.295e-06 * n + 1.006e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.972e-05 * m + 3.972e-05 * n);
-    case 6:
-      return (estimate{0.001878 + 1.242e-10 * m * n + 1.544e-09 * m * k + 9.208e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002705 + 2.502e-09 * n + 9.086e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 8.628e-06 * k))
-          * unless_multiple(m, 4, 1.034)
-          * unless_multiple(n, 4, 1.347)
-          * unless_multiple(k, 4, 1.098);
-    case 7:
-      return (estimate{0.001878 + 3.207e-07 * m + 8.415e-09 * m * n + 1.302e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001244 + 5.86e-09 * n + 2.213e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001804 + 1.286e-08 * n))
-          * unless_multiple(m, 4, 1.005)
-          * unless_multiple(n, 4, 1.065);
-    case 8:
-      return (estimate{0.001878 + 1.344e-09 * m * k + 7.775e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003099 + 4.127e-10 * n + 4.582e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.555e-06 * k))
-          * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.192)
-          * unless_multiple(k, 4, 1.055);
-    case 9:
-      return (estimate{0.004115 + 1.188e-05 * m + 3.455e-06 * n + 2.495e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0007888 + 2.221e-08 * n + 2.879e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001749 + 4.12e-08 * n + 1.527e-07 * k))
-          * unless_multiple(n, 4, 1.122);
-    case 10:
-      return (estimate{0.002782 + 2.164e-08 * m + 1.162e-09 * m * n + 1.109e-09 * m * k + 3.026e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002897 + 3.452e-08 * m + 2.046e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0004437 + 3.315e-08 * n))
-          * unless_multiple(m, 4, 1.047)
-          * unless_multiple(n, 4, 1.242)
-          * unless_multiple(k, 4, 1.065);
-    case 11:
-      return (estimate{0.001878 + 7.308e-07 * k + 1.527e-09 * m * k + 4.995e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002685 + 1.494e-09 * m + 1.07e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0005748 + 1.897e-06 * k))
-          * unless_multiple(m, 4, 1.037)
-          * unless_multiple(n, 4, 1.373)
-          * unless_multiple(k, 4, 1.11);
-    case 12:
-      return (estimate{0.001878 + 1.896e-06 * m + 1.659e-06 * n + 6.23e-09 * m * n + 1.919e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001996 + 2.712e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002336 + 3.301e-06 * m + 1.425e-06 * n + 1.51e-08 * k))
-          * unless_multiple(n, 4, 1.097)
-          * unless_multiple(k, 4, 1.009);
-    case 13:
-      return (estimate{0.003007 + 1.743e-09 * m * k + 9.565e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008516 + 3.722e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0003984 + 2.438e-06 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.308)
-          * unless_multiple(k, 4, 1.074);
-    case 14:
-      return (estimate{0.005952 + 3.404e-06 * m + 1.517e-06 * n + 6.169e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0002576 + 1.546e-07 * n + 1.64e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{264}), 0.0001021 + 5.421e-07 * m + 7.161e-07 * k))
-          * unless_multiple(n, 4, 1.236)
-          * unless_multiple(k, 4, 1.038);
-    case 15:
-      return estimate{0.001878 + 3.213e-07 * n + 5.568e-07 * k + 7.874e-10 * m * n + 1.852e-09 * m * k + 4.457e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0002542 + 9.481e-08 * n + 2.551e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{264}), 0.0007218 + 7.714e-07 * n + 2.74e-06 * k);
-    case 16:
-      return (estimate{0.00418 + 4.167e-07 * n + 6.872e-07 * k + 9.508e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001502 + 1.45e-07 * m + 1.389e-07 * n + 3.013e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003529))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.166)
-          * unless_multiple(k, 4, 1.039);
-    case 17:
-      return (estimate{0.003096 + 1.6e-09 * m * k + 7.523e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.000735 + 4.246e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0006361 + 1.505e-06 * k))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(n, 4, 1.322)
-          * unless_multiple(k, 4, 1.088);
-    case 18:
-      return (estimate{0.003702 + 6.299e-08 * m + 1.073e-07 * n + 4.681e-09 * m * n + 1.852e-09 * m * k + 8.708e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 0.0007109 + 2.219e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{264}), 0.000214 + 9.795e-07 * k))
-          * unless_multiple(n, 4, 1.281)
-          * unless_multiple(k, 4, 1.036);
-    case 19:
-      return (estimate{0.005781 + 1.959e-06 * n + 1.956e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.009051 + 9.311e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.00238 + 3.787e-07 * n))
-          * unless_multiple(m, 4, 1.038)
-          * unless_multiple(n, 4, 1.155)
-          * unless_multiple(k, 4, 1.044);
-    case 20:
-      return (estimate{0.001906 + 3.842e-08 * n + 1.021e-09 * m * k + 1.526e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002205 + 7.615e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002681 + 2.265e-08 * m + 2.425e-06 * k))
-          * unless_multiple(m, 4, 1.019)
-          * unless_multiple(n, 4, 1.25)
-          * unless_multiple(k, 4, 1.06);
-    case 21:
-      return (estimate{0.001878 + 1.157e-10 * m * n + 4.198e-11 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002183 + 4.277e-08 * m + 4.468e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0002185))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.009)
-          * unless_multiple(k, 4, 1.01);
-    case 22:
-      return (estimate{0.001878 + 1.306e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002383 + 1.268e-08 * m + 3.85e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.396e-06 * k))
-          * unless_multiple(m, 4, 1.075)
-          * unless_multiple(n, 4, 1.291)
-          * unless_multiple(k, 4, 1.066);
-    case 23:
-      return (estimate{0.001878 + 1.27e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002812 + 1.465e-08 * m + 3.851e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.095e-06 * k))
-          * unless_multiple(m, 4, 1.073)
-          * unless_multiple(n, 4, 1.279)
-          * unless_multiple(k, 4, 1.064);
-    case 24:
-      return (estimate{0.001878 + 4.144e-10 * m * n + 4.395e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.002635 + 3.076e-08 * m + 1.82e-10 * n + 4.738e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{264}), 8.956e-07 * k))
-          * unless_multiple(n, 4, 1.011)
-          * unless_multiple(k, 4, 1.006);
-    case 25:
-      return (estimate{0.001878 + 1.194e-09 * m + 3.786e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0005778 + 3.132e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0009623 + 2.267e-07 * m + 1.661e-05 * k))
-          * unless_multiple(m, 4, 1.196)
-          * unless_multiple(n, 4, 1.429)
-          * unless_multiple(k, 4, 1.133);
-    case 26:
-      return (estimate{0.001878 + 1.315e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002349 + 1.345e-08 * m + 3.87e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.591e-06 * k))
+      return (estimate{0.002818 + 1.337e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007752 + 3.645e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008469 + 7.737e-06 * k))
           * unless_multiple(m, 4, 1.076)
-          * unless_multiple(n, 4, 1.285)
-          * unless_multiple(k, 4, 1.065);
-    case 27:
-      return estimate{0.002105 + 6.163e-10 * m * k + 1.548e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.001773 + 2.548e-06 * n + 3.977e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 3.445e-06 + 5.709e-08 * n + 6.92e-06 * k);
-    case 28:
-      return (estimate{0.002066 + 1.841e-06 * k + 6.963e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.76e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001897 + 3.981e-06 * k))
-          * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.29)
-          * unless_multiple(k, 4, 1.06);
-    case 29:
-      return (estimate{0.001878 + 1.362e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001417 + 1.893e-08 * m + 3.718e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0007791 + 3.897e-06 * k))
-          * unless_multiple(m, 4, 1.085)
-          * unless_multiple(n, 4, 1.316)
-          * unless_multiple(k, 4, 1.06);
-    case 30:
-      return (estimate{0.001878 + 6.991e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002733 + 2.659e-08 * m + 4.459e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.08e-06 * k))
-          * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.211)
-          * unless_multiple(k, 4, 1.023);
-    case 31:
-      return (estimate{0.002013 + 2.838e-09 * m * k + 7.012e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 5.821e-07 * n + 8.333e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 5.275e-07 * n + 1.075e-05 * k))
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.057);
+    case 1:
+      return estimate{0.003609 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k + 4.03e-07 * m * n + 4.03e-07 * m * k + 9.839e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k);
+    case 2:
+      return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
+    case 3:
+      return (estimate{0.003626 + 1.224e-05 * m + 3.469e-06 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 0.0001174 + 1.521e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001502 + 3.819e-08 * n + 9.563e-08 * k))
+          * unless_multiple(n, 4, 1.115)
           * unless_multiple(k, 4, 1.006);
-    case 32:
-      return (estimate{0.001878 + 1.381e-07 * m + 3.437e-08 * n + 1.297e-09 * m * k + 2.246e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00331 + 3.908e-09 * m + 7.501e-09 * n + 1.122e-05 * k))
-          * unless_multiple(m, 4, 1.03)
-          * unless_multiple(n, 4, 1.343)
-          * unless_multiple(k, 4, 1.046);
-    case 33:
-      return (estimate{0.001878 + 3.621e-10 * m * n + 4.061e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003814 + 0.0001605 * k))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.145)
-          * unless_multiple(k, 4, 1.053);
-    case 34:
-      return estimate{0.001878 + 1.159e-10 * n + 2.435e-06 * k + 1.073e-09 * m * k + 6.018e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.00098 + 2.973e-06 * n + 3.7e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.162e-07 * n + 4.659e-06 * k);
-    case 35:
-      return estimate{0.003436 + 3.804e-07 * m + 0.001558 * n + 3.804e-07 * k + 3.804e-07 * m * n + 9.286e-11 * m * k + 3.804e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 4.869e-05 + 1.189e-08 * m + 4.869e-05 * n + 1.189e-08 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 9.737e-05 + 2.377e-08 * m + 9.737e-05 * n + 2.377e-08 * k);
-    case 36:
-      return estimate{0.003952 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k + 1.266e-07 * m * n + 1.236e-10 * m * k + 1.266e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002074 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002074 + 5.063e-07 * m + 0.0005185 * n + 5.063e-07 * k);
-    case 37:
-      return (estimate{0.002611 + 5.812e-08 * n + 1.129e-09 * m * k + 4.685e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004739 + 2.405e-10 * m + 3.154e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005953 + 9.683e-09 * m + 9.502e-07 * k))
+    case 4:
+      return (estimate{0.002074 + 2.074e-06 * n + 1.579e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.00298 + 6.182e-07 * m + 4.97e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0002284 + 5.263e-07 * k))
           * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.205)
-          * unless_multiple(k, 4, 1.043);
-    case 38:
-      return (estimate{0.001878 + 1.349e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006098 + 9.918e-09 * m + 3.713e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008649 + 1.257e-05 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.246)
-          * unless_multiple(k, 4, 1.039);
-    case 39:
-      return (estimate{0.001878 + 1.046e-09 * m * n + 1.529e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 6.482e-09 * m + 7.362e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01598 + 3.262e-07 * m + 5.634e-06 * k))
+          * unless_multiple(n, 4, 1.217)
+          * unless_multiple(k, 4, 1.01);
+    case 5:
+      return estimate{0.002149 + 4.851e-05 * m + 4.851e-05 * n + 7.311e-08 * m * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0005886 + 2.311e-06 * m + 2.311e-06 * n + 9.937e-08 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.903e-05 * m + 3.903e-05 * n);
+    case 6:
+      return (estimate{0.001959 + 1.581e-10 * m * n + 1.606e-09 * m * k + 8.474e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002628 + 2.997e-09 * n + 8.925e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 8.772e-06 * k))
           * unless_multiple(m, 4, 1.047)
-          * unless_multiple(n, 4, 1.14)
-          * unless_multiple(k, 4, 1.024);
-    case 40:
-      return estimate{0.009693 + 1.114e-06 * m + 2.64e-06 * k + 2.875e-10 * m * k + 7.307e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 0.0)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.007815 + 1.114e-06 * m + 2.64e-06 * k);
-    case 41:
-      return (estimate{0.002117 + 1.86e-06 * k + 2.982e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.01e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0002864 + 1.179e-05 * k))
+          * unless_multiple(n, 4, 1.304)
+          * unless_multiple(k, 4, 1.111);
+    case 7:
+      return (estimate{0.001959 + 2.68e-07 * m + 8.297e-09 * m * n + 1.317e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.00117 + 5.586e-09 * n + 2.232e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001899 + 1.661e-08 * n))
+          * unless_multiple(n, 4, 1.071);
+    case 8:
+      return (estimate{0.001959 + 1.36e-09 * m * k + 7.949e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003029 + 8.884e-10 * n + 4.562e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.53e-06 * k))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.173)
+          * unless_multiple(k, 4, 1.061);
+    case 9:
+      return (estimate{0.004412 + 1.267e-05 * m + 3.347e-06 * n + 4.175e-11 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0008073 + 2.531e-08 * n + 2.878e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001103 + 3.747e-08 * n + 1.591e-07 * k))
+          * unless_multiple(n, 4, 1.109);
+    case 10:
+      return (estimate{0.00269 + 1.199e-08 * n + 1.138e-09 * m * n + 1.169e-09 * m * k + 6.895e-12 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00289 + 3.019e-08 * m + 2.027e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006584 + 1.562e-08 * n))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.219)
+          * unless_multiple(k, 4, 1.073);
+    case 11:
+      return (estimate{0.001959 + 1.6e-09 * m * k + 4.713e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002574 + 2.066e-09 * m + 1.044e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000601 + 2.775e-06 * k))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.327)
+          * unless_multiple(k, 4, 1.125);
+    case 12:
+      return (estimate{0.001959 + 2.394e-06 * m + 1.493e-06 * n + 6.168e-09 * m * n + 1.202e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001972 + 2.711e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002366 + 3.091e-06 * m + 1.578e-06 * n))
+          * unless_multiple(n, 4, 1.096)
+          * unless_multiple(k, 4, 1.01);
+    case 13:
+      return (estimate{0.00311 + 1.815e-09 * m * k + 9.568e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008427 + 6.012e-10 * n + 3.653e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004026 + 2.495e-06 * k))
           * unless_multiple(m, 4, 1.016)
-          * unless_multiple(n, 4, 1.027)
-          * unless_multiple(k, 4, 1.047);
-    case 42:
-      return estimate{0.003549 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k + 4.08e-07 * m * n + 4.08e-07 * m * k + 9.96e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001671 + 0.001671 * m + 4.08e-07 * n + 4.08e-07 * k);
-    case 43:
-      return estimate{0.003613 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k + 1.059e-07 * m * n + 1.059e-07 * m * k + 1.034e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001735 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001735 + 0.0004337 * m + 4.236e-07 * n + 4.236e-07 * k);
-    case 44:
-      return (estimate{0.0031 + 6.145e-06 * m + 2.664e-06 * n + 4.198e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002927 + 1.072e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001618 + 1.132e-07 * k))
-          * unless_multiple(n, 4, 1.092)
+          * unless_multiple(n, 4, 1.275)
+          * unless_multiple(k, 4, 1.081);
+    case 14:
+      return (estimate{0.006211 + 3.605e-06 * m + 1.46e-06 * n + 5.779e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0002615 + 1.598e-07 * n + 1.635e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{264}), 4.847e-05 + 5.356e-07 * m + 7.098e-07 * k))
+          * unless_multiple(n, 4, 1.227)
+          * unless_multiple(k, 4, 1.046);
+    case 15:
+      return (estimate{0.002434 + 3.427e-08 * n + 6.75e-10 * m * k + 2.007e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0007852 + 6.147e-10 * m + 4.775e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0009677 + 2.668e-06 * k))
+          * unless_multiple(m, 4, 1.012)
+          * unless_multiple(n, 4, 1.009)
+          * unless_multiple(k, 4, 1.014);
+    case 16:
+      return (estimate{0.003856 + 1.8e-07 * k + 1.147e-09 * m * n + 1.515e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008845 + 1.428e-06 * n + 2.439e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{264}), 1.395e-06 * k))
+          * unless_multiple(m, 4, 1.034)
+          * unless_multiple(n, 4, 1.056)
+          * unless_multiple(k, 4, 1.027);
+    case 17:
+      return (estimate{0.004649 + 1.822e-07 * n + 7.068e-07 * k + 9.546e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001319 + 1.92e-07 * m + 2.38e-07 * n + 2.982e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003523))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.042);
+    case 18:
+      return (estimate{0.003171 + 1.635e-09 * m * k + 7.504e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007549 + 1.282e-10 * n + 4.151e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0005903 + 1.602e-06 * k))
+          * unless_multiple(m, 4, 1.017)
+          * unless_multiple(n, 4, 1.286)
+          * unless_multiple(k, 4, 1.095);
+    case 19:
+      return (estimate{0.003772 + 5.354e-08 * m + 1.052e-07 * n + 4.625e-09 * m * n + 1.904e-09 * m * k + 8.74e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 0.0007245 + 2.208e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{264}), 0.0001923 + 9.604e-07 * k))
+          * unless_multiple(n, 4, 1.245)
+          * unless_multiple(k, 4, 1.045);
+    case 20:
+      return (estimate{0.006042 + 1.965e-06 * n + 2.015e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.009025 + 9.232e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.002333 + 3.594e-07 * n))
+          * unless_multiple(m, 4, 1.037)
+          * unless_multiple(n, 4, 1.156)
+          * unless_multiple(k, 4, 1.046);
+    case 21:
+      return (estimate{0.001959 + 5.423e-08 * n + 1.061e-09 * m * k + 1.43e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.000199 + 7.544e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002705 + 2.49e-08 * m + 2.462e-06 * k))
+          * unless_multiple(m, 4, 1.028)
+          * unless_multiple(n, 4, 1.23)
+          * unless_multiple(k, 4, 1.06);
+    case 22:
+      return (estimate{0.001959 + 2.137e-10 * m * n + 5.482e-11 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002111 + 3.411e-08 * m + 4.393e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.000244))
+          * unless_multiple(n, 4, 1.008)
           * unless_multiple(k, 4, 1.011);
+    case 23:
+      return (estimate{0.001959 + 1.431e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002453 + 2.904e-09 * m + 3.856e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.631e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.263)
+          * unless_multiple(k, 4, 1.075);
+    case 24:
+      return (estimate{0.001959 + 1.403e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002848 + 6.126e-09 * m + 3.861e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.045e-05 + 1.386e-06 * k))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.254)
+          * unless_multiple(k, 4, 1.073);
+    case 25:
+      return estimate{0.001959 + 1.225e-06 * k + 1.665e-09 * m * n + 6.509e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0001386 + 1.03e-06 * m + 1.435e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009499 + 1.612e-06 * m + 1.141e-07 * n + 8.967e-06 * k);
+    case 26:
+      return (estimate{0.001959 + 3.792e-08 * m + 4.164e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0008286 + 3.15e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0007534 + 1.111e-07 * m + 1.55e-05 * k))
+          * unless_multiple(m, 4, 1.207)
+          * unless_multiple(n, 4, 1.385)
+          * unless_multiple(k, 4, 1.151);
+    case 27:
+      return (estimate{0.001959 + 1.452e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002407 + 5.191e-09 * m + 3.886e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.727e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.075);
+    case 28:
+      return estimate{0.001959 + 6.605e-10 * m * k + 1.651e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002199 + 2.112e-06 * n + 4.024e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 6.24e-06 * k);
+    case 29:
+      return (estimate{0.002237 + 8.87e-07 * k + 7.168e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.679e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001872 + 5.583e-06 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.261)
+          * unless_multiple(k, 4, 1.069);
+    case 30:
+      return (estimate{0.001959 + 1.498e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001388 + 1.458e-08 * m + 3.733e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009433 + 3.014e-06 * k))
+          * unless_multiple(m, 4, 1.093)
+          * unless_multiple(n, 4, 1.291)
+          * unless_multiple(k, 4, 1.07);
+    case 31:
+      return (estimate{0.001959 + 7.197e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.0027 + 2.431e-08 * m + 1.538e-09 * n + 4.456e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 8.484e-07 * k))
+          * unless_multiple(m, 4, 1.011)
+          * unless_multiple(n, 4, 1.203)
+          * unless_multiple(k, 4, 1.027);
+    case 32:
+      return (estimate{0.002807 + 2.446e-09 * m * k + 5.629e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 4.385e-07 * n + 9.464e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 4.243e-07 * n + 9.772e-06 * k))
+          * unless_multiple(m, 4, 1.007);
+    case 33:
+      return (estimate{0.001959 + 1.113e-07 * m + 4.426e-08 * n + 1.442e-09 * m * k + 3.471e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.003323 + 4.721e-09 * m + 5.226e-09 * n + 1.103e-05 * k))
+          * unless_multiple(m, 4, 1.042)
+          * unless_multiple(n, 4, 1.305)
+          * unless_multiple(k, 4, 1.056);
+    case 34:
+      return (estimate{0.001959 + 4.047e-10 * m * n + 5.644e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003791 + 0.000159 * k))
+          * unless_multiple(m, 4, 1.058)
+          * unless_multiple(n, 4, 1.134)
+          * unless_multiple(k, 4, 1.058);
+    case 35:
+      return estimate{0.001959 + 3.357e-06 * k + 1.185e-09 * m * k + 7.985e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0008257 + 3.149e-06 * n + 3.702e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.39e-06 * k);
+    case 36:
+      return estimate{0.003518 + 3.806e-07 * m + 0.001559 * n + 3.806e-07 * k + 3.806e-07 * m * n + 9.293e-11 * m * k + 3.806e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 4.872e-05 + 1.189e-08 * m + 4.872e-05 * n + 1.189e-08 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 9.744e-05 + 2.379e-08 * m + 9.744e-05 * n + 2.379e-08 * k);
+    case 37:
+      return estimate{0.004051 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k + 1.277e-07 * m * n + 1.247e-10 * m * k + 1.277e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k);
+    case 38:
+      return (estimate{0.002741 + 6.148e-08 * n + 1.147e-09 * m * k + 4.767e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004693 + 2.353e-09 * m + 3.153e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005841 + 1.715e-09 * m + 9.334e-07 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.197)
+          * unless_multiple(k, 4, 1.045);
+    case 39:
+      return (estimate{0.001983 + 1.411e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0005223 + 1.184e-08 * m + 3.727e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.000956 + 1.19e-05 * k))
+          * unless_multiple(m, 4, 1.071)
+          * unless_multiple(n, 4, 1.224)
+          * unless_multiple(k, 4, 1.048);
+    case 40:
+      return (estimate{0.001959 + 1.149e-09 * m * n + 1.64e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.4e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01572 + 3.117e-07 * m + 4.589e-06 * k))
+          * unless_multiple(m, 4, 1.052)
+          * unless_multiple(n, 4, 1.125)
+          * unless_multiple(k, 4, 1.031);
+    case 41:
+      return estimate{0.009987 + 1.088e-06 * m + 2.627e-06 * k + 2.811e-10 * m * k + 7.462e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 0.0)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008029 + 1.088e-06 * m + 2.627e-06 * k);
+    case 42:
+      return (estimate{0.002042 + 2.001e-06 * k + 3.121e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 2.988e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0003725 + 1.171e-05 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.027)
+          * unless_multiple(k, 4, 1.049);
+    case 43:
+      return estimate{0.003611 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k + 4.035e-07 * m * n + 4.035e-07 * m * k + 9.852e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k);
+    case 44:
+      return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
     case 45:
-      return (estimate{0.00315 + 1.813e-06 * n + 1.492e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.333e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003325 + 2.074e-06 * m + 1.793e-07 * n + 9.399e-07 * k))
-          * unless_multiple(n, 4, 1.219);
+      return (estimate{0.003102 + 6.281e-06 * m + 2.774e-06 * n + 4.188e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002859 + 1.064e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001669 + 1.154e-07 * k))
+          * unless_multiple(n, 4, 1.09)
+          * unless_multiple(k, 4, 1.011);
     case 46:
-      return (estimate{0.001878 + 9.528e-10 * m * n + 1.893e-09 * m * k + 1.62e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 7.166e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 2.069e-05 * k))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.25)
-          * unless_multiple(k, 4, 1.082);
+      return (estimate{0.003642 + 1.677e-06 * n + 1.464e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.347e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.002959 + 2.193e-06 * m + 2.8e-07 * n + 9.055e-07 * k))
+          * unless_multiple(n, 4, 1.214)
+          * unless_multiple(k, 4, 1.005);
     case 47:
-      return (estimate{0.001878 + 3.292e-07 * n + 5.324e-09 * m * k + 7.355e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 1.47e-07 * n + 1.686e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 0.0003316 + 1.632e-06 * n + 2.794e-06 * k))
-          * unless_multiple(k, 4, 1.007);
+      return (estimate{0.001959 + 1.005e-09 * m * n + 2.023e-09 * m * k + 1.461e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 6.93e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 2.092e-05 * k))
+          * unless_multiple(m, 4, 1.025)
+          * unless_multiple(n, 4, 1.209)
+          * unless_multiple(k, 4, 1.097);
     default:
       return {0, false};
   }
@@ -1010,7 +1016,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 42, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 47, 48
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1171,79 +1177,81 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).plan == 14)
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 380, 1790, 8000).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).plan == 18);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 19);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 19);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 20);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 21);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 21);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 22);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 21);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 23);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 23);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 24);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 24);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 25);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 26);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 23);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 26);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 27);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 27);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 28);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 29);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 30);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 30);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 31);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 31);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 32);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 32);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 33);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 33);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 34);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 27);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 28);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 28);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 34);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 35);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 35);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 36);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 36);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 37);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 38);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 38);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 39);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 39);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 40);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).plan == 40);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).plan == 41);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 39);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 40);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 41);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 42);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 33);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 34);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 1, 4096, 4096).plan == 1);
 static_assert(lookup(90, 1, 4096, 4096).hit == quality::exact);
@@ -1275,79 +1283,81 @@ static_assert(lookup(90, 320, 320, 12000).plan == 14);
 static_assert(lookup(90, 320, 320, 12000).hit == quality::exact);
 static_assert(lookup(90, 333, 777, 555).plan == 15);
 static_assert(lookup(90, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(90, 384, 1600, 6400).plan == 16);
+static_assert(lookup(90, 380, 1790, 8000).plan == 16);
+static_assert(lookup(90, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(90, 384, 1600, 6400).plan == 17);
 static_assert(lookup(90, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(90, 391, 1593, 6500).plan == 17);
+static_assert(lookup(90, 391, 1593, 6500).plan == 18);
 static_assert(lookup(90, 391, 1593, 6500).hit == quality::exact);
-static_assert(lookup(90, 400, 400, 6000).plan == 18);
+static_assert(lookup(90, 400, 400, 6000).plan == 19);
 static_assert(lookup(90, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(90, 512, 512, 512).plan == 11);
 static_assert(lookup(90, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 32768).plan == 19);
+static_assert(lookup(90, 512, 512, 32768).plan == 20);
 static_assert(lookup(90, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(90, 600, 600, 600).plan == 20);
+static_assert(lookup(90, 600, 600, 600).plan == 21);
 static_assert(lookup(90, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(90, 701, 1303, 251).plan == 21);
+static_assert(lookup(90, 701, 1303, 251).plan == 22);
 static_assert(lookup(90, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(90, 768, 768, 768).plan == 20);
+static_assert(lookup(90, 768, 768, 768).plan == 21);
 static_assert(lookup(90, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(90, 800, 1100, 350).plan == 22);
+static_assert(lookup(90, 800, 1100, 350).plan == 23);
 static_assert(lookup(90, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 23);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 24);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1023, 1025, 1027).plan == 24);
+static_assert(lookup(90, 1023, 1025, 1027).plan == 25);
 static_assert(lookup(90, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 64).plan == 25);
+static_assert(lookup(90, 1024, 1024, 64).plan == 26);
 static_assert(lookup(90, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 22);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 23);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 8192).plan == 26);
+static_assert(lookup(90, 1024, 1024, 8192).plan == 27);
 static_assert(lookup(90, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(90, 1111, 901, 703).plan == 27);
+static_assert(lookup(90, 1111, 901, 703).plan == 28);
 static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(90, 1200, 1200, 1200).plan == 28);
+static_assert(lookup(90, 1200, 1200, 1200).plan == 29);
 static_assert(lookup(90, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(90, 1400, 1400, 1400).plan == 29);
+static_assert(lookup(90, 1400, 1400, 1400).plan == 30);
 static_assert(lookup(90, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 30);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 31);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 1555, 1777, 1333).plan == 31);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 32);
 static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(90, 2000, 100, 3000).plan == 32);
+static_assert(lookup(90, 2000, 100, 3000).plan == 33);
 static_assert(lookup(90, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 33);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 34);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 27);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 28);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 2400, 2400, 2400).plan == 28);
+static_assert(lookup(90, 2400, 2400, 2400).plan == 29);
 static_assert(lookup(90, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(90, 3000, 3000, 3000).plan == 28);
+static_assert(lookup(90, 3000, 3000, 3000).plan == 29);
 static_assert(lookup(90, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(90, 4000, 199, 2000).plan == 34);
+static_assert(lookup(90, 4000, 199, 2000).plan == 35);
 static_assert(lookup(90, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(90, 4096, 1, 4096).plan == 35);
+static_assert(lookup(90, 4096, 1, 4096).plan == 36);
 static_assert(lookup(90, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4, 4096).plan == 36);
+static_assert(lookup(90, 4096, 4, 4096).plan == 37);
 static_assert(lookup(90, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 32, 4096).plan == 37);
+static_assert(lookup(90, 4096, 32, 4096).plan == 38);
 static_assert(lookup(90, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(90, 4096, 128, 4096).plan == 10);
 static_assert(lookup(90, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 38);
+static_assert(lookup(90, 4096, 4096, 64).plan == 39);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 39);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 40);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 8192, 16, 4096).plan == 40);
+static_assert(lookup(90, 8192, 16, 4096).plan == 41);
 static_assert(lookup(90, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 128).plan == 0);
 static_assert(lookup(90, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192).plan == 39);
+static_assert(lookup(90, 8192, 8192, 8192).plan == 40);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(90, 10000, 64, 64).plan == 6);
 static_assert(lookup(90, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(90, 16000, 192, 48).plan == 41);
+static_assert(lookup(90, 16000, 192, 48).plan == 42);
 static_assert(lookup(90, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 33);
+static_assert(lookup(90, 16384, 512, 1024).plan == 34);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm
