@@ -16,21 +16,24 @@
 //   m=256 n=256 k=256: 0.004564 ms mixed:graph, 7352 GFLOP/s, 172.3 GB/s, 1.584 [1.574, 1.593] times as fast as cublas
 //   m=256 n=256 k=8192: 0.0294 ms mixed:graph, 3.652e+04 GFLOP/s, 579.6 GB/s, 1.131 [1.126, 1.133] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06326 ms mixed:graph, 3.984e+04 GFLOP/s, 343.4 GB/s, 1.061 [1.060, 1.062] times as fast as cublas
-//   m=333 n=777 k=555: 0.0151 ms mixed:graph, 1.902e+04 GFLOP/s, 231.8 GB/s, 1.016 [1.014, 1.019] times as fast as cublas
+//   m=320 n=320 k=12000: 0.05941 ms mixed:graph, 4.137e+04 GFLOP/s, 524 GB/s, 1.175 [1.173, 1.178] times as fast as cublas
+//   m=333 n=777 k=555: 0.01524 ms mixed:graph, 1.885e+04 GFLOP/s, 229.6 GB/s, 1.013 [1.010, 1.016] times as fast as cublas
+//   m=380 n=1790 k=8000: 0.2438 ms cold:graph, 4.465e+04 GFLOP/s, 296 GB/s, 0.998 [0.996, 1.000] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.1726 ms mixed:graph, 4.556e+04 GFLOP/s, 308.5 GB/s, 1.143 [1.142, 1.144] times as fast as cublas
+//   m=391 n=1593 k=6500: 0.2084 ms mixed:graph, 3.885e+04 GFLOP/s, 259.4 GB/s, 1.073 [1.072, 1.074] times as fast as cublas
 //   m=400 n=400 k=6000: 0.05782 ms mixed:graph, 3.32e+04 GFLOP/s, 343.1 GB/s, 1.086 [1.085, 1.088] times as fast as cublas
 //   m=512 n=512 k=512: 0.00956 ms mixed:graph, 2.808e+04 GFLOP/s, 329 GB/s, 1.402 [1.395, 1.407] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3407 ms cold:graph, 5.042e+04 GFLOP/s, 397 GB/s, 1.012 [1.011, 1.012] times as fast as cublas
 //   m=600 n=600 k=600: 0.01512 ms mixed:graph, 2.857e+04 GFLOP/s, 285.7 GB/s, 1.389 [1.386, 1.393] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01636 ms mixed:graph, 2.802e+04 GFLOP/s, 346.2 GB/s, 1.009 [1.008, 1.012] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01656 ms mixed:graph, 2.769e+04 GFLOP/s, 342.1 GB/s, 0.992 [0.989, 0.995] times as fast as cublas
 //   m=768 n=768 k=768: 0.02547 ms mixed:graph, 3.557e+04 GFLOP/s, 277.9 GB/s, 1.295 [1.294, 1.297] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01869 ms mixed:graph, 3.296e+04 GFLOP/s, 330.7 GB/s, 1.142 [1.140, 1.145] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.187 [1.184, 1.189] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.05582 ms mixed:graph, 3.858e+04 GFLOP/s, 225.8 GB/s, 1.285 [1.283, 1.287] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05583 ms mixed:graph, 3.858e+04 GFLOP/s, 225.8 GB/s, 1.286 [1.285, 1.288] times as fast as cublas
 //   m=1024 n=1024 k=64: 0.006318 ms mixed:graph, 2.124e+04 GFLOP/s, 746.8 GB/s, 1.084 [1.082, 1.089] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04641 ms mixed:graph, 4.627e+04 GFLOP/s, 271.1 GB/s, 1.262 [1.261, 1.264] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3389 ms cold:graph, 5.069e+04 GFLOP/s, 210.4 GB/s, 1.095 [1.094, 1.096] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03969 ms mixed:graph, 3.546e+04 GFLOP/s, 243.4 GB/s, 1.149 [1.147, 1.151] times as fast as cublas
+//   m=1111 n=901 k=703: 0.03997 ms mixed:graph, 3.521e+04 GFLOP/s, 241.7 GB/s, 1.141 [1.140, 1.144] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.08066 ms mixed:graph, 4.285e+04 GFLOP/s, 214.2 GB/s, 1.138 [1.137, 1.139] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1193 ms mixed:graph, 4.599e+04 GFLOP/s, 197.1 GB/s, 1.128 [1.127, 1.129] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1464 ms mixed:graph, 4.95e+04 GFLOP/s, 193.4 GB/s, 1.274 [1.273, 1.274] times as fast as cublas
@@ -47,6 +50,7 @@
 //   m=4096 n=128 k=4096: 0.09178 ms cold:graph, 4.68e+04 GFLOP/s, 776.9 GB/s, 1.066 [1.064, 1.067] times as fast as cublas
 //   m=4096 n=4096 k=64: 0.05378 ms cold:graph, 3.993e+04 GFLOP/s, 1287 GB/s, 1.271 [1.269, 1.277] times as fast as cublas
 //   m=4096 n=4096 k=4096: 2.507 ms cold:graph, 5.483e+04 GFLOP/s, 80.32 GB/s, 1.071 [1.070, 1.071] times as fast as cublas
+//   m=8192 n=16 k=4096: 0.05646 ms cold:graph, 1.902e+04 GFLOP/s, 2391 GB/s, 1.388 [1.380, 1.395] times as fast as cublas
 //   m=8192 n=8192 k=128: 0.3673 ms cold:graph, 4.678e+04 GFLOP/s, 753.7 GB/s, 1.214 [1.213, 1.215] times as fast as cublas
 //   m=8192 n=8192 k=8192: 20.3 ms cold:graph, 5.416e+04 GFLOP/s, 39.67 GB/s, 1.078 [1.076, 1.080] times as fast as cublas
 //   m=10000 n=64 k=64: 0.005118 ms mixed:graph, 1.601e+04 GFLOP/s, 1004 GB/s, 1.241 [1.233, 1.249] times as fast as cublas
@@ -359,45 +363,40 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 21760, false, true, 10, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 11, 7, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 12, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 8, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 14, 9, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 15, 10, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 5, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, true, true, 13, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 14, 9, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 15, 10, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 16, 11, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 12, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 17, 12, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 16, 11, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 17, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 18, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 18, 13, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 19, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 20, 9, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 19, 8, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 256, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 113664, false, true, 21, 9, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 21, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 19, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 22, 12, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 23, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 24, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 19, 12, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 12, 234ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 25, 13, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 26, 14, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 27, 0, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 28, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 29, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 14, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 24, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 25, 14, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 26, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 27, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 14, 234ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 28, 15, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 29, 16, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 30, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 31, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 32, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 33, 17, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 20, 15, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32000, true, true, 30, 16, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 31, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 18, 8, 1022ULL, true},
+    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 23, 18, 1023ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 256, 8, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 32, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 33, 17, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 31, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 34, 18, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 12, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 0, 8, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 35, 0, 224ULL, true}
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 34, 2, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -458,7 +457,8 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.1865},
+    {64, 0.3078},
+    {128, 0.2667},
     {-1, -1}  // ends the table
 };
 
@@ -484,94 +484,104 @@ inline constexpr exact_row exact_rows[] = {
     {{256, 256, 256}, 11, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 16, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 17, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 18, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 19, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 20, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 19, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 21, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 22, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 23, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 24, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 25, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 23, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 26, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 27, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 28, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 29, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 30, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 31, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 32, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 26, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 33, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 34, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 35, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 36, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 37, 1.0, {0, 0, 0}},
+    {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 15, 1.0, {0, 0, 0}},
+    {{380, 1790, 8000}, 16, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 17, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 18, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 19, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 20, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 21, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 22, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 23, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 22, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 24, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 25, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 26, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 27, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 25, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 28, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 29, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 30, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 31, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 32, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 33, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 34, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 35, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 29, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 30, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 36, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 37, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 38, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 39, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 40, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 38, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 39, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 41, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 42, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 43, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 39, 1.0, {0, 0, 0}},
-    {{10000, 64, 64}, 40, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 41, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 31, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 42, 1.0, {0, 0, 0}},
+    {{10000, 64, 64}, 44, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 45, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 35, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{59, 112, 175}, 42, 2147483647, 0, 1, 0},
-    {{80, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 5, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 30, 2147483647, 0, 1, 0},
-    {{128, 128, 128}, 37, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 1, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 43, 2147483647, 0, 1, 0},
-    {{138, 138, 200}, 16, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 18, 2147483647, 0, 1, 0},
-    {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{151, 165, 127}, 44, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 19, 2147483647, 0, 1, 0},
-    {{154, 161, 135}, 26, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 23, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 23, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 40, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 23, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 33, 2147483647, 0, 1, 0},
-    {{161, 157, 151}, 23, 2147483647, 0, 1, 0},
-    {{163, 163, 163}, 26, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 28, 2147483647, 0, 1, 0},
-    {{169, 172, 166}, 26, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 13, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 26, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 26, 2147483647, 0, 1, 0},
-    {{179, 179, 179}, 26, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 33, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 44, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 35, 2147483647, 0, 1, 0},
-    {{192, 32, 192}, 36, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 37, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 38, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 39, 2147483647, 0, 1, 0},
-    {{208, 208, 112}, 38, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 39, 2147483647, 0, 1, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{223, 121, 89}, 41, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 31, 2147483647, 0, 1, 0},
+    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{59, 112, 175}, 3, 2147483647, 0, 2, 0},
+    {{80, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{96, 96, 256}, 5, 2147483647, 0, 2, 0},
+    {{96, 212, 96}, 44, 2147483647, 0, 2, 0},
+    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
+    {{112, 112, 112}, 40, 2147483647, 0, 2, 0},
+    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 13, 2147483647, 0, 2, 0},
+    {{128, 128, 128}, 40, 2147483647, 0, 2, 0},
+    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
+    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
+    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
+    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
+    {{137, 172, 207}, 13, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 13, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 13, 2147483647, 0, 2, 0},
+    {{138, 138, 200}, 13, 2147483647, 0, 2, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
+    {{144, 144, 240}, 13, 2147483647, 0, 2, 0},
+    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
+    {{151, 165, 127}, 30, 2147483647, 0, 2, 0},
+    {{153, 153, 153}, 22, 2147483647, 0, 2, 0},
+    {{154, 161, 135}, 30, 2147483647, 0, 2, 0},
+    {{159, 159, 159}, 30, 2147483647, 0, 2, 0},
+    {{159, 160, 160}, 30, 2147483647, 0, 2, 0},
+    {{160, 160, 96}, 36, 2147483647, 0, 2, 0},
+    {{160, 160, 160}, 30, 2147483647, 0, 2, 0},
+    {{160, 160, 208}, 13, 2147483647, 0, 2, 0},
+    {{161, 157, 151}, 22, 2147483647, 0, 2, 0},
+    {{163, 163, 163}, 30, 2147483647, 0, 2, 0},
+    {{167, 167, 167}, 30, 2147483647, 0, 2, 0},
+    {{169, 169, 169}, 30, 2147483647, 0, 2, 0},
+    {{169, 172, 166}, 30, 2147483647, 0, 2, 0},
+    {{175, 106, 184}, 13, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 30, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 30, 2147483647, 0, 2, 0},
+    {{179, 179, 179}, 30, 2147483647, 0, 2, 0},
+    {{184, 184, 184}, 30, 2147483647, 0, 2, 0},
+    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
+    {{192, 0, 192}, 43, 2147483647, 0, 2, 0},
+    {{192, 32, 192}, 43, 2147483647, 0, 2, 0},
+    {{192, 80, 192}, 40, 2147483647, 0, 2, 0},
+    {{192, 112, 192}, 13, 2147483647, 0, 2, 0},
+    {{192, 192, 96}, 41, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 30, 2147483647, 0, 2, 0},
+    {{208, 64, 192}, 40, 2147483647, 0, 2, 0},
+    {{208, 208, 112}, 41, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 36, 2147483647, 0, 2, 0},
+    {{212, 96, 96}, 44, 2147483647, 0, 2, 0},
+    {{223, 121, 89}, 44, 2147483647, 0, 2, 0},
+    {{224, 144, 160}, 30, 2147483647, 0, 2, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -588,11 +598,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 49, 0, 47}, {0, 49, 0, 47}}}  // NVIDIA_H200
+    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 49, 0, 47}, {0, 49, 0, 47}}},
+    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}},
     {-1, {}}  // ends the table
 };
 
@@ -615,17 +625,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 5: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{8}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 6: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{2048} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 7: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 8: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
-    case 9: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 10: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 11: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 12: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
-    case 13: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
-    case 14: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
-    case 15: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 16: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 17: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 8: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{320} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
+    case 10: met_ = both(both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), (number{4} <= n)); break;
+    case 11: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 12: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 13: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 14: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 15: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
+    case 16: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
+    case 17: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 18: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -652,29 +662,28 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 10: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{1});
     case 11: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{8}, number{1});
     case 12: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 13: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 14: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
-    case 15: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
-    case 16: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
-    case 17: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 19: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
-    case 20: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 21: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 22: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 23: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
-    case 24: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 25: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 26: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 27: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 29: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
-    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{15}, number{4});
-    case 31: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 32: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
-    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 35: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 13: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{5}, number{1});
+    case 14: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 15: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{3}, number{2});
+    case 16: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
+    case 17: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
+    case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
+    case 19: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 20: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 21: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 22: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
+    case 23: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 24: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 25: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 26: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
+    case 27: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 28: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 29: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 31: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 32: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
+    case 33: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
+    case 34: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -712,298 +721,299 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.002373 + 1.388e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006487 + 3.665e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001347 + 8.069e-06 * k))
-          * unless_multiple(m, 4, 1.057)
-          * unless_multiple(n, 4, 1.263)
-          * unless_multiple(k, 4, 1.071);
-    case 1:
-      return estimate{0.003044 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k + 2.944e-07 * m * n + 2.944e-07 * m * k + 7.187e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001206 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001206 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k);
-    case 2:
-      return estimate{0.003163 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k + 8.088e-08 * m * n + 8.088e-08 * m * k + 7.898e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001325 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001325 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k);
-    case 3:
-      return (estimate{0.003139 + 5.969e-06 * m + 2.013e-06 * n + 5.707e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.000302 + 1.128e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.00107 + 7.05e-08 * k))
-          * unless_multiple(n, 4, 1.1)
-          * unless_multiple(k, 4, 1.019);
-    case 4:
-      return (estimate{0.002186 + 5.582e-07 * n + 1.619e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.003106 + 4.901e-07 * m + 4.963e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0001376 + 5.744e-07 * k))
-          * unless_multiple(n, 4, 1.224);
-    case 5:
-      return estimate{0.001838 + 4.306e-05 * m + 4.306e-05 * n + 4.547e-09 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003524 + 1.805e-06 * m + 1.805e-06 * n + 1.104e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.754e-05 * m + 3.754e-05 * n);
-    case 6:
-      return (estimate{0.001838 + 2.898e-06 * k + 2.157e-10 * m * n + 1.755e-09 * m * k + 9.179e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002181 + 2.002e-09 * n + 7.518e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 7.264e-06 * k))
-          * unless_multiple(m, 4, 1.055)
-          * unless_multiple(n, 4, 1.359)
-          * unless_multiple(k, 4, 1.064);
-    case 7:
-      return (estimate{0.001838 + 1.567e-07 * m + 1.129e-08 * m * n + 1.648e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001193 + 2.222e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001368 + 1.997e-08 * n))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.056)
-          * unless_multiple(k, 4, 1.015);
-    case 8:
-      return (estimate{0.002611 + 9.144e-08 * m + 1.95e-07 * n + 1.34e-09 * m * k + 5.414e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006243 + 2.177e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.000161 + 1.227e-08 * m + 1.649e-07 * k))
-          * unless_multiple(n, 4, 1.168);
-    case 9:
-      return (estimate{0.003204 + 1.032e-05 * m + 2.938e-06 * n + 7.164e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.000503 + 2.621e-08 * n + 3.158e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0003215 + 6.256e-08 * n + 1.016e-07 * k))
-          * unless_multiple(n, 4, 1.123);
-    case 10:
-      return (estimate{0.002576 + 1.821e-08 * k + 1.099e-09 * m * n + 1.228e-09 * m * k + 2.075e-12 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002574 + 3.269e-08 * m + 2.04e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006146 + 4.162e-08 * n))
-          * unless_multiple(m, 4, 1.042)
-          * unless_multiple(n, 4, 1.235)
-          * unless_multiple(k, 4, 1.073);
-    case 11:
-      return (estimate{0.001838 + 9.379e-08 * k + 1.488e-09 * m * k + 6.909e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003037 + 2.326e-09 * n + 4.643e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.506e-06 * k))
-          * unless_multiple(m, 4, 1.037)
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.05);
-    case 12:
-      return (estimate{0.001838 + 2.442e-06 * m + 1.061e-06 * n + 1.477e-11 * m * n + 2.183e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001959 + 2.694e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002614 + 3.142e-06 * m + 1.663e-06 * n))
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.012);
-    case 13:
-      return (estimate{0.0025 + 1.936e-07 * k + 1.498e-09 * m * k + 6.79e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007745 + 4.287e-09 * n + 3.829e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004191 + 2.462e-06 * k))
-          * unless_multiple(m, 4, 1.021)
-          * unless_multiple(n, 4, 1.338)
-          * unless_multiple(k, 4, 1.047);
-    case 14:
-      return (estimate{0.002305 + 7.2e-08 * n + 9.45e-10 * m * k + 1.631e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004562 + 3.264e-09 * m + 3.193e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005378 + 1.008e-06 * k))
-          * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.218)
-          * unless_multiple(k, 4, 1.034);
-    case 15:
-      return (estimate{0.007752 + 4.123e-07 * m + 2.253e-06 * n + 3.052e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0006182 + 3.278e-08 * n + 2.248e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.507e-06 * m + 1.79e-06 * n + 5.16e-07 * k))
-          * unless_multiple(m, 4, 1.018)
-          * unless_multiple(n, 4, 1.125)
-          * unless_multiple(k, 4, 1.058);
-    case 16:
-      return (estimate{0.001838 + 2.396e-06 * k + 1.444e-09 * m * k + 3.501e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001868 + 4.942e-09 * m + 3.044e-09 * n + 1.114e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0007364))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.406)
-          * unless_multiple(k, 4, 1.074);
-    case 17:
-      return (estimate{0.006056 + 1.339e-06 * n + 1.152e-07 * k + 2.574e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007562 + 9.025e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.003083 + 1.363e-06 * n))
-          * unless_multiple(m, 4, 1.038)
-          * unless_multiple(n, 4, 1.142)
-          * unless_multiple(k, 4, 1.054);
-    case 18:
-      return (estimate{0.001838 + 4.142e-08 * n + 5.024e-07 * k + 9.556e-10 * m * k + 2.86e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002816 + 5.087e-09 * n + 7.725e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.00218 + 2.088e-08 * m + 1.981e-06 * k))
-          * unless_multiple(m, 4, 1.031)
-          * unless_multiple(n, 4, 1.269)
-          * unless_multiple(k, 4, 1.035);
-    case 19:
-      return (estimate{0.001838 + 7.877e-11 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002314 + 3.44e-08 * m + 4.321e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 5.073e-07 * k))
-          * unless_multiple(m, 4, 1.005)
-          * unless_multiple(n, 4, 1.018)
-          * unless_multiple(k, 4, 1.012);
-    case 20:
-      return (estimate{0.001838 + 1.483e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.00222 + 1.938e-08 * m + 3.854e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.622e-06 * k))
-          * unless_multiple(m, 4, 1.062)
+      return (estimate{0.002591 + 1.309e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006561 + 3.668e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001284 + 7.867e-06 * k))
+          * unless_multiple(m, 4, 1.073)
           * unless_multiple(n, 4, 1.254)
-          * unless_multiple(k, 4, 1.076);
-    case 21:
-      return (estimate{0.001838 + 1.528e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002376 + 1.145e-08 * m + 3.846e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.205e-06 * k))
-          * unless_multiple(m, 4, 1.065)
-          * unless_multiple(n, 4, 1.27)
-          * unless_multiple(k, 4, 1.083);
-    case 22:
-      return (estimate{0.001838 + 2.285e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002885 + 4.952e-08 * m + 4.729e-05 * k))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.011)
-          * unless_multiple(k, 4, 1.012);
-    case 23:
-      return (estimate{0.001991 + 1.55e-09 * m * k + 1.013e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0005039 + 1.019e-08 * m + 3.694e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008805 + 1.308e-05 * k))
-          * unless_multiple(m, 4, 1.051)
-          * unless_multiple(n, 4, 1.224)
-          * unless_multiple(k, 4, 1.056);
-    case 24:
-      return (estimate{0.001838 + 1.493e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002832 + 1.169e-08 * m + 3.841e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.898e-06 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.26)
-          * unless_multiple(k, 4, 1.08);
-    case 25:
-      return (estimate{0.001871 + 3.893e-06 * k + 8.001e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.886e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001917 + 7.478e-07 * k))
-          * unless_multiple(m, 4, 1.024)
-          * unless_multiple(n, 4, 1.304)
-          * unless_multiple(k, 4, 1.036);
-    case 26:
-      return (estimate{0.001838 + 1.006e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002846 + 2.2e-08 * m + 1.159e-09 * n + 4.393e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.678e-06 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.182)
-          * unless_multiple(k, 4, 1.015);
-    case 27:
-      return estimate{0.001838 + 2.149e-06 * k + 1.082e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001309 + 2.798e-06 * n + 3.736e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.116e-08 * n + 4.41e-06 * k);
-    case 28:
-      return (estimate{0.002814 + 5.047e-08 * m + 5.354e-08 * n + 6.458e-08 * k + 1.321e-09 * m * k + 1.162e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.0009729 + 1.086e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001701))
-          * unless_multiple(m, 4, 1.052)
-          * unless_multiple(n, 4, 1.405)
-          * unless_multiple(k, 4, 1.078);
-    case 29:
-      return (estimate{0.001838 + 2.431e-10 * m * n + 4.681e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003772 + 0.0001602 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 2.52e-07 * k))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.133)
-          * unless_multiple(k, 4, 1.061);
-    case 30:
-      return estimate{0.001838 + 4.88e-10 * m * k + 2.317e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002289 + 1.825e-06 * n + 4.049e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.0001552 + 5.621e-06 * k);
-    case 31:
-      return (estimate{0.001883 + 3.887e-06 * k + 7.945e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.886e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001936 + 7.31e-07 * k))
-          * unless_multiple(m, 4, 1.029)
-          * unless_multiple(n, 4, 1.309)
-          * unless_multiple(k, 4, 1.04);
-    case 32:
-      return estimate{0.003046 + 2.949e-07 * m + 0.001208 * n + 2.949e-07 * k + 2.949e-07 * m * n + 7.199e-11 * m * k + 2.949e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.775e-05 + 9.215e-09 * m + 3.775e-05 * n + 9.215e-09 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.549e-05 + 1.843e-08 * m + 7.549e-05 * n + 1.843e-08 * k);
-    case 33:
-      return estimate{0.003485 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k + 1.005e-07 * m * n + 9.817e-11 * m * k + 1.005e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.001647 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.001647 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k);
-    case 34:
-      return (estimate{0.001838 + 3.47e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0006357 + 3.18e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.001114 + 2.328e-08 * m + 1.663e-05 * k))
-          * unless_multiple(m, 4, 1.145)
-          * unless_multiple(n, 4, 1.386)
-          * unless_multiple(k, 4, 1.178);
-    case 35:
-      return (estimate{0.001838 + 1.095e-09 * m * n + 2.31e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.255e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.0155 + 7.54e-08 * m + 6.396e-06 * k))
-          * unless_multiple(m, 4, 1.033)
-          * unless_multiple(n, 4, 1.112)
-          * unless_multiple(k, 4, 1.045);
-    case 36:
-      return (estimate{0.001838 + 2.878e-06 * k + 1.626e-10 * m * n + 1.748e-09 * m * k + 9.616e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002215 + 6.897e-11 * m + 3.972e-09 * n + 7.402e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 7.366e-06 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.366)
-          * unless_multiple(k, 4, 1.075);
-    case 37:
-      return (estimate{0.001899 + 2.81e-06 * k + 2.225e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.003e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0004444 + 1.13e-05 * k))
-          * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.028)
-          * unless_multiple(k, 4, 1.045);
-    case 38:
-      return estimate{0.003076 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k + 3.022e-07 * m * n + 3.022e-07 * m * k + 7.377e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001238 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001238 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k);
-    case 39:
-      return estimate{0.0034 + 0.0003904 * m + 3.813e-07 * n + 3.813e-07 * k + 9.532e-08 * m * n + 9.532e-08 * m * k + 9.309e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{132}), 0.0007809 + 0.0001952 * m + 1.906e-07 * n + 1.906e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{264}), 0.001562 + 0.0003904 * m + 3.813e-07 * n + 3.813e-07 * k);
-    case 40:
-      return (estimate{0.003356 + 1.208e-05 * m + 2.165e-06 * n + 9.521e-12 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 3.181e-05 + 1.68e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001375 + 3.323e-08 * n + 7.52e-08 * k))
-          * unless_multiple(n, 4, 1.124)
-          * unless_multiple(k, 4, 1.012);
-    case 41:
-      return (estimate{0.00281 + 6.731e-07 * n + 1.479e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 5.979e-08 * n + 2.35e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003467 + 1.831e-06 * m + 9.155e-07 * k))
-          * unless_multiple(n, 4, 1.232);
-    case 42:
-      return estimate{0.001838 + 1.676e-09 * m * n + 4.373e-09 * m * k + 8.22e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 1.924e-07 * n + 2.216e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 0.0001518 + 1.114e-06 * n + 2.158e-06 * k);
-    case 43:
-      return (estimate{0.004841 + 3.845e-07 * m + 2.026e-06 * n + 4.519e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.001545 + 8.97e-08 * m + 2.777e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 1.458e-07 * m + 1.257e-07 * k))
-          * unless_multiple(n, 4, 1.125)
-          * unless_multiple(k, 4, 1.012);
-    case 44:
-      return (estimate{0.002014 + 4.497e-08 * n + 6.385e-10 * m * n + 1.09e-09 * m * k + 1.447e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 0.0005491 + 4.275e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{1056}), 0.001188 + 1.227e-06 * k))
-          * unless_multiple(m, 4, 1.01)
-          * unless_multiple(n, 4, 1.114)
-          * unless_multiple(k, 4, 1.024);
-    case 45:
-      return (estimate{0.002524 + 2.898e-07 * k + 1.425e-09 * m * k + 6.488e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007244 + 3.231e-09 * n + 4.312e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0005116 + 1.795e-06 * k))
-          * unless_multiple(m, 4, 1.024)
-          * unless_multiple(n, 4, 1.329)
           * unless_multiple(k, 4, 1.054);
+    case 1:
+      return estimate{0.003044 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k + 2.988e-07 * m * n + 2.988e-07 * m * k + 7.295e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k);
+    case 2:
+      return estimate{0.003166 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k + 8.212e-08 * m * n + 8.212e-08 * m * k + 8.02e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k);
+    case 3:
+      return (estimate{0.003082 + 4.855e-06 * m + 1.597e-06 * n + 5.155e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003025 + 1.131e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001165 + 8.513e-08 * k))
+          * unless_multiple(n, 4, 1.109)
+          * unless_multiple(k, 4, 1.015);
+    case 4:
+      return (estimate{0.00243 + 6.81e-07 * n + 1.568e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.003072 + 5.097e-07 * m + 5.008e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 5.164e-07 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.221)
+          * unless_multiple(k, 4, 1.01);
+    case 5:
+      return estimate{0.001821 + 4.373e-05 * m + 4.373e-05 * n + 1.776e-09 * m * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003848 + 1.753e-06 * m + 1.753e-06 * n + 1.136e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.686e-05 * m + 3.686e-05 * n);
+    case 6:
+      return (estimate{0.001821 + 1.578e-09 * m * k + 8.32e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003053 + 2.958e-09 * n + 8.896e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.00015 + 8.902e-06 * k))
+          * unless_multiple(m, 4, 1.045)
+          * unless_multiple(n, 4, 1.308)
+          * unless_multiple(k, 4, 1.114);
+    case 7:
+      return (estimate{0.001821 + 2.187e-07 * m + 1.238e-08 * m * n + 1.215e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001076 + 2.282e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.00151 + 1.376e-08 * n))
+          * unless_multiple(n, 4, 1.077)
+          * unless_multiple(k, 4, 1.007);
+    case 8:
+      return (estimate{0.002725 + 1.222e-07 * m + 2.09e-07 * n + 6.441e-08 * k + 9.776e-10 * m * k + 5.347e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.00065 + 2.156e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 7.294e-06 + 1.045e-08 * m + 1.904e-07 * k))
+          * unless_multiple(n, 4, 1.163)
+          * unless_multiple(k, 4, 1.012);
+    case 9:
+      return (estimate{0.00372 + 1.026e-05 * m + 2.558e-06 * n + 3.231e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0006427 + 2.635e-08 * n + 3.183e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001782 + 4.403e-08 * n + 1.169e-07 * k))
+          * unless_multiple(n, 4, 1.118);
+    case 10:
+      return (estimate{0.002582 + 2.22e-08 * n + 5.555e-08 * k + 1.305e-09 * m * n + 1.204e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00253 + 3.211e-08 * m + 2.022e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006677 + 1.828e-08 * n + 1.238e-07 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.219)
+          * unless_multiple(k, 4, 1.077);
+    case 11:
+      return (estimate{0.001821 + 8.401e-08 * k + 1.253e-09 * m * k + 6.453e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003264 + 2.138e-09 * n + 4.491e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.763e-06 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.182)
+          * unless_multiple(k, 4, 1.059);
+    case 12:
+      return (estimate{0.001821 + 2.308e-06 * m + 1.444e-06 * n + 4.045e-09 * m * n + 3.097e-11 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001693 + 2.733e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002828 + 3.121e-06 * m + 1.353e-06 * n))
+          * unless_multiple(n, 4, 1.1)
+          * unless_multiple(k, 4, 1.01);
+    case 13:
+      return (estimate{0.002628 + 1.726e-09 * m * k + 6.916e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008589 + 5.513e-09 * n + 3.651e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002708 + 2.645e-06 * k))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.283)
+          * unless_multiple(k, 4, 1.085);
+    case 14:
+      return (estimate{0.006069 + 4.437e-06 * m + 2.799e-08 * n + 7.922e-08 * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0001216 + 3.039e-07 * m + 1.923e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{528}), 0.0004153 + 7.616e-07 * n + 3.728e-07 * k))
+          * unless_multiple(n, 4, 1.243)
+          * unless_multiple(k, 4, 1.038);
+    case 15:
+      return (estimate{0.002535 + 4.576e-10 * m * n + 5.839e-10 * m * k + 1.132e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0005724 + 9.086e-10 * m + 4.693e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0006264 + 3.156e-06 * k))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(k, 4, 1.021);
+    case 16:
+      return (estimate{0.003824 + 1.592e-09 * m * n + 1.391e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008066 + 1.383e-06 * n + 2.429e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{528}), 0.000271 + 1.911e-06 * k))
+          * unless_multiple(m, 4, 1.035)
+          * unless_multiple(n, 4, 1.057)
+          * unless_multiple(k, 4, 1.028);
+    case 17:
+      return (estimate{0.004161 + 3.994e-07 * n + 7.476e-07 * k + 7.748e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001424 + 2.208e-07 * m + 1.007e-07 * n + 3.014e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.00297))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(n, 4, 1.166)
+          * unless_multiple(k, 4, 1.048);
+    case 18:
+      return (estimate{0.002531 + 3.385e-07 * k + 1.696e-09 * m * k + 6.741e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008824 + 2.967e-09 * n + 3.821e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002684 + 2.42e-06 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.264)
+          * unless_multiple(k, 4, 1.082);
+    case 19:
+      return (estimate{0.007925 + 9.44e-08 * m + 2.429e-06 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0007052 + 2.311e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.219e-06 * m + 1.362e-06 * n + 5.092e-07 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.151)
+          * unless_multiple(k, 4, 1.057);
+    case 20:
+      return (estimate{0.001821 + 2.268e-07 * k + 1.57e-09 * m * k + 3.835e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002711 + 1.052e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000721 + 2.605e-06 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.331)
+          * unless_multiple(k, 4, 1.123);
+    case 21:
+      return (estimate{0.007086 + 1.547e-06 * n + 6.668e-09 * k + 2.129e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007689 + 9.27e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.001919 + 8.301e-07 * n))
+          * unless_multiple(m, 4, 1.041)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.051);
+    case 22:
+      return (estimate{0.001821 + 9.051e-08 * n + 9.713e-10 * m * k + 1.251e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0003139 + 1.693e-09 * n + 7.577e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002122 + 2.067e-08 * m + 2.627e-06 * k))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.231)
+          * unless_multiple(k, 4, 1.055);
+    case 23:
+      return (estimate{0.001821 + 1.347e-10 * m * n + 3.848e-11 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002251 + 2.959e-08 * m + 4.412e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0001841 + 1.174e-08 * k))
+          * unless_multiple(n, 4, 1.008)
+          * unless_multiple(k, 4, 1.012);
+    case 24:
+      return (estimate{0.001821 + 1.453e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002322 + 1.152e-08 * m + 3.858e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.792e-05 + 2.262e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.246)
+          * unless_multiple(k, 4, 1.069);
+    case 25:
+      return (estimate{0.001821 + 1.38e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002444 + 9.543e-09 * m + 3.847e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001036 + 1.984e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.265)
+          * unless_multiple(k, 4, 1.076);
+    case 26:
+      return (estimate{0.001821 + 1.075e-08 * n + 3.854e-10 * m * n + 4.217e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.002683 + 2.967e-08 * m + 4.68e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{264}), 1.561e-06 * k))
+          * unless_multiple(n, 4, 1.012)
+          * unless_multiple(k, 4, 1.008);
+    case 27:
+      return (estimate{0.001854 + 1.408e-09 * m * k + 1.182e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0003448 + 1.71e-08 * m + 3.712e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.00134 + 1.264e-05 * k))
+          * unless_multiple(m, 4, 1.072)
+          * unless_multiple(n, 4, 1.23)
+          * unless_multiple(k, 4, 1.05);
+    case 28:
+      return (estimate{0.001821 + 1.332e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002883 + 8.275e-09 * m + 3.855e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001192 + 1.663e-06 * k))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.072);
+    case 29:
+      return estimate{0.001821 + 4.158e-10 * m * k + 1.012e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002741 + 1.618e-06 * n + 4.144e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.000293 + 5.084e-06 * k);
+    case 30:
+      return (estimate{0.002235 + 1.555e-08 * n + 1.193e-06 * k + 3.132e-11 * m * n + 6.89e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.699e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001838 + 5.189e-06 * k))
+          * unless_multiple(m, 4, 1.017)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.065);
+    case 31:
+      return (estimate{0.004372 + 9.403e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 0.004311 + 1.789e-08 * m + 6.972e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{264}), 9.478e-06 * k))
+          * unless_multiple(m, 4, 1.054)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.056);
+    case 32:
+      return (estimate{0.001821 + 6.854e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.003004 + 1.722e-08 * m + 4.363e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.705e-06 * k))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.192)
+          * unless_multiple(k, 4, 1.024);
+    case 33:
+      return (estimate{0.002507 + 2.766e-09 * m * k + 5.166e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 5.11e-07 * n + 8.584e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 5.581e-07 * n + 1.082e-05 * k))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(k, 4, 1.006);
+    case 34:
+      return (estimate{0.002792 + 8.082e-08 * m + 8.723e-08 * n + 1.362e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.001037 + 1.102e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001503 + 2.523e-09 * n))
+          * unless_multiple(m, 4, 1.078)
+          * unless_multiple(n, 4, 1.418)
+          * unless_multiple(k, 4, 1.062);
+    case 35:
+      return (estimate{0.001821 + 1.851e-10 * m * n + 4.511e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.004022 + 0.0001601 * k))
+          * unless_multiple(m, 4, 1.056)
+          * unless_multiple(n, 4, 1.132)
+          * unless_multiple(k, 4, 1.055);
+    case 36:
+      return (estimate{0.002183 + 8.147e-09 * n + 1.28e-06 * k + 6.863e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.696e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001875 + 5.183e-06 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.261)
+          * unless_multiple(k, 4, 1.073);
+    case 37:
+      return estimate{0.001821 + 2.305e-06 * k + 9.264e-10 * m * k + 5.265e-11 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001678 + 2.643e-06 * n + 3.761e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.93e-06 * k);
+    case 38:
+      return estimate{0.003047 + 2.993e-07 * m + 0.001226 * n + 2.993e-07 * k + 2.993e-07 * m * n + 7.308e-11 * m * k + 2.993e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.832e-05 + 9.354e-09 * m + 3.832e-05 * n + 9.354e-09 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.663e-05 + 1.871e-08 * m + 7.663e-05 * n + 1.871e-08 * k);
+    case 39:
+      return estimate{0.003577 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k + 1.072e-07 * m * n + 1.047e-10 * m * k + 1.072e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k);
+    case 40:
+      return (estimate{0.002389 + 7.935e-08 * n + 8.387e-10 * m * k + 1.687e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.000502 + 1.4e-09 * m + 3.173e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0003727 + 6.814e-09 * m + 1.062e-06 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.211)
+          * unless_multiple(k, 4, 1.042);
+    case 41:
+      return (estimate{0.001821 + 4.135e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0005483 + 3.161e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.001419 + 1.604e-05 * k))
+          * unless_multiple(m, 4, 1.202)
+          * unless_multiple(n, 4, 1.395)
+          * unless_multiple(k, 4, 1.147);
+    case 42:
+      return (estimate{0.001821 + 1.076e-09 * m * n + 1.598e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.196e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01549 + 1.269e-07 * m + 7.443e-06 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.124)
+          * unless_multiple(k, 4, 1.031);
+    case 43:
+      return estimate{0.009965 + 7.322e-07 * m + 2.392e-06 * k + 1.885e-10 * m * k + 1.279e-08 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 1.102e-07 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008144 + 7.322e-07 * m + 2.392e-06 * k);
+    case 44:
+      return (estimate{0.001821 + 1.563e-09 * m * k + 8.978e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002974 + 1.002e-09 * n + 9.033e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0001491 + 8.613e-06 * k))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.287)
+          * unless_multiple(k, 4, 1.13);
+    case 45:
+      return (estimate{0.002332 + 8.097e-06 * k + 1.483e-10 * m * n + 3.203e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 6.356e-11 * n + 2.896e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 6.352e-05 + 7.006e-06 * k))
+          * unless_multiple(m, 4, 1.016)
+          * unless_multiple(n, 4, 1.025)
+          * unless_multiple(k, 4, 1.047);
     case 46:
-      return (estimate{0.001838 + 5.578e-08 * m + 7.44e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002317 + 3.05e-08 * m + 4.389e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 7.129e-05))
-          * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.01)
-          * unless_multiple(k, 4, 1.014);
+      return estimate{0.003096 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k + 3.113e-07 * m * n + 3.113e-07 * m * k + 7.6e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k);
     case 47:
-      return (estimate{0.001838 + 1.202e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{132}), 2.014e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{264}), 0.005601 + 8.72e-09 * m + 4.954e-06 * k))
-          * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.205)
-          * unless_multiple(k, 4, 1.035);
+      return estimate{0.003358 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k + 9.383e-08 * m * n + 9.383e-08 * m * k + 9.163e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{16}), number{132}), 0.0007687 + 0.0001922 * m + 1.877e-07 * n + 1.877e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{16}), number{264}), 0.001537 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k);
     default:
       return {0, false};
   }
@@ -1011,7 +1021,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 37, 16, 17, 18, 19, 44, 21, 22, 23, 24, 25, 26, 28, 34, 30, 31, 32, 33, 35, 36, 38, 39, 40, 41, 45, 46, 42, 47, 48, 49, 43, 50, 51, 52
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1168,77 +1178,85 @@ static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 320, 320, 12000).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 380, 1790, 8000).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 391, 1593, 6500).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 24);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).plan == 25);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 33);
 static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).plan == 39);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 40);
 static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 41);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 42);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 8192, 16, 4096).plan == 43);
+static_assert(lookup(device::NVIDIA_H200, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 42);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 44);
 static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 41);
+static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 45);
 static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 1, 4096, 4096).plan == 1);
 static_assert(lookup(90, 1, 4096, 4096).hit == quality::exact);
@@ -1266,77 +1284,85 @@ static_assert(lookup(90, 256, 256, 8192).plan == 12);
 static_assert(lookup(90, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(90, 300, 2100, 2000).plan == 13);
 static_assert(lookup(90, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(90, 333, 777, 555).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(90, 333, 777, 555).plan == 15);
 static_assert(lookup(90, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(90, 384, 1600, 6400).plan == 15);
+static_assert(lookup(90, 380, 1790, 8000).plan == 16);
+static_assert(lookup(90, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(90, 384, 1600, 6400).plan == 17);
 static_assert(lookup(90, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(90, 400, 400, 6000).plan == 16);
+static_assert(lookup(90, 391, 1593, 6500).plan == 18);
+static_assert(lookup(90, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(90, 400, 400, 6000).plan == 19);
 static_assert(lookup(90, 400, 400, 6000).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 512).plan == 17);
+static_assert(lookup(90, 512, 512, 512).plan == 20);
 static_assert(lookup(90, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 32768).plan == 18);
+static_assert(lookup(90, 512, 512, 32768).plan == 21);
 static_assert(lookup(90, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(90, 600, 600, 600).plan == 19);
+static_assert(lookup(90, 600, 600, 600).plan == 22);
 static_assert(lookup(90, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(90, 701, 1303, 251).plan == 20);
+static_assert(lookup(90, 701, 1303, 251).plan == 23);
 static_assert(lookup(90, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(90, 768, 768, 768).plan == 19);
+static_assert(lookup(90, 768, 768, 768).plan == 22);
 static_assert(lookup(90, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(90, 800, 1100, 350).plan == 21);
+static_assert(lookup(90, 800, 1100, 350).plan == 24);
 static_assert(lookup(90, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 22);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 25);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1023, 1025, 1027).plan == 23);
+static_assert(lookup(90, 1023, 1025, 1027).plan == 26);
 static_assert(lookup(90, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 64).plan == 24);
+static_assert(lookup(90, 1024, 1024, 64).plan == 27);
 static_assert(lookup(90, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 22);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 25);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 8192).plan == 25);
+static_assert(lookup(90, 1024, 1024, 8192).plan == 28);
 static_assert(lookup(90, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(90, 1111, 901, 703).plan == 23);
+static_assert(lookup(90, 1111, 901, 703).plan == 29);
 static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(90, 1200, 1200, 1200).plan == 26);
+static_assert(lookup(90, 1200, 1200, 1200).plan == 30);
 static_assert(lookup(90, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(90, 1400, 1400, 1400).plan == 27);
+static_assert(lookup(90, 1400, 1400, 1400).plan == 31);
 static_assert(lookup(90, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 28);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 32);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 1555, 1777, 1333).plan == 29);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 33);
 static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(90, 2000, 100, 3000).plan == 30);
+static_assert(lookup(90, 2000, 100, 3000).plan == 34);
 static_assert(lookup(90, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 31);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 35);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 32);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 29);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 2400, 2400, 2400).plan == 26);
+static_assert(lookup(90, 2400, 2400, 2400).plan == 30);
 static_assert(lookup(90, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(90, 3000, 3000, 3000).plan == 33);
+static_assert(lookup(90, 3000, 3000, 3000).plan == 36);
 static_assert(lookup(90, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(90, 4000, 199, 2000).plan == 34);
+static_assert(lookup(90, 4000, 199, 2000).plan == 37);
 static_assert(lookup(90, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(90, 4096, 1, 4096).plan == 35);
+static_assert(lookup(90, 4096, 1, 4096).plan == 38);
 static_assert(lookup(90, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4, 4096).plan == 36);
+static_assert(lookup(90, 4096, 4, 4096).plan == 39);
 static_assert(lookup(90, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 32, 4096).plan == 37);
+static_assert(lookup(90, 4096, 32, 4096).plan == 40);
 static_assert(lookup(90, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(90, 4096, 128, 4096).plan == 10);
 static_assert(lookup(90, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 38);
+static_assert(lookup(90, 4096, 4096, 64).plan == 41);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 39);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 42);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(90, 8192, 16, 4096).plan == 43);
+static_assert(lookup(90, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 128).plan == 0);
 static_assert(lookup(90, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192).plan == 39);
+static_assert(lookup(90, 8192, 8192, 8192).plan == 42);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 10000, 64, 64).plan == 40);
+static_assert(lookup(90, 10000, 64, 64).plan == 44);
 static_assert(lookup(90, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(90, 16000, 192, 48).plan == 41);
+static_assert(lookup(90, 16000, 192, 48).plan == 45);
 static_assert(lookup(90, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 31);
+static_assert(lookup(90, 16384, 512, 1024).plan == 35);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm

@@ -16,21 +16,24 @@
 //   m=256 n=256 k=256: 0.005727 ms mixed:graph, 5859 GFLOP/s, 137.3 GB/s, 1.267 [1.257, 1.272] times as fast as cublas
 //   m=256 n=256 k=8192: 0.02965 ms mixed:graph, 3.621e+04 GFLOP/s, 574.7 GB/s, 1.136 [1.134, 1.139] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06375 ms mixed:graph, 3.953e+04 GFLOP/s, 340.7 GB/s, 1.060 [1.059, 1.061] times as fast as cublas
-//   m=333 n=777 k=555: 0.01549 ms mixed:graph, 1.854e+04 GFLOP/s, 225.9 GB/s, 1.004 [1.002, 1.005] times as fast as cublas
+//   m=320 n=320 k=12000: 0.0603 ms mixed:graph, 4.075e+04 GFLOP/s, 516.2 GB/s, 1.179 [1.175, 1.182] times as fast as cublas
+//   m=333 n=777 k=555: 0.01561 ms mixed:graph, 1.839e+04 GFLOP/s, 224.1 GB/s, 1.005 [1.003, 1.006] times as fast as cublas
+//   m=380 n=1790 k=8000: 0.2441 ms cold:graph, 4.459e+04 GFLOP/s, 295.6 GB/s, 0.996 [0.995, 0.997] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.174 ms cold:graph, 4.52e+04 GFLOP/s, 306.1 GB/s, 1.133 [1.131, 1.135] times as fast as cublas
-//   m=400 n=400 k=6000: 0.05716 ms mixed:graph, 3.359e+04 GFLOP/s, 347.1 GB/s, 1.104 [1.103, 1.105] times as fast as cublas
+//   m=391 n=1593 k=6500: 0.2096 ms cold:graph, 3.862e+04 GFLOP/s, 257.9 GB/s, 1.074 [1.073, 1.076] times as fast as cublas
+//   m=400 n=400 k=6000: 0.05684 ms mixed:graph, 3.378e+04 GFLOP/s, 349.1 GB/s, 1.105 [1.103, 1.106] times as fast as cublas
 //   m=512 n=512 k=512: 0.009549 ms mixed:graph, 2.811e+04 GFLOP/s, 329.4 GB/s, 1.420 [1.411, 1.423] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3423 ms cold:graph, 5.019e+04 GFLOP/s, 395.1 GB/s, 1.010 [1.010, 1.011] times as fast as cublas
 //   m=600 n=600 k=600: 0.01545 ms mixed:graph, 2.797e+04 GFLOP/s, 279.7 GB/s, 1.365 [1.362, 1.366] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01651 ms mixed:graph, 2.777e+04 GFLOP/s, 343.2 GB/s, 1.007 [1.004, 1.010] times as fast as cublas
+//   m=701 n=1303 k=251: 0.0166 ms mixed:graph, 2.762e+04 GFLOP/s, 341.3 GB/s, 0.993 [0.990, 0.996] times as fast as cublas
 //   m=768 n=768 k=768: 0.02592 ms mixed:graph, 3.495e+04 GFLOP/s, 273.1 GB/s, 1.311 [1.309, 1.311] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01892 ms mixed:graph, 3.256e+04 GFLOP/s, 326.6 GB/s, 1.133 [1.132, 1.139] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.173 [1.170, 1.176] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.05592 ms mixed:graph, 3.851e+04 GFLOP/s, 225.4 GB/s, 1.322 [1.321, 1.323] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05621 ms mixed:graph, 3.831e+04 GFLOP/s, 224.3 GB/s, 1.321 [1.319, 1.323] times as fast as cublas
 //   m=1024 n=1024 k=64: 0.00625 ms mixed:graph, 2.147e+04 GFLOP/s, 755 GB/s, 1.107 [1.105, 1.108] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04627 ms mixed:graph, 4.641e+04 GFLOP/s, 271.9 GB/s, 1.256 [1.255, 1.258] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3441 ms cold:graph, 4.992e+04 GFLOP/s, 207.2 GB/s, 1.058 [1.056, 1.058] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03973 ms mixed:graph, 3.543e+04 GFLOP/s, 243.2 GB/s, 1.150 [1.149, 1.151] times as fast as cublas
+//   m=1111 n=901 k=703: 0.04031 ms mixed:graph, 3.491e+04 GFLOP/s, 239.7 GB/s, 1.137 [1.135, 1.138] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.07999 ms mixed:graph, 4.32e+04 GFLOP/s, 216 GB/s, 1.137 [1.136, 1.138] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1186 ms mixed:graph, 4.627e+04 GFLOP/s, 198.3 GB/s, 1.137 [1.135, 1.137] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1466 ms mixed:graph, 4.945e+04 GFLOP/s, 193.2 GB/s, 1.271 [1.270, 1.272] times as fast as cublas
@@ -47,6 +50,7 @@
 //   m=4096 n=128 k=4096: 0.09205 ms cold:graph, 4.666e+04 GFLOP/s, 774.6 GB/s, 1.068 [1.067, 1.069] times as fast as cublas
 //   m=4096 n=4096 k=64: 0.05704 ms cold:graph, 3.765e+04 GFLOP/s, 1213 GB/s, 1.228 [1.218, 1.232] times as fast as cublas
 //   m=4096 n=4096 k=4096: 2.509 ms cold:graph, 5.478e+04 GFLOP/s, 80.24 GB/s, 1.064 [1.064, 1.064] times as fast as cublas
+//   m=8192 n=16 k=4096: 0.06726 ms cold:graph, 1.596e+04 GFLOP/s, 2007 GB/s, 1.267 [1.262, 1.271] times as fast as cublas
 //   m=8192 n=8192 k=128: 0.3656 ms cold:graph, 4.7e+04 GFLOP/s, 757.3 GB/s, 1.211 [1.211, 1.212] times as fast as cublas
 //   m=8192 n=8192 k=8192: 20.06 ms cold:graph, 5.481e+04 GFLOP/s, 40.14 GB/s, 1.071 [1.071, 1.077] times as fast as cublas
 //   m=10000 n=64 k=64: 0.005062 ms mixed:graph, 1.618e+04 GFLOP/s, 1015 GB/s, 1.255 [1.252, 1.261] times as fast as cublas
@@ -66,21 +70,24 @@
 //   m=256 n=256 k=256: 0.004564 ms mixed:graph, 7352 GFLOP/s, 172.3 GB/s, 1.584 [1.574, 1.593] times as fast as cublas
 //   m=256 n=256 k=8192: 0.0294 ms mixed:graph, 3.652e+04 GFLOP/s, 579.6 GB/s, 1.131 [1.126, 1.133] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06326 ms mixed:graph, 3.984e+04 GFLOP/s, 343.4 GB/s, 1.061 [1.060, 1.062] times as fast as cublas
-//   m=333 n=777 k=555: 0.0151 ms mixed:graph, 1.902e+04 GFLOP/s, 231.8 GB/s, 1.016 [1.014, 1.019] times as fast as cublas
+//   m=320 n=320 k=12000: 0.05941 ms mixed:graph, 4.137e+04 GFLOP/s, 524 GB/s, 1.175 [1.173, 1.178] times as fast as cublas
+//   m=333 n=777 k=555: 0.01524 ms mixed:graph, 1.885e+04 GFLOP/s, 229.6 GB/s, 1.013 [1.010, 1.016] times as fast as cublas
+//   m=380 n=1790 k=8000: 0.2438 ms cold:graph, 4.465e+04 GFLOP/s, 296 GB/s, 0.998 [0.996, 1.000] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.1726 ms mixed:graph, 4.556e+04 GFLOP/s, 308.5 GB/s, 1.143 [1.142, 1.144] times as fast as cublas
+//   m=391 n=1593 k=6500: 0.2084 ms mixed:graph, 3.885e+04 GFLOP/s, 259.4 GB/s, 1.073 [1.072, 1.074] times as fast as cublas
 //   m=400 n=400 k=6000: 0.05782 ms mixed:graph, 3.32e+04 GFLOP/s, 343.1 GB/s, 1.086 [1.085, 1.088] times as fast as cublas
 //   m=512 n=512 k=512: 0.00956 ms mixed:graph, 2.808e+04 GFLOP/s, 329 GB/s, 1.402 [1.395, 1.407] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3407 ms cold:graph, 5.042e+04 GFLOP/s, 397 GB/s, 1.012 [1.011, 1.012] times as fast as cublas
 //   m=600 n=600 k=600: 0.01512 ms mixed:graph, 2.857e+04 GFLOP/s, 285.7 GB/s, 1.389 [1.386, 1.393] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01636 ms mixed:graph, 2.802e+04 GFLOP/s, 346.2 GB/s, 1.009 [1.008, 1.012] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01656 ms mixed:graph, 2.769e+04 GFLOP/s, 342.1 GB/s, 0.992 [0.989, 0.995] times as fast as cublas
 //   m=768 n=768 k=768: 0.02547 ms mixed:graph, 3.557e+04 GFLOP/s, 277.9 GB/s, 1.295 [1.294, 1.297] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01869 ms mixed:graph, 3.296e+04 GFLOP/s, 330.7 GB/s, 1.142 [1.140, 1.145] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.187 [1.184, 1.189] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.05582 ms mixed:graph, 3.858e+04 GFLOP/s, 225.8 GB/s, 1.285 [1.283, 1.287] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05583 ms mixed:graph, 3.858e+04 GFLOP/s, 225.8 GB/s, 1.286 [1.285, 1.288] times as fast as cublas
 //   m=1024 n=1024 k=64: 0.006318 ms mixed:graph, 2.124e+04 GFLOP/s, 746.8 GB/s, 1.084 [1.082, 1.089] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04641 ms mixed:graph, 4.627e+04 GFLOP/s, 271.1 GB/s, 1.262 [1.261, 1.264] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3389 ms cold:graph, 5.069e+04 GFLOP/s, 210.4 GB/s, 1.095 [1.094, 1.096] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03969 ms mixed:graph, 3.546e+04 GFLOP/s, 243.4 GB/s, 1.149 [1.147, 1.151] times as fast as cublas
+//   m=1111 n=901 k=703: 0.03997 ms mixed:graph, 3.521e+04 GFLOP/s, 241.7 GB/s, 1.141 [1.140, 1.144] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.08066 ms mixed:graph, 4.285e+04 GFLOP/s, 214.2 GB/s, 1.138 [1.137, 1.139] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1193 ms mixed:graph, 4.599e+04 GFLOP/s, 197.1 GB/s, 1.128 [1.127, 1.129] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1464 ms mixed:graph, 4.95e+04 GFLOP/s, 193.4 GB/s, 1.274 [1.273, 1.274] times as fast as cublas
@@ -97,6 +104,7 @@
 //   m=4096 n=128 k=4096: 0.09178 ms cold:graph, 4.68e+04 GFLOP/s, 776.9 GB/s, 1.066 [1.064, 1.067] times as fast as cublas
 //   m=4096 n=4096 k=64: 0.05378 ms cold:graph, 3.993e+04 GFLOP/s, 1287 GB/s, 1.271 [1.269, 1.277] times as fast as cublas
 //   m=4096 n=4096 k=4096: 2.507 ms cold:graph, 5.483e+04 GFLOP/s, 80.32 GB/s, 1.071 [1.070, 1.071] times as fast as cublas
+//   m=8192 n=16 k=4096: 0.05646 ms cold:graph, 1.902e+04 GFLOP/s, 2391 GB/s, 1.388 [1.380, 1.395] times as fast as cublas
 //   m=8192 n=8192 k=128: 0.3673 ms cold:graph, 4.678e+04 GFLOP/s, 753.7 GB/s, 1.214 [1.213, 1.215] times as fast as cublas
 //   m=8192 n=8192 k=8192: 20.3 ms cold:graph, 5.416e+04 GFLOP/s, 39.67 GB/s, 1.078 [1.076, 1.080] times as fast as cublas
 //   m=10000 n=64 k=64: 0.005118 ms mixed:graph, 1.601e+04 GFLOP/s, 1004 GB/s, 1.241 [1.233, 1.249] times as fast as cublas
@@ -410,61 +418,58 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 5, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 10, 7, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 12, 8, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 13, 9, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 4, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, true, true, 14, 10, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 15, 11, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 16, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 5, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, true, true, 12, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 9, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 14, 10, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 15, 11, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 16, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 17, 12, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 18, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 19, 9, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 8, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 19, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 62976, false, true, 20, 13, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 21, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 13, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 21, 12, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 22, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 23, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 12, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 12, 234ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 24, 13, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 25, 14, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 26, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 24, 13, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 25, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 26, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 13, 234ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 27, 14, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 28, 15, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 29, 0, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 27, 0, 1022ULL, true},
-    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 20, 15, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 30, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 31, 16, 1022ULL, true},
+    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 23, 17, 1023ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 512, 8, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 28, 16, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 29, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 12, 8, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 30, 17, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 32, 18, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 33, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 9, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 14, 10, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 34, 19, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 256, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 113664, false, true, 35, 9, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 31, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 22, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 19, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 36, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 25, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 21, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 31, 16, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 33, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 33, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 34, 18, 992ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 37, 1, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 37, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 38, 20, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 8, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 9600, false, true, 35, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 36, 19, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 37, 0, 992ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 38, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 0, 8, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 39, 0, 224ULL, true}
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 39, 2, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -525,8 +530,10 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.2409},
-    {128, 0.1865},
+    {64, 0.4194},
+    {128, 0.3264},
+    {64, 0.3078},
+    {128, 0.2667},
     {-1, -1}  // ends the table
 };
 
@@ -552,96 +559,104 @@ inline constexpr exact_row exact_rows[] = {
     {{256, 256, 256}, 11, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 16, 1.0, {0, 0, 0}},
+    {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 15, 1.0, {0, 0, 0}},
+    {{380, 1790, 8000}, 16, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 17, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 18, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 19, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 17, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 18, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 19, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 18, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 20, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 21, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 23, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 24, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 25, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 26, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 27, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 29, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 25, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 25, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 32, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 33, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 34, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 35, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 20, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 21, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 22, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 21, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 23, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 24, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 25, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 26, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 23, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 27, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 28, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 29, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 30, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 31, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 33, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 34, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 28, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 29, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 29, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 35, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 36, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 38, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 36, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 39, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 40, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 41, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 37, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 40, 1.0, {0, 0, 0}},
     {{10000, 64, 64}, 6, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 38, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 30, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 42, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 34, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{1, 4096, 4096}, 39, 1.0, {0, 0, 0}},
+    {{1, 4096, 4096}, 43, 1.0, {0, 0, 0}},
     {{4, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{13, 128, 2000}, 40, 1.0, {0, 0, 0}},
+    {{13, 128, 2000}, 44, 1.0, {0, 0, 0}},
     {{32, 4096, 4096}, 4, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 5, 1.0, {0, 0, 0}},
     {{64, 10000, 64}, 6, 1.0, {0, 0, 0}},
     {{127, 333, 2047}, 7, 1.0, {0, 0, 0}},
-    {{128, 128, 128}, 41, 1.0, {0, 0, 0}},
+    {{128, 128, 128}, 45, 1.0, {0, 0, 0}},
     {{128, 128, 16384}, 9, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 10, 1.0, {0, 0, 0}},
     {{256, 256, 256}, 8, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 42, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 43, 1.0, {0, 0, 0}},
+    {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 46, 1.0, {0, 0, 0}},
+    {{380, 1790, 8000}, 47, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 17, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 48, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 49, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 17, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 18, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 44, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 18, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 45, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 20, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 46, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 47, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 48, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 49, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 50, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 51, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 48, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 25, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 32, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 33, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 34, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 35, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 20, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 21, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 22, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 21, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 50, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 23, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 51, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 52, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 23, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 53, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 28, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 54, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 55, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 56, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 57, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 34, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 28, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 54, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 29, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 35, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 36, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 38, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 52, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 58, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 40, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 59, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 37, 1.0, {0, 0, 0}},
-    {{10000, 64, 64}, 53, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 38, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 30, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 40, 1.0, {0, 0, 0}},
+    {{10000, 64, 64}, 60, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 42, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 34, 1.0, {0, 0, 0}},
     // sm_90
     {{1, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{4, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{13, 128, 2000}, 3, 1.0, {0, 0, 0}},
+    {{13, 128, 2000}, 44, 1.0, {0, 0, 0}},
     {{32, 4096, 4096}, 4, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 5, 1.0, {0, 0, 0}},
     {{64, 10000, 64}, 6, 1.0, {0, 0, 0}},
@@ -652,194 +667,212 @@ inline constexpr exact_row exact_rows[] = {
     {{256, 256, 256}, 8, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
-    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
-    {{400, 400, 6000}, 16, 1.0, {0, 0, 0}},
+    {{320, 320, 12000}, 14, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 15, 1.0, {0, 0, 0}},
+    {{380, 1790, 8000}, 16, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 17, 1.0, {0, 0, 0}},
+    {{391, 1593, 6500}, 18, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 19, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 17, 1.0, {0, 0, 0}},
-    {{600, 600, 600}, 18, 1.0, {0, 0, 0}},
-    {{701, 1303, 251}, 19, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 18, 1.0, {0, 0, 0}},
-    {{800, 1100, 350}, 20, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 20, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 22, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 23, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 8192}, 24, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
-    {{1200, 1200, 1200}, 25, 1.0, {0, 0, 0}},
-    {{1400, 1400, 1400}, 26, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 27, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 29, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
-    {{2400, 2400, 2400}, 25, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 25, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 32, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 33, 1.0, {0, 0, 0}},
-    {{4096, 4, 4096}, 34, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 35, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 20, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 21, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 22, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 21, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 23, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 23, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 25, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 26, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 23, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 27, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 28, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 29, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 30, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 31, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 33, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 34, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 28, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 29, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 29, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 35, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 36, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 38, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 36, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 37, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 39, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 40, 1.0, {0, 0, 0}},
+    {{8192, 16, 4096}, 41, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 37, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 40, 1.0, {0, 0, 0}},
     {{10000, 64, 64}, 6, 1.0, {0, 0, 0}},
-    {{16000, 192, 48}, 38, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 30, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 42, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 34, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{59, 112, 175}, 3, 2147483647, 0, 1, 0},
-    {{80, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 5, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{128, 128, 128}, 35, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 1, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 14, 2147483647, 0, 1, 0},
-    {{137, 170, 202}, 13, 2147483647, 0, 1, 0},
-    {{138, 138, 200}, 16, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 17, 2147483647, 0, 1, 0},
-    {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{151, 165, 127}, 19, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 18, 2147483647, 0, 1, 0},
-    {{154, 161, 135}, 25, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 22, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 6, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 25, 2147483647, 0, 1, 0},
-    {{161, 157, 151}, 22, 2147483647, 0, 1, 0},
-    {{163, 163, 163}, 25, 2147483647, 0, 1, 0},
-    {{167, 167, 167}, 25, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 25, 2147483647, 0, 1, 0},
-    {{169, 172, 166}, 25, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 29, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{179, 179, 179}, 25, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 25, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 19, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 33, 2147483647, 0, 1, 0},
-    {{192, 32, 192}, 34, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 35, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 23, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 37, 2147483647, 0, 1, 0},
-    {{208, 208, 112}, 0, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 37, 2147483647, 0, 1, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{223, 121, 89}, 38, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 30, 2147483647, 0, 1, 0},
+    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{59, 112, 175}, 3, 2147483647, 0, 2, 0},
+    {{80, 192, 192}, 18, 2147483647, 0, 2, 0},
+    {{96, 96, 256}, 3, 2147483647, 0, 2, 0},
+    {{96, 212, 96}, 6, 2147483647, 0, 2, 0},
+    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
+    {{112, 112, 112}, 8, 2147483647, 0, 2, 0},
+    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 18, 2147483647, 0, 2, 0},
+    {{128, 128, 128}, 8, 2147483647, 0, 2, 0},
+    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
+    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
+    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
+    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
+    {{137, 172, 207}, 18, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
+    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
+    {{138, 138, 200}, 19, 2147483647, 0, 2, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
+    {{144, 144, 240}, 18, 2147483647, 0, 2, 0},
+    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
+    {{151, 165, 127}, 29, 2147483647, 0, 2, 0},
+    {{153, 153, 153}, 13, 2147483647, 0, 2, 0},
+    {{154, 161, 135}, 29, 2147483647, 0, 2, 0},
+    {{159, 159, 159}, 29, 2147483647, 0, 2, 0},
+    {{159, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 96}, 6, 2147483647, 0, 2, 0},
+    {{160, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 208}, 18, 2147483647, 0, 2, 0},
+    {{161, 157, 151}, 13, 2147483647, 0, 2, 0},
+    {{163, 163, 163}, 29, 2147483647, 0, 2, 0},
+    {{167, 167, 167}, 29, 2147483647, 0, 2, 0},
+    {{169, 169, 169}, 29, 2147483647, 0, 2, 0},
+    {{169, 172, 166}, 29, 2147483647, 0, 2, 0},
+    {{175, 106, 184}, 18, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{179, 179, 179}, 29, 2147483647, 0, 2, 0},
+    {{184, 184, 184}, 29, 2147483647, 0, 2, 0},
+    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
+    {{192, 0, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 32, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 80, 192}, 38, 2147483647, 0, 2, 0},
+    {{192, 112, 192}, 18, 2147483647, 0, 2, 0},
+    {{192, 192, 96}, 39, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 29, 2147483647, 0, 2, 0},
+    {{208, 64, 192}, 38, 2147483647, 0, 2, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 29, 2147483647, 0, 2, 0},
+    {{212, 96, 96}, 6, 2147483647, 0, 2, 0},
+    {{223, 121, 89}, 6, 2147483647, 0, 2, 0},
+    {{224, 144, 160}, 29, 2147483647, 0, 2, 0},
     // NVIDIA_H200
-    {{0, 192, 192}, 4, 2147483647, 1, 2, 1},
-    {{32, 192, 192}, 4, 2147483647, 1, 2, 1},
-    {{59, 112, 175}, 3, 2147483647, 1, 2, 1},
-    {{80, 192, 192}, 4, 2147483647, 1, 2, 1},
-    {{96, 96, 256}, 5, 2147483647, 1, 2, 1},
-    {{96, 212, 96}, 6, 2147483647, 1, 2, 1},
-    {{111, 134, 175}, 7, 2147483647, 1, 2, 1},
-    {{112, 112, 112}, 41, 2147483647, 1, 2, 1},
-    {{112, 112, 224}, 9, 2147483647, 1, 2, 1},
-    {{112, 192, 192}, 51, 2147483647, 1, 2, 1},
-    {{128, 128, 128}, 35, 2147483647, 1, 2, 1},
-    {{128, 128, 208}, 12, 2147483647, 1, 2, 1},
-    {{131, 176, 175}, 13, 2147483647, 1, 2, 1},
-    {{134, 153, 145}, 54, 2147483647, 1, 2, 1},
-    {{138, 138, 200}, 43, 2147483647, 1, 2, 1},
-    {{144, 144, 144}, 13, 2147483647, 1, 2, 1},
-    {{144, 144, 240}, 17, 2147483647, 1, 2, 1},
-    {{147, 147, 147}, 13, 2147483647, 1, 2, 1},
-    {{151, 165, 127}, 55, 2147483647, 1, 2, 1},
-    {{153, 153, 153}, 18, 2147483647, 1, 2, 1},
-    {{154, 161, 135}, 48, 2147483647, 1, 2, 1},
-    {{159, 159, 159}, 22, 2147483647, 1, 2, 1},
-    {{159, 160, 160}, 22, 2147483647, 1, 2, 1},
-    {{160, 160, 96}, 53, 2147483647, 1, 2, 1},
-    {{160, 160, 160}, 22, 2147483647, 1, 2, 1},
-    {{160, 160, 208}, 25, 2147483647, 1, 2, 1},
-    {{161, 157, 151}, 22, 2147483647, 1, 2, 1},
-    {{163, 163, 163}, 48, 2147483647, 1, 2, 1},
-    {{169, 169, 169}, 50, 2147483647, 1, 2, 1},
-    {{169, 172, 166}, 48, 2147483647, 1, 2, 1},
-    {{175, 106, 184}, 13, 2147483647, 1, 2, 1},
-    {{176, 176, 176}, 48, 2147483647, 1, 2, 1},
-    {{176, 176, 176}, 48, 2147483647, 1, 2, 1},
-    {{179, 179, 179}, 48, 2147483647, 1, 2, 1},
-    {{184, 184, 184}, 25, 2147483647, 1, 2, 1},
-    {{191, 122, 175}, 55, 2147483647, 1, 2, 1},
-    {{192, 0, 192}, 33, 2147483647, 1, 2, 1},
-    {{192, 32, 192}, 34, 2147483647, 1, 2, 1},
-    {{192, 80, 192}, 35, 2147483647, 1, 2, 1},
-    {{192, 112, 192}, 10, 2147483647, 1, 2, 1},
-    {{192, 192, 96}, 52, 2147483647, 1, 2, 1},
-    {{192, 192, 192}, 37, 2147483647, 1, 2, 1},
-    {{208, 208, 112}, 52, 2147483647, 1, 2, 1},
-    {{208, 208, 208}, 37, 2147483647, 1, 2, 1},
-    {{212, 96, 96}, 6, 2147483647, 1, 2, 1},
-    {{223, 121, 89}, 38, 2147483647, 1, 2, 1},
-    {{224, 144, 160}, 30, 2147483647, 1, 2, 1},
+    {{0, 192, 192}, 4, 2147483647, 2, 4, 1},
+    {{32, 192, 192}, 4, 2147483647, 2, 4, 1},
+    {{59, 112, 175}, 44, 2147483647, 2, 4, 1},
+    {{80, 192, 192}, 4, 2147483647, 2, 4, 1},
+    {{96, 96, 256}, 5, 2147483647, 2, 4, 1},
+    {{96, 212, 96}, 60, 2147483647, 2, 4, 1},
+    {{111, 134, 175}, 7, 2147483647, 2, 4, 1},
+    {{112, 112, 112}, 38, 2147483647, 2, 4, 1},
+    {{112, 112, 224}, 9, 2147483647, 2, 4, 1},
+    {{112, 192, 192}, 13, 2147483647, 2, 4, 1},
+    {{128, 128, 128}, 38, 2147483647, 2, 4, 1},
+    {{128, 128, 208}, 12, 2147483647, 2, 4, 1},
+    {{131, 176, 175}, 13, 2147483647, 2, 4, 1},
+    {{133, 133, 216}, 14, 2147483647, 2, 4, 1},
+    {{134, 153, 145}, 13, 2147483647, 2, 4, 1},
+    {{137, 172, 207}, 13, 2147483647, 2, 4, 1},
+    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
+    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
+    {{138, 138, 200}, 13, 2147483647, 2, 4, 1},
+    {{144, 144, 144}, 13, 2147483647, 2, 4, 1},
+    {{144, 144, 240}, 13, 2147483647, 2, 4, 1},
+    {{147, 147, 147}, 13, 2147483647, 2, 4, 1},
+    {{151, 165, 127}, 54, 2147483647, 2, 4, 1},
+    {{153, 153, 153}, 21, 2147483647, 2, 4, 1},
+    {{154, 161, 135}, 54, 2147483647, 2, 4, 1},
+    {{159, 159, 159}, 54, 2147483647, 2, 4, 1},
+    {{159, 160, 160}, 54, 2147483647, 2, 4, 1},
+    {{160, 160, 96}, 29, 2147483647, 2, 4, 1},
+    {{160, 160, 160}, 54, 2147483647, 2, 4, 1},
+    {{160, 160, 208}, 13, 2147483647, 2, 4, 1},
+    {{161, 157, 151}, 21, 2147483647, 2, 4, 1},
+    {{163, 163, 163}, 54, 2147483647, 2, 4, 1},
+    {{167, 167, 167}, 54, 2147483647, 2, 4, 1},
+    {{169, 169, 169}, 54, 2147483647, 2, 4, 1},
+    {{169, 172, 166}, 54, 2147483647, 2, 4, 1},
+    {{175, 106, 184}, 13, 2147483647, 2, 4, 1},
+    {{176, 176, 176}, 54, 2147483647, 2, 4, 1},
+    {{176, 176, 176}, 54, 2147483647, 2, 4, 1},
+    {{179, 179, 179}, 54, 2147483647, 2, 4, 1},
+    {{184, 184, 184}, 54, 2147483647, 2, 4, 1},
+    {{191, 122, 175}, 46, 2147483647, 2, 4, 1},
+    {{192, 0, 192}, 59, 2147483647, 2, 4, 1},
+    {{192, 32, 192}, 59, 2147483647, 2, 4, 1},
+    {{192, 80, 192}, 38, 2147483647, 2, 4, 1},
+    {{192, 112, 192}, 13, 2147483647, 2, 4, 1},
+    {{192, 192, 96}, 58, 2147483647, 2, 4, 1},
+    {{192, 192, 192}, 54, 2147483647, 2, 4, 1},
+    {{208, 64, 192}, 38, 2147483647, 2, 4, 1},
+    {{208, 208, 112}, 58, 2147483647, 2, 4, 1},
+    {{208, 208, 208}, 29, 2147483647, 2, 4, 1},
+    {{212, 96, 96}, 60, 2147483647, 2, 4, 1},
+    {{223, 121, 89}, 60, 2147483647, 2, 4, 1},
+    {{224, 144, 160}, 54, 2147483647, 2, 4, 1},
     // sm_90
-    {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{59, 112, 175}, 3, 2147483647, 0, 1, 0},
-    {{80, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 5, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{128, 128, 128}, 35, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 1, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 14, 2147483647, 0, 1, 0},
-    {{137, 170, 202}, 13, 2147483647, 0, 1, 0},
-    {{138, 138, 200}, 16, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 17, 2147483647, 0, 1, 0},
-    {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{151, 165, 127}, 19, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 18, 2147483647, 0, 1, 0},
-    {{154, 161, 135}, 25, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 22, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 6, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 25, 2147483647, 0, 1, 0},
-    {{161, 157, 151}, 22, 2147483647, 0, 1, 0},
-    {{163, 163, 163}, 25, 2147483647, 0, 1, 0},
-    {{167, 167, 167}, 25, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 25, 2147483647, 0, 1, 0},
-    {{169, 172, 166}, 25, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 13, 2147483647, 1, 2, 1},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 25, 2147483647, 0, 1, 0},
-    {{179, 179, 179}, 25, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 25, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 19, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 33, 2147483647, 0, 1, 0},
-    {{192, 32, 192}, 34, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 35, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 23, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 37, 2147483647, 0, 1, 0},
-    {{208, 208, 112}, 0, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 37, 2147483647, 0, 1, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{223, 121, 89}, 38, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 30, 2147483647, 0, 1, 0},
+    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
+    {{59, 112, 175}, 44, 2147483647, 2, 4, 1},
+    {{80, 192, 192}, 4, 2147483647, 2, 4, 1},
+    {{96, 96, 256}, 5, 2147483647, 2, 4, 1},
+    {{96, 212, 96}, 6, 2147483647, 0, 2, 0},
+    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
+    {{112, 112, 112}, 8, 2147483647, 0, 2, 0},
+    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 13, 2147483647, 2, 4, 1},
+    {{128, 128, 128}, 8, 2147483647, 0, 2, 0},
+    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
+    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
+    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
+    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
+    {{137, 172, 207}, 13, 2147483647, 2, 4, 1},
+    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
+    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
+    {{138, 138, 200}, 13, 2147483647, 2, 4, 1},
+    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
+    {{144, 144, 240}, 13, 2147483647, 2, 4, 1},
+    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
+    {{151, 165, 127}, 29, 2147483647, 0, 2, 0},
+    {{153, 153, 153}, 21, 2147483647, 2, 4, 1},
+    {{154, 161, 135}, 29, 2147483647, 0, 2, 0},
+    {{159, 159, 159}, 29, 2147483647, 0, 2, 0},
+    {{159, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 96}, 6, 2147483647, 0, 2, 0},
+    {{160, 160, 160}, 29, 2147483647, 0, 2, 0},
+    {{160, 160, 208}, 13, 2147483647, 2, 4, 1},
+    {{161, 157, 151}, 21, 2147483647, 2, 4, 1},
+    {{163, 163, 163}, 29, 2147483647, 0, 2, 0},
+    {{167, 167, 167}, 29, 2147483647, 0, 2, 0},
+    {{169, 169, 169}, 29, 2147483647, 0, 2, 0},
+    {{169, 172, 166}, 29, 2147483647, 0, 2, 0},
+    {{175, 106, 184}, 13, 2147483647, 2, 4, 1},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
+    {{179, 179, 179}, 29, 2147483647, 0, 2, 0},
+    {{184, 184, 184}, 29, 2147483647, 0, 2, 0},
+    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
+    {{192, 0, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 32, 192}, 41, 2147483647, 0, 2, 0},
+    {{192, 80, 192}, 38, 2147483647, 0, 2, 0},
+    {{192, 112, 192}, 13, 2147483647, 2, 4, 1},
+    {{192, 192, 96}, 39, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 29, 2147483647, 0, 2, 0},
+    {{208, 64, 192}, 38, 2147483647, 0, 2, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 29, 2147483647, 0, 2, 0},
+    {{212, 96, 96}, 6, 2147483647, 0, 2, 0},
+    {{223, 121, 89}, 6, 2147483647, 0, 2, 0},
+    {{224, 144, 160}, 29, 2147483647, 0, 2, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -856,12 +889,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 49, 0, 49}, {0, 49, 0, 49}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{49, 98, 49, 96}, {49, 98, 49, 96}}}  // NVIDIA_H200
+    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{53, 106, 53, 106}, {53, 106, 53, 106}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{98, 147, 96, 145}, {98, 147, 96, 145}}},
+    {90, {{106, 159, 106, 159}, {106, 159, 106, 159}}},
     {-1, {}}  // ends the table
 };
 
@@ -884,18 +917,19 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 5: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{8}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 6: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{2048} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 7: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 8: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
-    case 9: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 10: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{256} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 11: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 12: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
-    case 13: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
-    case 14: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
-    case 15: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 16: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 17: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 19: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 8: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{1}) <= number{1024}), (number{320} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)); break;
+    case 10: met_ = both(both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), (number{4} <= n)); break;
+    case 11: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 12: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 13: met_ = both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 14: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
+    case 15: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
+    case 16: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 17: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
+    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 20: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -921,34 +955,34 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 9: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1}, number{2});
     case 10: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{8}, number{1});
     case 11: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 12: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 13: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
-    case 14: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{4}, number{1});
-    case 15: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
-    case 16: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 18: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
-    case 19: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 20: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 21: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 22: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
-    case 23: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 24: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 25: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 26: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
-    case 27: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
-    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
-    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
-    case 30: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
-    case 31: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 33: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
-    case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 35: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{8});
-    case 36: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 37: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 38: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
-    case 39: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 12: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{5}, number{1});
+    case 13: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 14: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{3}, number{2});
+    case 15: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{3}, number{2});
+    case 16: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{4});
+    case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
+    case 18: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 19: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 20: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 21: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 22: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{1});
+    case 23: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 24: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{2});
+    case 26: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
+    case 27: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 28: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
+    case 30: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
+    case 31: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
+    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
+    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
+    case 34: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
+    case 35: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 36: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 37: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
+    case 38: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
+    case 39: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -986,586 +1020,587 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.002651 + 1.405e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007236 + 2.468e-09 * m + 3.664e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001068 + 7.806e-06 * k))
-          * unless_multiple(m, 4, 1.055)
+      return (estimate{0.002818 + 1.337e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007752 + 3.645e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008469 + 7.737e-06 * k))
+          * unless_multiple(m, 4, 1.076)
           * unless_multiple(n, 4, 1.257)
-          * unless_multiple(k, 4, 1.063);
+          * unless_multiple(k, 4, 1.057);
     case 1:
-      return estimate{0.003561 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k + 4.073e-07 * m * n + 4.073e-07 * m * k + 9.945e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001668 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001668 + 0.001668 * m + 4.073e-07 * n + 4.073e-07 * k);
+      return estimate{0.003609 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k + 4.03e-07 * m * n + 4.03e-07 * m * k + 9.839e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k);
     case 2:
-      return estimate{0.003649 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k + 1.072e-07 * m * n + 1.072e-07 * m * k + 1.047e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001756 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001756 + 0.000439 * m + 4.287e-07 * n + 4.287e-07 * k);
+      return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
     case 3:
-      return (estimate{0.003648 + 1.478e-05 * m + 3.445e-06 * n}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 5.243e-05 + 1.57e-09 * n + 1.49e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001517 + 5.68e-08 * n + 9.935e-08 * k))
-          * unless_multiple(n, 4, 1.108)
-          * unless_multiple(k, 4, 1.009);
+      return (estimate{0.003626 + 1.224e-05 * m + 3.469e-06 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 0.0001174 + 1.521e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001502 + 3.819e-08 * n + 9.563e-08 * k))
+          * unless_multiple(n, 4, 1.115)
+          * unless_multiple(k, 4, 1.006);
     case 4:
-      return (estimate{0.001923 + 2.042e-06 * n + 1.138e-08 * k + 1.548e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.002998 + 6.332e-07 * m + 4.882e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0002817 + 6.754e-07 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.223);
+      return (estimate{0.002074 + 2.074e-06 * n + 1.579e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.00298 + 6.182e-07 * m + 4.97e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0002284 + 5.263e-07 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.217)
+          * unless_multiple(k, 4, 1.01);
     case 5:
-      return estimate{0.001893 + 5.037e-05 * m + 5.037e-05 * n + 6.91e-08 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0006028 + 2.239e-06 * m + 2.239e-06 * n + 1.003e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.864e-05 * m + 3.864e-05 * n);
+      return estimate{0.002149 + 4.851e-05 * m + 4.851e-05 * n + 7.311e-08 * m * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0005886 + 2.311e-06 * m + 2.311e-06 * n + 9.937e-08 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.903e-05 * m + 3.903e-05 * n);
     case 6:
-      return (estimate{0.001893 + 6.189e-07 * k + 4.727e-10 * m * n + 1.873e-09 * m * k + 9.516e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.000111 + 4.943e-09 * n + 9.305e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0001681 + 7.55e-06 * k))
-          * unless_multiple(m, 4, 1.063)
-          * unless_multiple(n, 4, 1.369)
-          * unless_multiple(k, 4, 1.072);
+      return (estimate{0.001959 + 1.581e-10 * m * n + 1.606e-09 * m * k + 8.474e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002628 + 2.997e-09 * n + 8.925e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 8.772e-06 * k))
+          * unless_multiple(m, 4, 1.047)
+          * unless_multiple(n, 4, 1.304)
+          * unless_multiple(k, 4, 1.111);
     case 7:
-      return (estimate{0.001893 + 2.654e-07 * m + 7.18e-09 * m * n + 1.722e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001308 + 8.274e-09 * n + 2.19e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001833 + 6.817e-09 * n))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.045)
-          * unless_multiple(k, 4, 1.007);
+      return (estimate{0.001959 + 2.68e-07 * m + 8.297e-09 * m * n + 1.317e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.00117 + 5.586e-09 * n + 2.232e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001899 + 1.661e-08 * n))
+          * unless_multiple(n, 4, 1.071);
     case 8:
-      return (estimate{0.001893 + 1.039e-08 * k + 1.617e-09 * m * k + 8.056e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0002967 + 2.38e-09 * n + 4.619e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.408e-06 * k))
-          * unless_multiple(m, 4, 1.042)
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.054);
+      return (estimate{0.001959 + 1.36e-09 * m * k + 7.949e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003029 + 8.884e-10 * n + 4.562e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.53e-06 * k))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.173)
+          * unless_multiple(k, 4, 1.061);
     case 9:
-      return (estimate{0.003512 + 1.145e-05 * m + 3.68e-06 * n + 6.963e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.000615 + 2.118e-08 * n + 2.962e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0004756 + 5.009e-08 * n + 1.223e-07 * k))
-          * unless_multiple(n, 4, 1.116);
+      return (estimate{0.004412 + 1.267e-05 * m + 3.347e-06 * n + 4.175e-11 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0008073 + 2.531e-08 * n + 2.878e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001103 + 3.747e-08 * n + 1.591e-07 * k))
+          * unless_multiple(n, 4, 1.109);
     case 10:
-      return (estimate{0.002846 + 2.374e-08 * m + 1.075e-09 * m * n + 1.134e-09 * m * k + 2.049e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002929 + 3.403e-08 * m + 2.036e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0004412 + 3.947e-08 * n))
-          * unless_multiple(m, 4, 1.045)
-          * unless_multiple(n, 4, 1.236)
-          * unless_multiple(k, 4, 1.069);
+      return (estimate{0.00269 + 1.199e-08 * n + 1.138e-09 * m * n + 1.169e-09 * m * k + 6.895e-12 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00289 + 3.019e-08 * m + 2.027e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006584 + 1.562e-08 * n))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.219)
+          * unless_multiple(k, 4, 1.073);
     case 11:
-      return (estimate{0.001893 + 2.3e-06 * k + 1.497e-09 * m * k + 4.775e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001984 + 4.894e-09 * m + 4.079e-09 * n + 1.106e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0006774))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.408)
-          * unless_multiple(k, 4, 1.079);
+      return (estimate{0.001959 + 1.6e-09 * m * k + 4.713e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002574 + 2.066e-09 * m + 1.044e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000601 + 2.775e-06 * k))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.327)
+          * unless_multiple(k, 4, 1.125);
     case 12:
-      return (estimate{0.001893 + 2.137e-06 * m + 9.723e-07 * n + 2.666e-10 * m * n + 3.75e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.002422 + 2.663e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002064 + 3.145e-06 * m + 2.017e-06 * n + 1.762e-08 * k))
-          * unless_multiple(n, 4, 1.086)
-          * unless_multiple(k, 4, 1.013);
+      return (estimate{0.001959 + 2.394e-06 * m + 1.493e-06 * n + 6.168e-09 * m * n + 1.202e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001972 + 2.711e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002366 + 3.091e-06 * m + 1.578e-06 * n))
+          * unless_multiple(n, 4, 1.096)
+          * unless_multiple(k, 4, 1.01);
     case 13:
-      return (estimate{0.003068 + 7.096e-09 * n + 5.466e-08 * k + 1.569e-09 * m * k + 9.349e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008474 + 2.698e-10 * n + 3.683e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0003837 + 2.565e-06 * k))
-          * unless_multiple(m, 4, 1.022)
-          * unless_multiple(n, 4, 1.34)
-          * unless_multiple(k, 4, 1.048);
+      return (estimate{0.00311 + 1.815e-09 * m * k + 9.568e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008427 + 6.012e-10 * n + 3.653e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004026 + 2.495e-06 * k))
+          * unless_multiple(m, 4, 1.016)
+          * unless_multiple(n, 4, 1.275)
+          * unless_multiple(k, 4, 1.081);
     case 14:
-      return (estimate{0.002877 + 1.359e-08 * m + 4.653e-08 * n + 5.875e-10 * m * k + 1.866e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0009082 + 2.117e-10 * m + 4.742e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0002992 + 2.677e-06 * k))
-          * unless_multiple(m, 4, 1.012)
-          * unless_multiple(k, 4, 1.016);
+      return (estimate{0.006211 + 3.605e-06 * m + 1.46e-06 * n + 5.779e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0002615 + 1.598e-07 * n + 1.635e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{264}), 4.847e-05 + 5.356e-07 * m + 7.098e-07 * k))
+          * unless_multiple(n, 4, 1.227)
+          * unless_multiple(k, 4, 1.046);
     case 15:
-      return (estimate{0.004769 + 3.229e-07 * n + 6.904e-07 * k + 9.312e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001326 + 2.901e-07 * m + 1.744e-07 * n + 3.017e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003146))
+      return (estimate{0.002434 + 3.427e-08 * n + 6.75e-10 * m * k + 2.007e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0007852 + 6.147e-10 * m + 4.775e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0009677 + 2.668e-06 * k))
           * unless_multiple(m, 4, 1.012)
-          * unless_multiple(n, 4, 1.158)
-          * unless_multiple(k, 4, 1.037);
+          * unless_multiple(n, 4, 1.009)
+          * unless_multiple(k, 4, 1.014);
     case 16:
-      return (estimate{0.003716 + 2.157e-06 * n + 2.77e-07 * k + 1.181e-09 * m * k + 1.378e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 4.257e-07 * m + 2.269e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{528}), 0.001629 + 7.389e-07 * k))
-          * unless_multiple(m, 4, 1.023)
-          * unless_multiple(n, 4, 1.277)
-          * unless_multiple(k, 4, 1.021);
+      return (estimate{0.003856 + 1.8e-07 * k + 1.147e-09 * m * n + 1.515e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008845 + 1.428e-06 * n + 2.439e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{264}), 1.395e-06 * k))
+          * unless_multiple(m, 4, 1.034)
+          * unless_multiple(n, 4, 1.056)
+          * unless_multiple(k, 4, 1.027);
     case 17:
-      return (estimate{0.004618 + 1.887e-06 * n + 2.336e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.008886 + 9.203e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.003749 + 4.914e-07 * n))
-          * unless_multiple(m, 4, 1.036)
-          * unless_multiple(n, 4, 1.139)
-          * unless_multiple(k, 4, 1.051);
+      return (estimate{0.004649 + 1.822e-07 * n + 7.068e-07 * k + 9.546e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001319 + 1.92e-07 * m + 2.38e-07 * n + 2.982e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003523))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.042);
     case 18:
-      return (estimate{0.001995 + 6.353e-08 * n + 4.768e-07 * k + 9.676e-10 * m * k + 1.206e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002208 + 7.688e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002589 + 2.918e-08 * m + 1.959e-06 * k))
-          * unless_multiple(m, 4, 1.033)
-          * unless_multiple(n, 4, 1.27)
-          * unless_multiple(k, 4, 1.037);
+      return (estimate{0.003171 + 1.635e-09 * m * k + 7.504e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007549 + 1.282e-10 * n + 4.151e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0005903 + 1.602e-06 * k))
+          * unless_multiple(m, 4, 1.017)
+          * unless_multiple(n, 4, 1.286)
+          * unless_multiple(k, 4, 1.095);
     case 19:
-      return (estimate{0.001893 + 5.862e-11 * m * n + 7.451e-11 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002064 + 4.162e-08 * m + 4.353e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0004199))
-          * unless_multiple(n, 4, 1.012)
-          * unless_multiple(k, 4, 1.008);
+      return (estimate{0.003772 + 5.354e-08 * m + 1.052e-07 * n + 4.625e-09 * m * n + 1.904e-09 * m * k + 8.74e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 0.0007245 + 2.208e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{264}), 0.0001923 + 9.604e-07 * k))
+          * unless_multiple(n, 4, 1.245)
+          * unless_multiple(k, 4, 1.045);
     case 20:
-      return (estimate{0.001893 + 1.473e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002512 + 1.619e-09 * m + 3.832e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.407e-06 + 2.119e-06 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.273)
-          * unless_multiple(k, 4, 1.08);
+      return (estimate{0.006042 + 1.965e-06 * n + 2.015e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.009025 + 9.232e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.002333 + 3.594e-07 * n))
+          * unless_multiple(m, 4, 1.037)
+          * unless_multiple(n, 4, 1.156)
+          * unless_multiple(k, 4, 1.046);
     case 21:
-      return (estimate{0.001893 + 1.44e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002869 + 9.154e-09 * m + 3.835e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 4.193e-05 + 1.843e-06 * k))
-          * unless_multiple(m, 4, 1.066)
-          * unless_multiple(n, 4, 1.261)
-          * unless_multiple(k, 4, 1.079);
+      return (estimate{0.001959 + 5.423e-08 * n + 1.061e-09 * m * k + 1.43e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.000199 + 7.544e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002705 + 2.49e-08 * m + 2.462e-06 * k))
+          * unless_multiple(m, 4, 1.028)
+          * unless_multiple(n, 4, 1.23)
+          * unless_multiple(k, 4, 1.06);
     case 22:
-      return (estimate{0.001893 + 2.608e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.00295 + 3.985e-08 * m + 4.707e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 2.026e-08 * m))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.012)
+      return (estimate{0.001959 + 2.137e-10 * m * n + 5.482e-11 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002111 + 3.411e-08 * m + 4.393e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.000244))
+          * unless_multiple(n, 4, 1.008)
           * unless_multiple(k, 4, 1.011);
     case 23:
-      return (estimate{0.001893 + 8.206e-08 * m + 3.319e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0008098 + 3.168e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0008674 + 1.106e-07 * m + 1.618e-05 * k))
-          * unless_multiple(m, 4, 1.146)
-          * unless_multiple(n, 4, 1.378)
-          * unless_multiple(k, 4, 1.178);
-    case 24:
-      return (estimate{0.001893 + 1.506e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002433 + 5.337e-09 * m + 3.869e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.147e-06 * k))
-          * unless_multiple(m, 4, 1.068)
-          * unless_multiple(n, 4, 1.267)
-          * unless_multiple(k, 4, 1.081);
-    case 25:
-      return (estimate{0.002003 + 1.004e-08 * n + 3.297e-06 * k + 8.274e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.858e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001927 + 1.46e-06 * k))
-          * unless_multiple(m, 4, 1.03)
-          * unless_multiple(n, 4, 1.311)
-          * unless_multiple(k, 4, 1.038);
-    case 26:
-      return (estimate{0.001893 + 1.556e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001401 + 1.608e-08 * m + 3.705e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009636 + 3.487e-06 * k))
-          * unless_multiple(m, 4, 1.072)
-          * unless_multiple(n, 4, 1.292)
-          * unless_multiple(k, 4, 1.082);
-    case 27:
-      return (estimate{0.001893 + 1.179e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002765 + 1.52e-08 * m + 6.101e-09 * n + 4.399e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.21e-06 * k))
-          * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.203)
-          * unless_multiple(k, 4, 1.023);
-    case 28:
-      return estimate{0.001893 + 8.873e-10 * m * n + 2.9e-09 * m * k + 1.013e-08 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 6.004e-07 * n + 1.251e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{528}), 3.145e-07 * m + 5.576e-06 * k);
-    case 29:
-      return (estimate{0.001893 + 1.662e-07 * m + 4.233e-08 * n + 1.259e-09 * m * k + 4.324e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.003323 + 2.788e-09 * m + 6.435e-09 * n + 1.115e-05 * k))
-          * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.336)
-          * unless_multiple(k, 4, 1.049);
-    case 30:
-      return (estimate{0.001893 + 3.489e-10 * m * n + 4.886e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003902 + 0.0001596 * k))
-          * unless_multiple(m, 4, 1.046)
-          * unless_multiple(n, 4, 1.135)
-          * unless_multiple(k, 4, 1.063);
-    case 31:
-      return estimate{0.001893 + 6.272e-10 * m * k + 8.147e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002083 + 2.241e-06 * n + 4.086e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 8.022e-05 + 6.134e-06 * k);
-    case 32:
-      return estimate{0.001893 + 4.719e-08 * n + 2.089e-06 * k + 1.192e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007369 + 3.11e-06 * n + 3.724e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.12e-07 * n + 4.82e-06 * k);
-    case 33:
-      return estimate{0.003581 + 4.12e-07 * m + 0.001688 * n + 4.12e-07 * k + 4.12e-07 * m * n + 1.006e-10 * m * k + 4.12e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 5.274e-05 + 1.288e-08 * m + 5.274e-05 * n + 1.288e-08 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001055 + 2.575e-08 * m + 0.0001055 * n + 2.575e-08 * k);
-    case 34:
-      return estimate{0.003996 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k + 1.284e-07 * m * n + 1.254e-10 * m * k + 1.284e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002103 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002103 + 5.135e-07 * m + 0.0005258 * n + 5.135e-07 * k);
-    case 35:
-      return (estimate{0.002682 + 5.562e-08 * n + 1.2e-09 * m * k + 5.167e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004676 + 1.771e-09 * m + 3.131e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0006056 + 4.181e-09 * m + 9.634e-07 * k))
-          * unless_multiple(m, 4, 1.021)
-          * unless_multiple(n, 4, 1.206)
-          * unless_multiple(k, 4, 1.036);
-    case 36:
-      return (estimate{0.001935 + 1.645e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006894 + 1.922e-09 * m + 3.656e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008333 + 1.25e-05 * k))
-          * unless_multiple(m, 4, 1.058)
-          * unless_multiple(n, 4, 1.231)
-          * unless_multiple(k, 4, 1.062);
-    case 37:
-      return (estimate{0.001893 + 1.072e-09 * m * n + 2.242e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 3.059e-08 * m + 7.434e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01598 + 2.394e-07 * m + 3.893e-06 * k))
-          * unless_multiple(m, 4, 1.036)
-          * unless_multiple(n, 4, 1.114)
-          * unless_multiple(k, 4, 1.045);
-    case 38:
-      return (estimate{0.002045 + 2.688e-06 * k + 1.686e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.003e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0004044 + 1.102e-05 * k))
-          * unless_multiple(m, 4, 1.016)
-          * unless_multiple(n, 4, 1.031)
-          * unless_multiple(k, 4, 1.046);
-    case 39:
-      return estimate{0.003538 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k + 4.016e-07 * m * n + 4.016e-07 * m * k + 9.805e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001645 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001645 + 0.001645 * m + 4.016e-07 * n + 4.016e-07 * k);
-    case 40:
-      return estimate{0.00363 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k + 1.06e-07 * m * n + 1.06e-07 * m * k + 1.035e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001737 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001737 + 0.0004342 * m + 4.24e-07 * n + 4.24e-07 * k);
-    case 41:
-      return (estimate{0.003148 + 7.635e-06 * m + 2.87e-06 * n + 5.288e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.000279 + 1.067e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001616 + 1.048e-07 * k))
-          * unless_multiple(n, 4, 1.079)
-          * unless_multiple(k, 4, 1.014);
-    case 42:
-      return (estimate{0.003126 + 1.892e-06 * n + 1.472e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.306e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003419 + 2.042e-06 * m + 1.206e-07 * n + 9.746e-07 * k))
-          * unless_multiple(n, 4, 1.222);
-    case 43:
-      return (estimate{0.001893 + 9.676e-07 * k + 8.386e-10 * m * n + 2.366e-09 * m * k + 1.783e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 7.616e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 1.856e-05 * k))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.272)
-          * unless_multiple(k, 4, 1.056);
-    case 44:
-      return estimate{0.001893 + 4.923e-10 * m * n + 5.276e-09 * m * k + 1.014e-08 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 2.346e-07 * n + 2.314e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 1.527e-06 * n + 1.485e-06 * k);
-    case 45:
-      return (estimate{0.003052 + 6.465e-08 * m + 1.071e-07 * n + 4.999e-07 * k + 2.154e-09 * m * k + 6.377e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.0004403 + 6.581e-10 * m + 7.644e-10 * n + 1.161e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{8}), number{1056}), 2.206e-06 * k))
-          * unless_multiple(n, 4, 1.237);
-    case 46:
-      return (estimate{0.004933 + 7.28e-07 * m + 3.171e-06 * n + 6.969e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.001619 + 9.737e-08 * m + 2.446e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 0.0002142 + 1.645e-07 * m + 1.659e-07 * k))
-          * unless_multiple(n, 4, 1.112)
-          * unless_multiple(k, 4, 1.008);
-    case 47:
-      return (estimate{0.00262 + 8.483e-08 * n + 2.976e-07 * k + 1.715e-09 * m * n + 4.558e-10 * m * k + 2.726e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.002398 + 2.92e-08 * m + 3.506e-08 * n + 2.111e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0008658))
-          * unless_multiple(m, 4, 1.025)
-          * unless_multiple(n, 4, 1.162)
-          * unless_multiple(k, 4, 1.033);
-    case 48:
-      return (estimate{0.002373 + 1.388e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006487 + 3.665e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001347 + 8.069e-06 * k))
-          * unless_multiple(m, 4, 1.057)
+      return (estimate{0.001959 + 1.431e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002453 + 2.904e-09 * m + 3.856e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.631e-06 * k))
+          * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.263)
-          * unless_multiple(k, 4, 1.071);
-    case 49:
-      return estimate{0.003044 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k + 2.944e-07 * m * n + 2.944e-07 * m * k + 7.187e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001206 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001206 + 0.001206 * m + 2.944e-07 * n + 2.944e-07 * k);
-    case 50:
-      return estimate{0.003163 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k + 8.088e-08 * m * n + 8.088e-08 * m * k + 7.898e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001325 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001325 + 0.0003313 * m + 3.235e-07 * n + 3.235e-07 * k);
-    case 51:
-      return (estimate{0.003139 + 5.969e-06 * m + 2.013e-06 * n + 5.707e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.000302 + 1.128e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.00107 + 7.05e-08 * k))
-          * unless_multiple(n, 4, 1.1)
-          * unless_multiple(k, 4, 1.019);
-    case 52:
-      return (estimate{0.002186 + 5.582e-07 * n + 1.619e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.003106 + 4.901e-07 * m + 4.963e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0001376 + 5.744e-07 * k))
-          * unless_multiple(n, 4, 1.224);
-    case 53:
-      return estimate{0.001838 + 4.306e-05 * m + 4.306e-05 * n + 4.547e-09 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003524 + 1.805e-06 * m + 1.805e-06 * n + 1.104e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.754e-05 * m + 3.754e-05 * n);
-    case 54:
-      return (estimate{0.001838 + 2.898e-06 * k + 2.157e-10 * m * n + 1.755e-09 * m * k + 9.179e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002181 + 2.002e-09 * n + 7.518e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 7.264e-06 * k))
-          * unless_multiple(m, 4, 1.055)
-          * unless_multiple(n, 4, 1.359)
-          * unless_multiple(k, 4, 1.064);
-    case 55:
-      return (estimate{0.001838 + 1.567e-07 * m + 1.129e-08 * m * n + 1.648e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001193 + 2.222e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001368 + 1.997e-08 * n))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.056)
-          * unless_multiple(k, 4, 1.015);
-    case 56:
-      return (estimate{0.002611 + 9.144e-08 * m + 1.95e-07 * n + 1.34e-09 * m * k + 5.414e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006243 + 2.177e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.000161 + 1.227e-08 * m + 1.649e-07 * k))
-          * unless_multiple(n, 4, 1.168);
-    case 57:
-      return (estimate{0.003204 + 1.032e-05 * m + 2.938e-06 * n + 7.164e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.000503 + 2.621e-08 * n + 3.158e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0003215 + 6.256e-08 * n + 1.016e-07 * k))
-          * unless_multiple(n, 4, 1.123);
-    case 58:
-      return (estimate{0.002576 + 1.821e-08 * k + 1.099e-09 * m * n + 1.228e-09 * m * k + 2.075e-12 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002574 + 3.269e-08 * m + 2.04e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006146 + 4.162e-08 * n))
-          * unless_multiple(m, 4, 1.042)
-          * unless_multiple(n, 4, 1.235)
-          * unless_multiple(k, 4, 1.073);
-    case 59:
-      return (estimate{0.001838 + 9.379e-08 * k + 1.488e-09 * m * k + 6.909e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003037 + 2.326e-09 * n + 4.643e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.506e-06 * k))
-          * unless_multiple(m, 4, 1.037)
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.05);
-    case 60:
-      return (estimate{0.001838 + 2.442e-06 * m + 1.061e-06 * n + 1.477e-11 * m * n + 2.183e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001959 + 2.694e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002614 + 3.142e-06 * m + 1.663e-06 * n))
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.012);
-    case 61:
-      return (estimate{0.0025 + 1.936e-07 * k + 1.498e-09 * m * k + 6.79e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007745 + 4.287e-09 * n + 3.829e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004191 + 2.462e-06 * k))
-          * unless_multiple(m, 4, 1.021)
-          * unless_multiple(n, 4, 1.338)
-          * unless_multiple(k, 4, 1.047);
-    case 62:
-      return (estimate{0.002305 + 7.2e-08 * n + 9.45e-10 * m * k + 1.631e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004562 + 3.264e-09 * m + 3.193e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005378 + 1.008e-06 * k))
-          * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.218)
-          * unless_multiple(k, 4, 1.034);
-    case 63:
-      return (estimate{0.007752 + 4.123e-07 * m + 2.253e-06 * n + 3.052e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0006182 + 3.278e-08 * n + 2.248e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.507e-06 * m + 1.79e-06 * n + 5.16e-07 * k))
-          * unless_multiple(m, 4, 1.018)
-          * unless_multiple(n, 4, 1.125)
-          * unless_multiple(k, 4, 1.058);
-    case 64:
-      return (estimate{0.001838 + 2.396e-06 * k + 1.444e-09 * m * k + 3.501e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001868 + 4.942e-09 * m + 3.044e-09 * n + 1.114e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0007364))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.406)
-          * unless_multiple(k, 4, 1.074);
-    case 65:
-      return (estimate{0.006056 + 1.339e-06 * n + 1.152e-07 * k + 2.574e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007562 + 9.025e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.003083 + 1.363e-06 * n))
-          * unless_multiple(m, 4, 1.038)
-          * unless_multiple(n, 4, 1.142)
-          * unless_multiple(k, 4, 1.054);
-    case 66:
-      return (estimate{0.001838 + 4.142e-08 * n + 5.024e-07 * k + 9.556e-10 * m * k + 2.86e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002816 + 5.087e-09 * n + 7.725e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.00218 + 2.088e-08 * m + 1.981e-06 * k))
-          * unless_multiple(m, 4, 1.031)
-          * unless_multiple(n, 4, 1.269)
-          * unless_multiple(k, 4, 1.035);
-    case 67:
-      return (estimate{0.001838 + 7.877e-11 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002314 + 3.44e-08 * m + 4.321e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 5.073e-07 * k))
-          * unless_multiple(m, 4, 1.005)
-          * unless_multiple(n, 4, 1.018)
-          * unless_multiple(k, 4, 1.012);
-    case 68:
-      return (estimate{0.001838 + 1.483e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.00222 + 1.938e-08 * m + 3.854e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.622e-06 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.254)
-          * unless_multiple(k, 4, 1.076);
-    case 69:
-      return (estimate{0.001838 + 1.528e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002376 + 1.145e-08 * m + 3.846e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.205e-06 * k))
-          * unless_multiple(m, 4, 1.065)
-          * unless_multiple(n, 4, 1.27)
-          * unless_multiple(k, 4, 1.083);
-    case 70:
-      return (estimate{0.001838 + 2.285e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002885 + 4.952e-08 * m + 4.729e-05 * k))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.011)
-          * unless_multiple(k, 4, 1.012);
-    case 71:
-      return (estimate{0.001991 + 1.55e-09 * m * k + 1.013e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0005039 + 1.019e-08 * m + 3.694e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008805 + 1.308e-05 * k))
-          * unless_multiple(m, 4, 1.051)
-          * unless_multiple(n, 4, 1.224)
-          * unless_multiple(k, 4, 1.056);
-    case 72:
-      return (estimate{0.001838 + 1.493e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002832 + 1.169e-08 * m + 3.841e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.898e-06 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.26)
-          * unless_multiple(k, 4, 1.08);
-    case 73:
-      return (estimate{0.001871 + 3.893e-06 * k + 8.001e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.886e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001917 + 7.478e-07 * k))
-          * unless_multiple(m, 4, 1.024)
-          * unless_multiple(n, 4, 1.304)
-          * unless_multiple(k, 4, 1.036);
-    case 74:
-      return (estimate{0.001838 + 1.006e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002846 + 2.2e-08 * m + 1.159e-09 * n + 4.393e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.678e-06 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.182)
-          * unless_multiple(k, 4, 1.015);
-    case 75:
-      return estimate{0.001838 + 2.149e-06 * k + 1.082e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001309 + 2.798e-06 * n + 3.736e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.116e-08 * n + 4.41e-06 * k);
-    case 76:
-      return (estimate{0.002814 + 5.047e-08 * m + 5.354e-08 * n + 6.458e-08 * k + 1.321e-09 * m * k + 1.162e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.0009729 + 1.086e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001701))
-          * unless_multiple(m, 4, 1.052)
-          * unless_multiple(n, 4, 1.405)
-          * unless_multiple(k, 4, 1.078);
-    case 77:
-      return (estimate{0.001838 + 2.431e-10 * m * n + 4.681e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003772 + 0.0001602 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 2.52e-07 * k))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.133)
-          * unless_multiple(k, 4, 1.061);
-    case 78:
-      return estimate{0.001838 + 4.88e-10 * m * k + 2.317e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002289 + 1.825e-06 * n + 4.049e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.0001552 + 5.621e-06 * k);
-    case 79:
-      return (estimate{0.001883 + 3.887e-06 * k + 7.945e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.886e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001936 + 7.31e-07 * k))
-          * unless_multiple(m, 4, 1.029)
-          * unless_multiple(n, 4, 1.309)
-          * unless_multiple(k, 4, 1.04);
-    case 80:
-      return estimate{0.003046 + 2.949e-07 * m + 0.001208 * n + 2.949e-07 * k + 2.949e-07 * m * n + 7.199e-11 * m * k + 2.949e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.775e-05 + 9.215e-09 * m + 3.775e-05 * n + 9.215e-09 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.549e-05 + 1.843e-08 * m + 7.549e-05 * n + 1.843e-08 * k);
-    case 81:
-      return estimate{0.003485 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k + 1.005e-07 * m * n + 9.817e-11 * m * k + 1.005e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.001647 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.001647 + 4.021e-07 * m + 0.0004118 * n + 4.021e-07 * k);
-    case 82:
-      return (estimate{0.001838 + 3.47e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0006357 + 3.18e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.001114 + 2.328e-08 * m + 1.663e-05 * k))
-          * unless_multiple(m, 4, 1.145)
-          * unless_multiple(n, 4, 1.386)
-          * unless_multiple(k, 4, 1.178);
-    case 83:
-      return (estimate{0.001838 + 1.095e-09 * m * n + 2.31e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.255e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.0155 + 7.54e-08 * m + 6.396e-06 * k))
-          * unless_multiple(m, 4, 1.033)
-          * unless_multiple(n, 4, 1.112)
-          * unless_multiple(k, 4, 1.045);
-    case 84:
-      return (estimate{0.001838 + 2.878e-06 * k + 1.626e-10 * m * n + 1.748e-09 * m * k + 9.616e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002215 + 6.897e-11 * m + 3.972e-09 * n + 7.402e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 7.366e-06 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.366)
           * unless_multiple(k, 4, 1.075);
-    case 85:
-      return (estimate{0.001899 + 2.81e-06 * k + 2.225e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 3.003e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0004444 + 1.13e-05 * k))
-          * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.028)
-          * unless_multiple(k, 4, 1.045);
-    case 86:
-      return estimate{0.003076 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k + 3.022e-07 * m * n + 3.022e-07 * m * k + 7.377e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001238 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001238 + 0.001238 * m + 3.022e-07 * n + 3.022e-07 * k);
-    case 87:
-      return estimate{0.0034 + 0.0003904 * m + 3.813e-07 * n + 3.813e-07 * k + 9.532e-08 * m * n + 9.532e-08 * m * k + 9.309e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{132}), 0.0007809 + 0.0001952 * m + 1.906e-07 * n + 1.906e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{264}), 0.001562 + 0.0003904 * m + 3.813e-07 * n + 3.813e-07 * k);
-    case 88:
-      return (estimate{0.003356 + 1.208e-05 * m + 2.165e-06 * n + 9.521e-12 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 3.181e-05 + 1.68e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001375 + 3.323e-08 * n + 7.52e-08 * k))
-          * unless_multiple(n, 4, 1.124)
-          * unless_multiple(k, 4, 1.012);
-    case 89:
-      return (estimate{0.00281 + 6.731e-07 * n + 1.479e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 5.979e-08 * n + 2.35e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003467 + 1.831e-06 * m + 9.155e-07 * k))
-          * unless_multiple(n, 4, 1.232);
-    case 90:
-      return estimate{0.001838 + 1.676e-09 * m * n + 4.373e-09 * m * k + 8.22e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 1.924e-07 * n + 2.216e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 0.0001518 + 1.114e-06 * n + 2.158e-06 * k);
-    case 91:
-      return (estimate{0.004841 + 3.845e-07 * m + 2.026e-06 * n + 4.519e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.001545 + 8.97e-08 * m + 2.777e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 1.458e-07 * m + 1.257e-07 * k))
-          * unless_multiple(n, 4, 1.125)
-          * unless_multiple(k, 4, 1.012);
-    case 92:
-      return (estimate{0.002014 + 4.497e-08 * n + 6.385e-10 * m * n + 1.09e-09 * m * k + 1.447e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 0.0005491 + 4.275e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{1056}), 0.001188 + 1.227e-06 * k))
-          * unless_multiple(m, 4, 1.01)
-          * unless_multiple(n, 4, 1.114)
-          * unless_multiple(k, 4, 1.024);
-    case 93:
-      return (estimate{0.002524 + 2.898e-07 * k + 1.425e-09 * m * k + 6.488e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007244 + 3.231e-09 * n + 4.312e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0005116 + 1.795e-06 * k))
-          * unless_multiple(m, 4, 1.024)
-          * unless_multiple(n, 4, 1.329)
-          * unless_multiple(k, 4, 1.054);
-    case 94:
-      return (estimate{0.001838 + 5.578e-08 * m + 7.44e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002317 + 3.05e-08 * m + 4.389e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 7.129e-05))
+    case 24:
+      return (estimate{0.001959 + 1.403e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002848 + 6.126e-09 * m + 3.861e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.045e-05 + 1.386e-06 * k))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.254)
+          * unless_multiple(k, 4, 1.073);
+    case 25:
+      return estimate{0.001959 + 1.225e-06 * k + 1.665e-09 * m * n + 6.509e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0001386 + 1.03e-06 * m + 1.435e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009499 + 1.612e-06 * m + 1.141e-07 * n + 8.967e-06 * k);
+    case 26:
+      return (estimate{0.001959 + 3.792e-08 * m + 4.164e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0008286 + 3.15e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0007534 + 1.111e-07 * m + 1.55e-05 * k))
+          * unless_multiple(m, 4, 1.207)
+          * unless_multiple(n, 4, 1.385)
+          * unless_multiple(k, 4, 1.151);
+    case 27:
+      return (estimate{0.001959 + 1.452e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002407 + 5.191e-09 * m + 3.886e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.727e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.075);
+    case 28:
+      return estimate{0.001959 + 6.605e-10 * m * k + 1.651e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002199 + 2.112e-06 * n + 4.024e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 6.24e-06 * k);
+    case 29:
+      return (estimate{0.002237 + 8.87e-07 * k + 7.168e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.679e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001872 + 5.583e-06 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.261)
+          * unless_multiple(k, 4, 1.069);
+    case 30:
+      return (estimate{0.001959 + 1.498e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001388 + 1.458e-08 * m + 3.733e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009433 + 3.014e-06 * k))
+          * unless_multiple(m, 4, 1.093)
+          * unless_multiple(n, 4, 1.291)
+          * unless_multiple(k, 4, 1.07);
+    case 31:
+      return (estimate{0.001959 + 7.197e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.0027 + 2.431e-08 * m + 1.538e-09 * n + 4.456e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 8.484e-07 * k))
           * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.01)
-          * unless_multiple(k, 4, 1.014);
+          * unless_multiple(n, 4, 1.203)
+          * unless_multiple(k, 4, 1.027);
+    case 32:
+      return (estimate{0.002807 + 2.446e-09 * m * k + 5.629e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 4.385e-07 * n + 9.464e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 4.243e-07 * n + 9.772e-06 * k))
+          * unless_multiple(m, 4, 1.007);
+    case 33:
+      return (estimate{0.001959 + 1.113e-07 * m + 4.426e-08 * n + 1.442e-09 * m * k + 3.471e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.003323 + 4.721e-09 * m + 5.226e-09 * n + 1.103e-05 * k))
+          * unless_multiple(m, 4, 1.042)
+          * unless_multiple(n, 4, 1.305)
+          * unless_multiple(k, 4, 1.056);
+    case 34:
+      return (estimate{0.001959 + 4.047e-10 * m * n + 5.644e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003791 + 0.000159 * k))
+          * unless_multiple(m, 4, 1.058)
+          * unless_multiple(n, 4, 1.134)
+          * unless_multiple(k, 4, 1.058);
+    case 35:
+      return estimate{0.001959 + 3.357e-06 * k + 1.185e-09 * m * k + 7.985e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0008257 + 3.149e-06 * n + 3.702e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.39e-06 * k);
+    case 36:
+      return estimate{0.003518 + 3.806e-07 * m + 0.001559 * n + 3.806e-07 * k + 3.806e-07 * m * n + 9.293e-11 * m * k + 3.806e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 4.872e-05 + 1.189e-08 * m + 4.872e-05 * n + 1.189e-08 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 9.744e-05 + 2.379e-08 * m + 9.744e-05 * n + 2.379e-08 * k);
+    case 37:
+      return estimate{0.004051 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k + 1.277e-07 * m * n + 1.247e-10 * m * k + 1.277e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k);
+    case 38:
+      return (estimate{0.002741 + 6.148e-08 * n + 1.147e-09 * m * k + 4.767e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004693 + 2.353e-09 * m + 3.153e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005841 + 1.715e-09 * m + 9.334e-07 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.197)
+          * unless_multiple(k, 4, 1.045);
+    case 39:
+      return (estimate{0.001983 + 1.411e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0005223 + 1.184e-08 * m + 3.727e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.000956 + 1.19e-05 * k))
+          * unless_multiple(m, 4, 1.071)
+          * unless_multiple(n, 4, 1.224)
+          * unless_multiple(k, 4, 1.048);
+    case 40:
+      return (estimate{0.001959 + 1.149e-09 * m * n + 1.64e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.4e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01572 + 3.117e-07 * m + 4.589e-06 * k))
+          * unless_multiple(m, 4, 1.052)
+          * unless_multiple(n, 4, 1.125)
+          * unless_multiple(k, 4, 1.031);
+    case 41:
+      return estimate{0.009987 + 1.088e-06 * m + 2.627e-06 * k + 2.811e-10 * m * k + 7.462e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 0.0)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008029 + 1.088e-06 * m + 2.627e-06 * k);
+    case 42:
+      return (estimate{0.002042 + 2.001e-06 * k + 3.121e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 2.988e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0003725 + 1.171e-05 * k))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.027)
+          * unless_multiple(k, 4, 1.049);
+    case 43:
+      return estimate{0.003611 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k + 4.035e-07 * m * n + 4.035e-07 * m * k + 9.852e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k);
+    case 44:
+      return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
+    case 45:
+      return (estimate{0.003102 + 6.281e-06 * m + 2.774e-06 * n + 4.188e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002859 + 1.064e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001669 + 1.154e-07 * k))
+          * unless_multiple(n, 4, 1.09)
+          * unless_multiple(k, 4, 1.011);
+    case 46:
+      return (estimate{0.003642 + 1.677e-06 * n + 1.464e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.347e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.002959 + 2.193e-06 * m + 2.8e-07 * n + 9.055e-07 * k))
+          * unless_multiple(n, 4, 1.214)
+          * unless_multiple(k, 4, 1.005);
+    case 47:
+      return (estimate{0.001959 + 1.005e-09 * m * n + 2.023e-09 * m * k + 1.461e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 6.93e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 2.092e-05 * k))
+          * unless_multiple(m, 4, 1.025)
+          * unless_multiple(n, 4, 1.209)
+          * unless_multiple(k, 4, 1.097);
+    case 48:
+      return (estimate{0.002591 + 1.309e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006561 + 3.668e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001284 + 7.867e-06 * k))
+          * unless_multiple(m, 4, 1.073)
+          * unless_multiple(n, 4, 1.254)
+          * unless_multiple(k, 4, 1.054);
+    case 49:
+      return estimate{0.003044 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k + 2.988e-07 * m * n + 2.988e-07 * m * k + 7.295e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k);
+    case 50:
+      return estimate{0.003166 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k + 8.212e-08 * m * n + 8.212e-08 * m * k + 8.02e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k);
+    case 51:
+      return (estimate{0.003082 + 4.855e-06 * m + 1.597e-06 * n + 5.155e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003025 + 1.131e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001165 + 8.513e-08 * k))
+          * unless_multiple(n, 4, 1.109)
+          * unless_multiple(k, 4, 1.015);
+    case 52:
+      return (estimate{0.00243 + 6.81e-07 * n + 1.568e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.003072 + 5.097e-07 * m + 5.008e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 5.164e-07 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.221)
+          * unless_multiple(k, 4, 1.01);
+    case 53:
+      return estimate{0.001821 + 4.373e-05 * m + 4.373e-05 * n + 1.776e-09 * m * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003848 + 1.753e-06 * m + 1.753e-06 * n + 1.136e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.686e-05 * m + 3.686e-05 * n);
+    case 54:
+      return (estimate{0.001821 + 1.578e-09 * m * k + 8.32e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003053 + 2.958e-09 * n + 8.896e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.00015 + 8.902e-06 * k))
+          * unless_multiple(m, 4, 1.045)
+          * unless_multiple(n, 4, 1.308)
+          * unless_multiple(k, 4, 1.114);
+    case 55:
+      return (estimate{0.001821 + 2.187e-07 * m + 1.238e-08 * m * n + 1.215e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001076 + 2.282e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.00151 + 1.376e-08 * n))
+          * unless_multiple(n, 4, 1.077)
+          * unless_multiple(k, 4, 1.007);
+    case 56:
+      return (estimate{0.002725 + 1.222e-07 * m + 2.09e-07 * n + 6.441e-08 * k + 9.776e-10 * m * k + 5.347e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.00065 + 2.156e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 7.294e-06 + 1.045e-08 * m + 1.904e-07 * k))
+          * unless_multiple(n, 4, 1.163)
+          * unless_multiple(k, 4, 1.012);
+    case 57:
+      return (estimate{0.00372 + 1.026e-05 * m + 2.558e-06 * n + 3.231e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0006427 + 2.635e-08 * n + 3.183e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001782 + 4.403e-08 * n + 1.169e-07 * k))
+          * unless_multiple(n, 4, 1.118);
+    case 58:
+      return (estimate{0.002582 + 2.22e-08 * n + 5.555e-08 * k + 1.305e-09 * m * n + 1.204e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00253 + 3.211e-08 * m + 2.022e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006677 + 1.828e-08 * n + 1.238e-07 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.219)
+          * unless_multiple(k, 4, 1.077);
+    case 59:
+      return (estimate{0.001821 + 8.401e-08 * k + 1.253e-09 * m * k + 6.453e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003264 + 2.138e-09 * n + 4.491e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.763e-06 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.182)
+          * unless_multiple(k, 4, 1.059);
+    case 60:
+      return (estimate{0.001821 + 2.308e-06 * m + 1.444e-06 * n + 4.045e-09 * m * n + 3.097e-11 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001693 + 2.733e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002828 + 3.121e-06 * m + 1.353e-06 * n))
+          * unless_multiple(n, 4, 1.1)
+          * unless_multiple(k, 4, 1.01);
+    case 61:
+      return (estimate{0.002628 + 1.726e-09 * m * k + 6.916e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008589 + 5.513e-09 * n + 3.651e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002708 + 2.645e-06 * k))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.283)
+          * unless_multiple(k, 4, 1.085);
+    case 62:
+      return (estimate{0.006069 + 4.437e-06 * m + 2.799e-08 * n + 7.922e-08 * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0001216 + 3.039e-07 * m + 1.923e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{528}), 0.0004153 + 7.616e-07 * n + 3.728e-07 * k))
+          * unless_multiple(n, 4, 1.243)
+          * unless_multiple(k, 4, 1.038);
+    case 63:
+      return (estimate{0.002535 + 4.576e-10 * m * n + 5.839e-10 * m * k + 1.132e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0005724 + 9.086e-10 * m + 4.693e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0006264 + 3.156e-06 * k))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(k, 4, 1.021);
+    case 64:
+      return (estimate{0.003824 + 1.592e-09 * m * n + 1.391e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008066 + 1.383e-06 * n + 2.429e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{528}), 0.000271 + 1.911e-06 * k))
+          * unless_multiple(m, 4, 1.035)
+          * unless_multiple(n, 4, 1.057)
+          * unless_multiple(k, 4, 1.028);
+    case 65:
+      return (estimate{0.004161 + 3.994e-07 * n + 7.476e-07 * k + 7.748e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001424 + 2.208e-07 * m + 1.007e-07 * n + 3.014e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.00297))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(n, 4, 1.166)
+          * unless_multiple(k, 4, 1.048);
+    case 66:
+      return (estimate{0.002531 + 3.385e-07 * k + 1.696e-09 * m * k + 6.741e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008824 + 2.967e-09 * n + 3.821e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002684 + 2.42e-06 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.264)
+          * unless_multiple(k, 4, 1.082);
+    case 67:
+      return (estimate{0.007925 + 9.44e-08 * m + 2.429e-06 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0007052 + 2.311e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.219e-06 * m + 1.362e-06 * n + 5.092e-07 * k))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.151)
+          * unless_multiple(k, 4, 1.057);
+    case 68:
+      return (estimate{0.001821 + 2.268e-07 * k + 1.57e-09 * m * k + 3.835e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002711 + 1.052e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000721 + 2.605e-06 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.331)
+          * unless_multiple(k, 4, 1.123);
+    case 69:
+      return (estimate{0.007086 + 1.547e-06 * n + 6.668e-09 * k + 2.129e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007689 + 9.27e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.001919 + 8.301e-07 * n))
+          * unless_multiple(m, 4, 1.041)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.051);
+    case 70:
+      return (estimate{0.001821 + 9.051e-08 * n + 9.713e-10 * m * k + 1.251e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0003139 + 1.693e-09 * n + 7.577e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002122 + 2.067e-08 * m + 2.627e-06 * k))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.231)
+          * unless_multiple(k, 4, 1.055);
+    case 71:
+      return (estimate{0.001821 + 1.347e-10 * m * n + 3.848e-11 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002251 + 2.959e-08 * m + 4.412e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0001841 + 1.174e-08 * k))
+          * unless_multiple(n, 4, 1.008)
+          * unless_multiple(k, 4, 1.012);
+    case 72:
+      return (estimate{0.001821 + 1.453e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002322 + 1.152e-08 * m + 3.858e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.792e-05 + 2.262e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.246)
+          * unless_multiple(k, 4, 1.069);
+    case 73:
+      return (estimate{0.001821 + 1.38e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002444 + 9.543e-09 * m + 3.847e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001036 + 1.984e-06 * k))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.265)
+          * unless_multiple(k, 4, 1.076);
+    case 74:
+      return (estimate{0.001821 + 1.075e-08 * n + 3.854e-10 * m * n + 4.217e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.002683 + 2.967e-08 * m + 4.68e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{264}), 1.561e-06 * k))
+          * unless_multiple(n, 4, 1.012)
+          * unless_multiple(k, 4, 1.008);
+    case 75:
+      return (estimate{0.001854 + 1.408e-09 * m * k + 1.182e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0003448 + 1.71e-08 * m + 3.712e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.00134 + 1.264e-05 * k))
+          * unless_multiple(m, 4, 1.072)
+          * unless_multiple(n, 4, 1.23)
+          * unless_multiple(k, 4, 1.05);
+    case 76:
+      return (estimate{0.001821 + 1.332e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002883 + 8.275e-09 * m + 3.855e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001192 + 1.663e-06 * k))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.072);
+    case 77:
+      return estimate{0.001821 + 4.158e-10 * m * k + 1.012e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002741 + 1.618e-06 * n + 4.144e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.000293 + 5.084e-06 * k);
+    case 78:
+      return (estimate{0.002235 + 1.555e-08 * n + 1.193e-06 * k + 3.132e-11 * m * n + 6.89e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.699e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001838 + 5.189e-06 * k))
+          * unless_multiple(m, 4, 1.017)
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.065);
+    case 79:
+      return (estimate{0.004372 + 9.403e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 0.004311 + 1.789e-08 * m + 6.972e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{264}), 9.478e-06 * k))
+          * unless_multiple(m, 4, 1.054)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.056);
+    case 80:
+      return (estimate{0.001821 + 6.854e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.003004 + 1.722e-08 * m + 4.363e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.705e-06 * k))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.192)
+          * unless_multiple(k, 4, 1.024);
+    case 81:
+      return (estimate{0.002507 + 2.766e-09 * m * k + 5.166e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 5.11e-07 * n + 8.584e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 5.581e-07 * n + 1.082e-05 * k))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(k, 4, 1.006);
+    case 82:
+      return (estimate{0.002792 + 8.082e-08 * m + 8.723e-08 * n + 1.362e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.001037 + 1.102e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001503 + 2.523e-09 * n))
+          * unless_multiple(m, 4, 1.078)
+          * unless_multiple(n, 4, 1.418)
+          * unless_multiple(k, 4, 1.062);
+    case 83:
+      return (estimate{0.001821 + 1.851e-10 * m * n + 4.511e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.004022 + 0.0001601 * k))
+          * unless_multiple(m, 4, 1.056)
+          * unless_multiple(n, 4, 1.132)
+          * unless_multiple(k, 4, 1.055);
+    case 84:
+      return (estimate{0.002183 + 8.147e-09 * n + 1.28e-06 * k + 6.863e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.696e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001875 + 5.183e-06 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.261)
+          * unless_multiple(k, 4, 1.073);
+    case 85:
+      return estimate{0.001821 + 2.305e-06 * k + 9.264e-10 * m * k + 5.265e-11 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001678 + 2.643e-06 * n + 3.761e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.93e-06 * k);
+    case 86:
+      return estimate{0.003047 + 2.993e-07 * m + 0.001226 * n + 2.993e-07 * k + 2.993e-07 * m * n + 7.308e-11 * m * k + 2.993e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.832e-05 + 9.354e-09 * m + 3.832e-05 * n + 9.354e-09 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.663e-05 + 1.871e-08 * m + 7.663e-05 * n + 1.871e-08 * k);
+    case 87:
+      return estimate{0.003577 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k + 1.072e-07 * m * n + 1.047e-10 * m * k + 1.072e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k);
+    case 88:
+      return (estimate{0.002389 + 7.935e-08 * n + 8.387e-10 * m * k + 1.687e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.000502 + 1.4e-09 * m + 3.173e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0003727 + 6.814e-09 * m + 1.062e-06 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.211)
+          * unless_multiple(k, 4, 1.042);
+    case 89:
+      return (estimate{0.001821 + 4.135e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0005483 + 3.161e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.001419 + 1.604e-05 * k))
+          * unless_multiple(m, 4, 1.202)
+          * unless_multiple(n, 4, 1.395)
+          * unless_multiple(k, 4, 1.147);
+    case 90:
+      return (estimate{0.001821 + 1.076e-09 * m * n + 1.598e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.196e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01549 + 1.269e-07 * m + 7.443e-06 * k))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.124)
+          * unless_multiple(k, 4, 1.031);
+    case 91:
+      return estimate{0.009965 + 7.322e-07 * m + 2.392e-06 * k + 1.885e-10 * m * k + 1.279e-08 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 1.102e-07 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008144 + 7.322e-07 * m + 2.392e-06 * k);
+    case 92:
+      return (estimate{0.001821 + 1.563e-09 * m * k + 8.978e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002974 + 1.002e-09 * n + 9.033e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0001491 + 8.613e-06 * k))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.287)
+          * unless_multiple(k, 4, 1.13);
+    case 93:
+      return (estimate{0.002332 + 8.097e-06 * k + 1.483e-10 * m * n + 3.203e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 6.356e-11 * n + 2.896e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 6.352e-05 + 7.006e-06 * k))
+          * unless_multiple(m, 4, 1.016)
+          * unless_multiple(n, 4, 1.025)
+          * unless_multiple(k, 4, 1.047);
+    case 94:
+      return estimate{0.003096 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k + 3.113e-07 * m * n + 3.113e-07 * m * k + 7.6e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k);
     case 95:
-      return (estimate{0.001838 + 1.202e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{132}), 2.014e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{264}), 0.005601 + 8.72e-09 * m + 4.954e-06 * k))
-          * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.205)
-          * unless_multiple(k, 4, 1.035);
+      return estimate{0.003358 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k + 9.383e-08 * m * n + 9.383e-08 * m * k + 9.163e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{16}), number{132}), 0.0007687 + 0.0001922 * m + 1.877e-07 * n + 1.877e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{16}), number{264}), 0.001537 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k);
     default:
       return {0, false};
   }
@@ -1573,8 +1608,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 56, 57, 40, 58, 59, 60, 61, 62, 63,
-    0, 39, 2, 40, 4, 5, 6, 7, 41, 9, 10, 8, 12, 13, 35, 43, 11, 17, 18, 55, 45, 20, 22, 46, 47, 48, 50, 32, 51, 30, 31, 25, 33, 34, 52, 37, 53, 38, 1, 64, 3, 58, 65, 62, 54, 66, 67, 68
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64,
+    0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1732,83 +1767,91 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 256, 256, 8192).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 15);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 380, 1790, 8000).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).plan == 19);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).plan == 20);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).plan == 21);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 19);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).plan == 22);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).plan == 21);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).plan == 23);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 21);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).plan == 24);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).plan == 25);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 23);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).plan == 26);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).plan == 23);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 24);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).plan == 27);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 22);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 26);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).plan == 30);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 27);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 31);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 28);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).plan == 32);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 29);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).plan == 33);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 30);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 34);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 31);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 28);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 25);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).plan == 29);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 32);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).plan == 35);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 33);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).plan == 36);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 34);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).plan == 37);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 35);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).plan == 38);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 36);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 39);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 40);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).plan == 41);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 37);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 40);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 38);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).plan == 42);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 30);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 34);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).plan == 43);
 static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4, 4096, 4096).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 4, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).plan == 44);
 static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).hit == quality::exact);
@@ -1818,7 +1861,7 @@ static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 41);
+static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 45);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).hit == quality::exact);
@@ -1830,83 +1873,91 @@ static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 42);
+static_assert(lookup(device::NVIDIA_H200, 320, 320, 12000).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 46);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 380, 1790, 8000).plan == 47);
+static_assert(lookup(device::NVIDIA_H200, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 43);
+static_assert(lookup(device::NVIDIA_H200, 391, 1593, 6500).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 49);
 static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).plan == 44);
+static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).plan == 50);
 static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 51);
 static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 46);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 52);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).plan == 47);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).plan == 53);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 54);
 static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).plan == 49);
+static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).plan == 55);
 static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 50);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 56);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 51);
+static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 57);
 static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).plan == 54);
 static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 25);
+static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 52);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 58);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 40);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 8192, 16, 4096).plan == 59);
+static_assert(lookup(device::NVIDIA_H200, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 40);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 53);
+static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 60);
 static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 42);
 static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 1, 4096, 4096).plan == 1);
 static_assert(lookup(90, 1, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 4, 4096, 4096).plan == 2);
 static_assert(lookup(90, 4, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 13, 128, 2000).plan == 3);
+static_assert(lookup(90, 13, 128, 2000).plan == 44);
 static_assert(lookup(90, 13, 128, 2000).hit == quality::exact);
 static_assert(lookup(90, 32, 4096, 4096).plan == 4);
 static_assert(lookup(90, 32, 4096, 4096).hit == quality::exact);
@@ -1928,77 +1979,85 @@ static_assert(lookup(90, 256, 256, 8192).plan == 12);
 static_assert(lookup(90, 256, 256, 8192).hit == quality::exact);
 static_assert(lookup(90, 300, 2100, 2000).plan == 13);
 static_assert(lookup(90, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(90, 333, 777, 555).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).plan == 14);
+static_assert(lookup(90, 320, 320, 12000).hit == quality::exact);
+static_assert(lookup(90, 333, 777, 555).plan == 15);
 static_assert(lookup(90, 333, 777, 555).hit == quality::exact);
-static_assert(lookup(90, 384, 1600, 6400).plan == 15);
+static_assert(lookup(90, 380, 1790, 8000).plan == 16);
+static_assert(lookup(90, 380, 1790, 8000).hit == quality::exact);
+static_assert(lookup(90, 384, 1600, 6400).plan == 17);
 static_assert(lookup(90, 384, 1600, 6400).hit == quality::exact);
-static_assert(lookup(90, 400, 400, 6000).plan == 16);
+static_assert(lookup(90, 391, 1593, 6500).plan == 18);
+static_assert(lookup(90, 391, 1593, 6500).hit == quality::exact);
+static_assert(lookup(90, 400, 400, 6000).plan == 19);
 static_assert(lookup(90, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(90, 512, 512, 512).plan == 11);
 static_assert(lookup(90, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 32768).plan == 17);
+static_assert(lookup(90, 512, 512, 32768).plan == 20);
 static_assert(lookup(90, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(90, 600, 600, 600).plan == 18);
+static_assert(lookup(90, 600, 600, 600).plan == 21);
 static_assert(lookup(90, 600, 600, 600).hit == quality::exact);
-static_assert(lookup(90, 701, 1303, 251).plan == 19);
+static_assert(lookup(90, 701, 1303, 251).plan == 22);
 static_assert(lookup(90, 701, 1303, 251).hit == quality::exact);
-static_assert(lookup(90, 768, 768, 768).plan == 18);
+static_assert(lookup(90, 768, 768, 768).plan == 21);
 static_assert(lookup(90, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(90, 800, 1100, 350).plan == 20);
+static_assert(lookup(90, 800, 1100, 350).plan == 23);
 static_assert(lookup(90, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 20);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 23);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1023, 1025, 1027).plan == 22);
+static_assert(lookup(90, 1023, 1025, 1027).plan == 25);
 static_assert(lookup(90, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 64).plan == 23);
+static_assert(lookup(90, 1024, 1024, 64).plan == 26);
 static_assert(lookup(90, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 23);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 8192).plan == 24);
+static_assert(lookup(90, 1024, 1024, 8192).plan == 27);
 static_assert(lookup(90, 1024, 1024, 8192).hit == quality::exact);
-static_assert(lookup(90, 1111, 901, 703).plan == 22);
+static_assert(lookup(90, 1111, 901, 703).plan == 28);
 static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
-static_assert(lookup(90, 1200, 1200, 1200).plan == 25);
+static_assert(lookup(90, 1200, 1200, 1200).plan == 29);
 static_assert(lookup(90, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(90, 1400, 1400, 1400).plan == 26);
+static_assert(lookup(90, 1400, 1400, 1400).plan == 30);
 static_assert(lookup(90, 1400, 1400, 1400).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 27);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 31);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 1555, 1777, 1333).plan == 28);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 32);
 static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(90, 2000, 100, 3000).plan == 29);
+static_assert(lookup(90, 2000, 100, 3000).plan == 33);
 static_assert(lookup(90, 2000, 100, 3000).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 30);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 34);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 31);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 28);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 2400, 2400, 2400).plan == 25);
+static_assert(lookup(90, 2400, 2400, 2400).plan == 29);
 static_assert(lookup(90, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(90, 3000, 3000, 3000).plan == 25);
+static_assert(lookup(90, 3000, 3000, 3000).plan == 29);
 static_assert(lookup(90, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(90, 4000, 199, 2000).plan == 32);
+static_assert(lookup(90, 4000, 199, 2000).plan == 35);
 static_assert(lookup(90, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(90, 4096, 1, 4096).plan == 33);
+static_assert(lookup(90, 4096, 1, 4096).plan == 36);
 static_assert(lookup(90, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4, 4096).plan == 34);
+static_assert(lookup(90, 4096, 4, 4096).plan == 37);
 static_assert(lookup(90, 4096, 4, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 32, 4096).plan == 35);
+static_assert(lookup(90, 4096, 32, 4096).plan == 38);
 static_assert(lookup(90, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(90, 4096, 128, 4096).plan == 10);
 static_assert(lookup(90, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 36);
+static_assert(lookup(90, 4096, 4096, 64).plan == 39);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 37);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 40);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
+static_assert(lookup(90, 8192, 16, 4096).plan == 41);
+static_assert(lookup(90, 8192, 16, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 128).plan == 0);
 static_assert(lookup(90, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192).plan == 37);
+static_assert(lookup(90, 8192, 8192, 8192).plan == 40);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(90, 10000, 64, 64).plan == 6);
 static_assert(lookup(90, 10000, 64, 64).hit == quality::exact);
-static_assert(lookup(90, 16000, 192, 48).plan == 38);
+static_assert(lookup(90, 16000, 192, 48).plan == 42);
 static_assert(lookup(90, 16000, 192, 48).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 30);
+static_assert(lookup(90, 16384, 512, 1024).plan == 34);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm
