@@ -453,6 +453,7 @@ AT_ONCE = """
 def both(kernel, tmp_path, monkeypatch):
     """Make both data sets with a reference that waits for the other process, which does this."""
     monkeypatch.setattr(data, "_SLOW_S", 0.0)
+    monkeypatch.setattr(data, "usable_cores", lambda: 2)  # one would make one after the other
 
     def made(what="pass", **options):
         reference = AT_ONCE.replace("FOLDER", repr(str(tmp_path))).replace("DO", what)
