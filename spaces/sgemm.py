@@ -622,8 +622,8 @@ def few_tiles_have_no_order(RASTER, GRIDK):
 
 @sgemm.constraint
 def clusters_are_pairs(SPLITK, GRIDK):
-    """cuda: clusters that share a tile are pairs, for which there is room anywhere, or three or fifteen of any size."""
-    return SPLITK <= 2 or GRIDK in (1, 3, 15)
+    """cuda: clusters that share a tile are pairs, for which there is room anywhere, or fifteen of any size."""
+    return SPLITK <= 2 or GRIDK in (1, 15)
 
 
 @sgemm.constraint

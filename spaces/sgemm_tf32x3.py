@@ -125,7 +125,6 @@ sgemm_tf32x3 = Kernel(
         # several waves, the last of which leaves some without work
         wgmma_tiles(256, 128, 3, TAIL=True),
         wgmma_tiles(256, 128, 3, AHEAD=2, TAIL=True),
-        wgmma_tiles(128, 128, 3, AHEAD=4, PADDED=True, TAIL=True),
         mma_tiles(128, 128, 16, 32, 64, STAGES=4),
         mma_tiles(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(64, 128, 16, 32, 32, STAGES=3),

@@ -41,8 +41,8 @@ def test_every_seed_can_be_tried(sgemm):
 
 
 def test_the_space_stays_searchable(space):
-    """Of 10^14 combinations, some 10^5: what cannot win is ruled out before it is compiled."""
-    assert 1e5 < len(space) < 1e6 < 1e-6 * prod(space.sizes)
+    """Of 10^18 combinations, some 10^5: what cannot win is ruled out before it is compiled."""
+    assert 1e5 < len(space) < 9e5 < 1e-6 * prod(space.sizes)
 
 
 def test_a_block_computes_its_tile(sgemm, space):
