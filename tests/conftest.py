@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,7 +124,10 @@ def _isolated(
     _shared_caches: Path,
 ) -> None:
     """Give the test a home of its own and none of the caller's settings."""
-    _isolate(monkeypatch, tmp_path_factory.mktemp("home"), _shared_caches)
+    # Not by `mktemp`, which looks through all the folders of all tests before for a free number.
+    homes = tmp_path_factory.getbasetemp() / "homes"
+    homes.mkdir(exist_ok=True)
+    _isolate(monkeypatch, Path(tempfile.mkdtemp(dir=homes)), _shared_caches)
 
 
 def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:

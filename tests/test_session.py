@@ -933,14 +933,20 @@ def test_making_data_and_what_is_beside_counts_for_no_budget(saxpy, opencl_devic
 
 def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatch):
     """Searches and finals go to and fro over the problems, the portfolio begins with the quickest."""
-    used_up = []
+    used_up, by_time = [], []
+
+    def noted(bench, listener, problems, *others):
+        by_time.extend(sorted(problems, key=lambda problem: problems[problem].median_ms))
+        return portfolio.measure_portfolio(bench, listener, problems, *others)
+
     monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
+    monkeypatch.setattr("autotune.run.run.measure_portfolio", noted)
     problems = tuple(Problem(n=n) for n in (1031, 4133, 16411))
     kernel = saxpy()
     result = tuned(kernel, problems=problems, fixed=FIXED)
     phases = [(event.name, event.problem) for event in tuned.events if isinstance(event, Phase)]
     held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
-    assert held == [[*problems], [*reversed(problems)], [*problems]]
+    assert held == [[*problems], [*reversed(problems)], by_time]
     assert [solved.problem for solved in result.problems] == [*problems]
     larger = [prepare(kernel, p, RANDOM, seed=1).folder for p in reversed(problems[1:])]
     assert [folder for folder in used_up if folder in larger] == larger

@@ -25,6 +25,7 @@ from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
 #: A larger space file is none: reading and parsing it would stop every list.
 _MOST_BYTES = 1 << 20
+_TOO_DEEP = "an expression is nested too deeply for Python"
 #: A folder that holds one of these ends the search upward for ``spaces/``.
 PROJECT_MARKS = (".git", "pyproject.toml")
 
@@ -136,7 +137,7 @@ def load_file(file: Path) -> Kernel:
     refuse_foreign(file)
     file = file.resolve()
     try:
-        _parsed(file)
+        _text_of(file)
         with needing(file.name), stdout_aside, signals_kept():
             module = modules.run(file)
     except MissingDependencyError:
@@ -146,8 +147,11 @@ def load_file(file: Path) -> Kernel:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, and what no code should raise
+        place = line_of(error, file)
+        if isinstance(error, MemoryError | RecursionError) and not place:  # none of it was run
+            raise SpecError(f"{file.name}: {_TOO_DEEP}") from error
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
-        raise SpecError(f"{file.name}: {kind}{error}{line_of(error, file)}") from error
+        raise SpecError(f"{file.name}: {kind}{error}{place}") from error
     kernel = _only_kernel(file, list(vars(module).values()))
     kernel.validate()
     return kernel
@@ -186,30 +190,29 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     return named[0]
 
 
-def _parsed(file: Path) -> ast.Module:
-    """The syntax of a space file: UTF-8 throughout, which Python does not insist on in comments.
+def _text_of(file: Path) -> str:
+    """The text of a space file: UTF-8 throughout, which Python does not insist on in comments.
 
     Raises
     ------
     SpecError
-        If it is no file, larger than any that people write, or deeper than Python can go.
+        If it is no file, or larger than any that people write.
     """
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise SpecError("not a regular file")
     if status.st_size > _MOST_BYTES:
         raise SpecError(f"{status.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
-    try:
-        return ast.parse(file.read_text(encoding="utf-8-sig"))
-    except (MemoryError, RecursionError) as error:
-        raise SpecError("an expression is nested too deeply for Python") from error
+    return file.read_text(encoding="utf-8-sig")
 
 
 def _listing(file: Path) -> Listing:
     try:
         if fault := fault_of(file):
             return Listing(file.stem, file, f"not run: {fault.place}: {fault.what}", True)
-        tree = _parsed(file)
+        tree = ast.parse(_text_of(file))
+    except (MemoryError, RecursionError):
+        return Listing(file.stem, file, f"cannot be read: {_TOO_DEEP}", True)
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
     except (OSError, UnicodeDecodeError, ValueError, SpecError) as error:
