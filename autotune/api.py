@@ -25,7 +25,7 @@ from autotune.report import summary
 from autotune.report.publish import Published, publish, publish_decided
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Request
-from autotune.run.result import InterruptedRun, RunResult
+from autotune.run.result import CutShortRun, RunResult
 from autotune.search.imported import first_to_try
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
@@ -281,7 +281,7 @@ def tune(
                 with members:
                     (task,) = planned([request])
                     result = execute(task.request, store, told, FleetSite(members))
-    except InterruptedRun as error:
+    except CutShortRun as error:
         raise publish_decided(error, folder) from error
     return Tuned(result, publish(result, folder) if request.only is None else None)
 

@@ -27,7 +27,7 @@ from sample_spaces import SOURCE, SPACE, changed
 from autotune import tune
 from autotune.cli import run
 from autotune.devices.choose import choose_device
-from autotune.errors import AutotuneError, FleetError, Interrupted
+from autotune.errors import AutotuneError, FleetError, Interrupted, StoreError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
@@ -234,6 +234,25 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
         for outcome in drive(fleet, planned([request]), str(store), lambda _: interrupt):
             decided.append(outcome.result)
     assert [found.finals is not None for found in decided[0].problems] == [True]
+
+
+def test_a_run_that_fails_tells_what_it_had_decided(
+    fleet: Fleet, spaces: Path, store: Path
+) -> None:
+    kernel = find_kernel("scale", spaces)
+    problems = Problem(n=1000), Problem(n=2003)
+    request = Request(kernel, fleet.usable()[0].device, problems, budget=Budget(evaluations=4))
+    finals = []
+
+    def fail(event: object) -> None:
+        if isinstance(event, Phase) and event.name == "other inputs":
+            finals.append(event.problem)
+            if len(finals) == 2:
+                raise StoreError("the disk is full")
+
+    (failed,) = drive(fleet, planned([request]), str(store), lambda _: fail)
+    assert isinstance(failed.error, StoreError)
+    assert [found.problem for found in failed.result.problems] == [problems[1]]
 
 
 def test_a_killed_client_goes_on_where_it_was(

@@ -95,19 +95,26 @@ if x.size == 2003:
         with open({file!r}, "a") as calls:
             calls.write("x")
             if calls.tell() == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(60)
+                {deed}
     return factor * x"""
 
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-def test_an_interrupted_run_publishes_what_it_had_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("deed", "code", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", 130, "scale: interrupted; "),
+        ("raise ValueError('no more')", 2, "scale (scale.py): reference: ValueError: no more"),
+    ],
+    ids=["Ctrl-C", "error"],
+)
+def test_a_run_that_is_cut_short_publishes_what_it_had_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deed: str, code: int, told: str
 ) -> None:
     """Finals of 41 problems were lost once, and had to be held again."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    ending = ENDING.format(file=str(tmp_path / "calls"))
+    ending = ENDING.format(file=str(tmp_path / "calls"), deed=deed)
     space = write_space(
         tmp_path,
         ("import numpy", "import os, signal, time\n\nimport numpy"),
@@ -124,11 +131,10 @@ def test_an_interrupted_run_publishes_what_it_had_decided(
     (before,) = read(file).entries
     process = begun(1000, 2003, 3001)
     out, errors = process.communicate(timeout=120)
-    assert (process.returncode, out) == (130, ""), errors
-    assert errors.splitlines()[-1] == (
-        f"error: scale: interrupted; 1 of 3 problems are decided and in {file}; every finished "
-        "measurement is kept, and the same command goes on where this one stopped"
-    )
+    assert (process.returncode, out) == (code, ""), errors
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"error: {told}"), last
+    assert last.endswith(f"; 1 of 3 problems are decided and in {file}"), last
     kept, decided = read(file).entries
     assert kept == before
     assert (decided.problem, decided.samples > 0) == ({"n": 3001}, True)

@@ -254,7 +254,7 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
     from autotune.run.command import execute
-    from autotune.run.result import InterruptedRun
+    from autotune.run.result import CutShortRun
     from autotune.store import Store, default_url
     from autotune.tuned.writing import require_mergeable
 
@@ -267,7 +267,7 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
         try:
             with Store.open(default_url()) as store, progress:
                 result = execute(request, store, progress)
-        except InterruptedRun as error:
+        except CutShortRun as error:
             from autotune.report.publish import publish_decided
 
             raise publish_decided(error, out) from error
@@ -325,11 +325,12 @@ def _run_on_fleet(
             require_mergeable(out, asked.device, asked.kernel, asked.objective.name)
         for done in drive(fleet, tasks, default_url(), progress.listener, seconds):
             progress.end(done.request)
-            if done.result is None:
-                assert done.error is not None
+            if done.error is not None:
                 failed.append(done.error)
                 warn(str(done.error))
-            elif done.request.only is not None:
+            if done.result is None:
+                continue
+            if done.request.only is not None:
                 _show_single(_rows_of(done.result), as_json)
             else:
                 published = publish(done.result, out)

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted
@@ -15,14 +15,17 @@ from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.plan import Task
 from autotune.run.command import execute
 from autotune.run.request import Request
-from autotune.run.result import InterruptedRun, RunResult
+from autotune.run.result import CutShortRun, RunResult
 from autotune.search.session import Listener
 from autotune.store import Store
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run: its result, or why there is none, or none of all its problems."""
+    """What came of one run: its result, or why there is none, or none of all its problems.
+
+    What ended the whole plan is raised instead.
+    """
 
     request: Request
     result: RunResult | None
@@ -90,6 +93,8 @@ class _Driver:
             if isinstance(outcome, BaseException):
                 raise outcome
             if isinstance(outcome.error, FleetError | Interrupted):
+                if outcome.result is not None:
+                    yield replace(outcome, error=None)
                 raise outcome.error
             yield outcome
 
@@ -103,7 +108,7 @@ class _Driver:
         while not self._done.empty():
             _, outcome = self._done.get()
             if isinstance(outcome, Outcome) and outcome.result is not None:
-                yield outcome
+                yield replace(outcome, error=None)
 
     def _begin(self) -> Iterator[Outcome]:
         """Begin runs on the cards that are free; yields those that cannot be begun any more."""
@@ -146,8 +151,8 @@ class _Driver:
                 outcome = Outcome(
                     request, execute(request, store, listener, FleetSite(self._fleet))
                 )
-        except InterruptedRun as error:
-            outcome = Outcome(request, error.decided if error.decided.problems else None, error)
+        except CutShortRun as error:
+            outcome = Outcome(request, error.decided, error.cause)
         except AutotuneError as error:
             outcome = Outcome(request, None, error)
         except BaseException as error:

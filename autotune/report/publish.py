@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
-from autotune.errors import KEPT, AutotuneError, Interrupted, MissingDependencyError
+from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
@@ -22,7 +22,7 @@ from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
 from autotune.report.sources import from_rows, from_run, from_store
 from autotune.run.recording import record_of
-from autotune.run.result import InterruptedRun, RunResult
+from autotune.run.result import CutShortRun, RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedRecord, other_kernel
@@ -86,29 +86,25 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
     )
 
 
-def publish_decided(
-    interrupted: InterruptedRun, out: Path, others: Iterable[Path] = ()
-) -> Interrupted:
-    """Publish what was decided in a run before it was interrupted, if anything was; see `publish`.
+def publish_decided(ended: CutShortRun, out: Path, others: Iterable[Path] = ()) -> AutotuneError:
+    """Publish what was decided in a run before it was cut short; see `publish`.
 
     Returns
     -------
-    Interrupted
-        What the caller raises on: it says how much was decided, and where that is.
-
-    Raises
-    ------
-    RecordError, AutotuneError
-        See `publish`.
+    AutotuneError
+        What ended the run, for the caller to raise on: its message says how much was decided too, and
+        where that is or why it is nowhere.
     """
-    run = interrupted.decided
-    if not run.problems or run.request.only is not None:
-        return interrupted
-    published = publish(run, out, others)
-    return Interrupted(
-        f"{run.request.kernel.name}: interrupted; {len(run.problems)} of {len(run.request.problems)} "
-        f"problems are decided and in {published.json_file}; {KEPT}"
-    )
+    run, cause = ended.decided, ended.cause
+    if run.request.only is not None:
+        return cause
+    told = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
+    try:
+        told += f" and in {publish(run, out, others).json_file}"
+    except AutotuneError as error:
+        told += f", but in no record: {error}"
+    cause.args = (f"{cause}; {told}",)
+    return cause
 
 
 def amend(directory: Path, record: TunedRecord) -> TunedRecord:

@@ -36,7 +36,7 @@ from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, 
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Effort, Request
-from autotune.run.result import InterruptedRun
+from autotune.run.result import CutShortRun, RunResult
 from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
@@ -336,19 +336,16 @@ class Mending(ExitStack):
             with self._progress(request) as listener:
                 result = execute(request, self.store, listener, self._site)
             publish(result, out, first - {out})
-        except InterruptedRun as error:
-            raise publish_decided(error, out, first - {out}) from error
+        except CutShortRun as error:
+            cause = publish_decided(error, out, first - {out})
+            if isinstance(cause, Interrupted):
+                raise cause from error
+            return _outcomes(targets, error.decided, str(cause))
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
             return [outcome(target, MendStatus.FAILED, str(error)) for target in targets]
-        times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
-        return [
-            outcome(target, MendStatus.SEARCHED, "", times[target.problem])
-            if target.problem in times
-            else outcome(target, MendStatus.FAILED, "nothing was right in time")
-            for target in targets
-        ]
+        return _outcomes(targets, result, "nothing was right in time")
 
     def _how_many(self, effort: Effort, count: int) -> int:
         """How many problems there is time for; those of a quick search share its time."""
@@ -421,6 +418,17 @@ def fell(now: Remeasured) -> Reason | None:
         share = 1 - now.fastest_share
         return Reason(f"a runner-up is faster by {share:.1%}", Action.SEARCH, fresh=True)
     return None
+
+
+def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[Mended]:
+    """What came of targets that were searched: a winner, or what ended it before there was one."""
+    times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
+    return [
+        outcome(target, MendStatus.SEARCHED, "", times[target.problem])
+        if target.problem in times
+        else outcome(target, MendStatus.FAILED, why_not)
+        for target in targets
+    ]
 
 
 def _remeasured(bench: Bench, listener: Listener, target: Target) -> Remeasured | AutotuneError:

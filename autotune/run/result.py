@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autotune.errors import KEPT, Interrupted
+from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
@@ -81,10 +81,13 @@ class RunResult:
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
 
 
-class InterruptedRun(Interrupted):
-    """Ctrl-C in a run; it has what came of the problems that were decided before, if any were."""
+class CutShortRun(AutotuneError):
+    """The end of a run before some of its problems were decided; it has what came of the others."""
 
-    def __init__(self, decided: RunResult) -> None:
-        super().__init__(f"{decided.request.kernel.name}: interrupted; {KEPT}")
+    def __init__(self, cause: AutotuneError, decided: RunResult) -> None:
+        super().__init__(str(cause))
+        self.exit_code = cause.exit_code
+        #: What ended it, for its caller to raise on; see `publish_decided`.
+        self.cause = cause
         #: As a run of those problems alone would have it, without a portfolio.
         self.decided = decided

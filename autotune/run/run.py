@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from autotune import __version__
-from autotune.errors import NothingValidError, StoreError
+from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
@@ -26,7 +26,7 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
-from autotune.run.result import InterruptedRun, ProblemResult, RunResult, wrong_somewhere
+from autotune.run.result import CutShortRun, ProblemResult, RunResult, wrong_somewhere
 from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
@@ -71,8 +71,10 @@ class Run(Bench):
         ------
         NothingValidError
             If no configuration of any problem is valid and right.
-        InterruptedRun
-            On Ctrl-C; rows are in the store, and what was decided is for the caller to publish.
+        CutShortRun
+            On Ctrl-C or an error, once some problem is decided, which is for the caller to publish.
+        Interrupted, AutotuneError
+            The same before any is; rows are in the store.
         """
         run_id = self.store.begin_run(
             RunInfo(
@@ -93,13 +95,16 @@ class Run(Bench):
             portfolio = self._portfolio(results)
             if portfolio is not None:
                 results = [self._chosen_again(result, portfolio) for result in results]
-        except KeyboardInterrupt as error:
-            self.store.finish_run(run_id, "interrupted")
-            solved = [found for found in decided if found.finals is not None]
-            raise InterruptedRun(self._result(run_id, solved, limits)) from error
-        except BaseException:
+        except BaseException as error:
+            was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
-                self.store.finish_run(run_id, "failed")
+                self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
+            stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
+            solved = [found for found in decided if found.finals is not None]
+            if solved and isinstance(stop, AutotuneError):
+                raise CutShortRun(stop, self._result(run_id, solved, limits)) from error
+            if was_told_to:
+                raise stop from error
             raise
         result = self._result(run_id, results, limits, portfolio)
         right: RunState = "budget" if result.spent_budget else "done"
