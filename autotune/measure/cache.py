@@ -94,7 +94,8 @@ def entries(kind: str) -> list[Entry]:
             status = entry.stat()
             size = status.st_size
             if kind == DATA:
-                size = sum(file.stat().st_size for file in Path(entry).iterdir())
+                with os.scandir(entry) as files:
+                    size = sum(file.stat().st_size for file in files)
             found.append(Entry(Path(entry), size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
 
