@@ -150,6 +150,7 @@ static_assert(!TAIL || (!ADDED_UP && !VIEW), "nothing else is split");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
 #include "gemm.h"
+#include "multiply_add.h"
 
 using Sums = float[TM][TN];
 
@@ -489,9 +490,9 @@ __device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[T
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int step = 0; step < TN; ++step) {
-            const int j = i % 2 ? TN - 1 - step : step;
-            sum[i][j] = __fmaf_rn(a_frag[i], b_frag[j], sum[i][j]);
+        for (int step = 0; step < TN; step += FMA_FLOATS) {
+            const int j = i % 2 ? TN - FMA_FLOATS - step : step;
+            multiply_add(sum[i] + j, a_frag[i], b_frag + j);
         }
 }
 

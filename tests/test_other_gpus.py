@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.calling.choice import choose
-from autotune.devices.device import Device, for_model
+from autotune.cli.code import ptx_of
+from autotune.devices.device import Device, for_arch, for_model
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
@@ -91,3 +92,20 @@ def assert_fits(name: str, configuration: Configuration, problem: Problem, devic
         assert registers <= device.registers_per_sm
         shared_bytes = launch.shared_bytes + (function.shared_bytes or 0)
         assert shared_bytes <= device.shared_bytes_per_block
+
+
+@pytest.mark.parametrize("name", ["ffma", "sgemm"])
+@pytest.mark.parametrize(
+    ("arch", "is_paired"), [("sm_90", False), ("sm_100", True), ("sm_103", True), ("sm_120", False)]
+)
+def test_multiply_adds_are_paired_where_an_instruction_has_two(
+    name: str, arch: str, is_paired: bool
+) -> None:
+    """All of the inner loop, or none."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
+    kernel = find_kernel(name)
+    configuration = kernel.completed(kernel.seeds[0])
+    ptx = ptx_of(kernel, configuration, kernel.first_problem("cuda"), for_arch(arch))
+    paired, single = ptx.count("fma.rn.f32x2"), ptx.count("fma.rn.f32 ")
+    assert min(paired, single) < 0.2 * max(paired, single)
+    assert (paired > single) == is_paired
