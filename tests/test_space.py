@@ -112,6 +112,14 @@ def test_enumeration_equals_brute_force_in_order(kernel: Kernel) -> None:
 
 
 @given(kernels())
+def test_enumeration_in_many_small_parts_finds_the_same(kernel: Kernel) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.kernel.space._BLOCK_ROWS", 3)
+        patch.setattr("autotune.kernel.space._MOST_PARTS", 2)
+        assert list(enumerated(kernel)) == list(brute_force(kernel))
+
+
+@given(kernels())
 def test_numbers_rows_and_configurations_agree(kernel: Kernel) -> None:
     space = enumerated(kernel)
     for index, configuration in enumerate(space):

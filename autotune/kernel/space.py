@@ -38,6 +38,8 @@ _MOST_BYTES = 2 << 30
 _MOST_ANSWERS = 1 << 28
 #: Rows are extended and filtered so many at a time.
 _BLOCK_ROWS = 1 << 18
+#: Most parts that rows are in, which are looked at one by one.
+_MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
@@ -339,28 +341,89 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
 def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
     """All rows that every table accepts, in any order."""
     sizes = [len(values) for values in kernel.parameters.values()]
+    dtype = index_type(sizes)
     conditions = [_condition(table, applicability) for table in constraints]
     governed = {position for rule in applicability for position in rule.governs}
     order = _parameter_order(len(sizes), conditions, applicability)
-    rows = np.zeros((1, len(sizes)), index_type(sizes))
+    parts = [_Part(1, {})]
     # Rows before and after a parameter, and joined; then codes, their order, and differences.
-    most = _MOST_BYTES // (3 * rows.itemsize * len(sizes) + 3 * 8)
+    most = _MOST_BYTES // (3 * dtype.itemsize * len(sizes) + 3 * 8)
     for number, position in enumerate(order):
         known, left = set(order[: number + 1]), order[number:]
         ready = [condition for condition in conditions if condition.needs <= known]
         if not conditions and governed.isdisjoint(left):  # so many are sure to come
-            _refuse_more(kernel, constraints, most, len(rows) * math.prod(sizes[p] for p in left))
+            sure = sum(part.count for part in parts) * math.prod(sizes[p] for p in left)
+            _refuse_more(kernel, constraints, most, sure)
         conditions = [condition for condition in conditions if not condition.needs <= known]
-        parts, count, block = [], 0, max(1, _BLOCK_ROWS // sizes[position])
-        for start in range(0, len(rows), block):
-            part = _extended(rows[start : start + block], position, sizes[position], applicability)
-            for condition in ready:
-                part = part[_look(condition.table, part) | _idle(condition, part)]
-            parts.append(part)
-            count += len(part)
-            _refuse_more(kernel, constraints, most, count)
-        rows = np.concatenate(parts) if parts else rows
+        values = np.arange(sizes[position], dtype=dtype)
+        blocks = [block for part in _few(parts, dtype) for block in part.blocks(len(values))]
+        parts, count = [], 0
+        for block in blocks:
+            for part in _extended(block, position, values, applicability):
+                for condition in ready:
+                    part = part.where(_look(condition.table, part) | _idle(condition, part))
+                parts += [part] if part.count else []
+                count += part.count
+                _refuse_more(kernel, constraints, most, count)
+    rows = np.empty((sum(part.count for part in parts), len(sizes)), dtype)
+    begin = 0
+    for part in parts:
+        for position, column in part.columns.items():
+            rows[begin : begin + part.count, position] = column
+        begin += part.count
     return rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some rows while not all parameters are known: of each known one the value indices, or one that all have."""
+
+    count: int
+    columns: dict[int, Rows | int]
+
+    def where(self, is_kept: NDArray[np.bool_] | np.bool_) -> _Part:
+        """Those of the rows, one answer for all of them or one for each."""
+        kept = np.count_nonzero(is_kept) if is_kept.ndim else int(is_kept) * self.count
+        if kept == self.count:
+            return self
+        return self._taken(np.flatnonzero(np.broadcast_to(is_kept, self.count)))
+
+    def blocks(self, values: int) -> list[_Part]:
+        """The rows in order, so many at a time that they can be extended by so many values."""
+        most = max(1, _BLOCK_ROWS // values)
+        if self.count <= most:
+            return [self]
+        begins = range(0, self.count, most)
+        return [self._taken(np.arange(at, min(at + most, self.count))) for at in begins]
+
+    def having(self, position: int, column: Rows | int) -> _Part:
+        """The rows with one more parameter."""
+        return _Part(self.count, {**self.columns, position: column})
+
+    def times(self, count: int) -> _Part:
+        """Each row so many times."""
+        return self if count == 1 else self._taken(np.repeat(np.arange(self.count), count))
+
+    def _taken(self, which: NDArray[np.intp]) -> _Part:
+        return _Part(
+            len(which),
+            {
+                position: column if isinstance(column, int) else column[which]
+                for position, column in self.columns.items()
+            },
+        )
+
+
+def _few(parts: list[_Part], dtype: np.dtype[Any]) -> list[_Part]:
+    """The same rows in one part, where there are many."""
+    if len(parts) <= _MOST_PARTS:
+        return parts
+
+    def joined(position: int) -> Rows:
+        columns = (np.broadcast_to(part.columns[position], part.count) for part in parts)
+        return np.concatenate(list(columns), dtype=dtype)
+
+    return [_Part(sum(part.count for part in parts), {p: joined(p) for p in parts[0].columns})]
 
 
 def _refuse_more(kernel: Kernel, constraints: list[_Table], most: int, count: int) -> None:
@@ -429,28 +492,39 @@ def _parameter_order(
     return order
 
 
-def _extended(rows: Rows, position: int, size: int, applicability: tuple[_Table, ...]) -> Rows:
-    """Rows with every value of one more parameter, or its first value where it does not apply."""
-    free = np.ones(len(rows), bool)
+def _extended(
+    part: _Part, position: int, values: Rows, applicability: tuple[_Table, ...]
+) -> Iterator[_Part]:
+    """Rows with every value of one more parameter, or its first value where it does not apply.
+
+    What decides where others apply is constant in each part, so that most questions have one answer.
+    """
+    applies: NDArray[np.bool_] | np.bool_ = np.True_
     for rule in applicability:
         if position in rule.governs:
-            free &= _look(rule, rows)
-    many = np.repeat(rows[free], size, axis=0)
-    many[:, position] = np.tile(np.arange(size, dtype=rows.dtype), int(free.sum()))
-    return many if free.all() else np.concatenate([rows[~free], many])
+            applies = applies & _look(rule, part)
+    yield part.where(~applies).having(position, 0)
+    free = part.where(applies)
+    if any(position in rule.positions for rule in applicability):
+        yield from (free.having(position, int(value)) for value in values)
+    else:
+        yield free.times(len(values)).having(position, np.tile(values, free.count))
 
 
-def _look(table: _Table, rows: Rows) -> NDArray[np.bool_]:
-    answers: NDArray[np.bool_] = table.values[tuple(rows[:, p] for p in table.positions)]
-    return answers
+def _look(table: _Table, part: _Part) -> NDArray[np.bool_] | np.bool_:
+    """A table's answer to all rows, or to each."""
+    places: NDArray[np.intp] | int = 0
+    for position, size in zip(table.positions, table.values.shape, strict=True):
+        places = places * size + np.asarray(part.columns[position], np.intp)
+    return table.values.reshape(-1)[places]
 
 
-def _idle(condition: _Condition, rows: Rows) -> NDArray[np.bool_]:
+def _idle(condition: _Condition, part: _Part) -> NDArray[np.bool_] | np.bool_:
     """Where a constraint names conditional parameters and none of them applies."""
-    idle = np.full(len(rows), bool(condition.applies))
+    idle: NDArray[np.bool_] | np.bool_ = np.bool_(bool(condition.applies))
     for rules in condition.applies:
-        applies = np.ones(len(rows), bool)
+        applies: NDArray[np.bool_] | np.bool_ = np.True_
         for rule in rules:
-            applies &= _look(rule, rows)
-        idle &= ~applies
+            applies = applies & _look(rule, part)
+        idle = idle & ~applies
     return idle
