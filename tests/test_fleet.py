@@ -211,14 +211,16 @@ def test_what_a_killed_worker_had_is_measured_elsewhere(
     assert not alive and problem.finals is not None
 
 
+def of_two_problems(fleet: Fleet, spaces: Path) -> Request:
+    kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
+    return Request(kernel, device, (Problem(n=1000), Problem(n=2003)), budget=Budget(evaluations=4))
+
+
 def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
     fleet: Fleet, spaces: Path, store: Path
 ) -> None:
     """Ctrl-C once the first of two problems is decided."""
-    kernel = find_kernel("scale", spaces)
-    problems = Problem(n=1000), Problem(n=2003)
-    request = Request(kernel, fleet.usable()[0].device, problems, budget=Budget(evaluations=4))
-    finals = []
+    request, finals = of_two_problems(fleet, spaces), []
 
     def interrupt(event: object) -> None:
         if isinstance(event, Phase) and event.name == "other inputs":
@@ -239,10 +241,7 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
 def test_a_run_that_fails_tells_what_it_had_decided(
     fleet: Fleet, spaces: Path, store: Path
 ) -> None:
-    kernel = find_kernel("scale", spaces)
-    problems = Problem(n=1000), Problem(n=2003)
-    request = Request(kernel, fleet.usable()[0].device, problems, budget=Budget(evaluations=4))
-    finals = []
+    request, finals = of_two_problems(fleet, spaces), []
 
     def fail(event: object) -> None:
         if isinstance(event, Phase) and event.name == "other inputs":
@@ -252,7 +251,7 @@ def test_a_run_that_fails_tells_what_it_had_decided(
 
     (failed,) = drive(fleet, planned([request]), str(store), lambda _: fail)
     assert isinstance(failed.error, StoreError)
-    assert [found.problem for found in failed.result.problems] == [problems[1]]
+    assert [found.problem for found in failed.result.problems] == [request.problems[1]]
 
 
 def test_a_killed_client_goes_on_where_it_was(
