@@ -18,6 +18,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.export.header import render
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.run.selection import PortfolioTimes
@@ -188,6 +189,41 @@ def test_blocks_that_no_longer_fit_come_in_more_waves() -> None:
         assert move is not None
         moved = move(msgspec.structs.replace(four, plan=needed))
         assert [slots for slots, _ in moved.waves] == [82, 82 * resident]
+
+
+def test_the_last_wave_of_another_device_is_shared_there() -> None:
+    """Its tiles have second blocks: of 30 tiles, 10 at a time, none, and of 8 at a time, six."""
+    tiles = ["-", 0, ["//", ["-", 0, "m"], 64]]
+    shared = plan(64, grid=(["+", tiles, ["%", tiles, 10]], ["%", "n", 10], 1))
+    move = move_between(gpu("Tuned", 10), replace(for_arch("sm_86"), sm_count=8))
+    assert move is not None
+    moved = move(cost(shared, 1, waves=((10, ()),))).plan.grid
+    assert moved is not None
+    assert [value_of(shared.grid[0], {"m": 1920}), value_of(moved[0], {"m": 1920})] == [30, 36]
+    assert moved[1:] == shared.grid[1:]
+
+
+def test_what_a_wave_takes_depends_on_what_is_no_count_if_that_answers_better() -> None:
+    """k was mostly long where m was, and times are noisy: that k makes waves longer is known as m is counted."""
+    sizes = [(m, n, m // 2) for m in (64, 200, 520, 1280, 4096) for n in (64, 300, 1000)]
+    sizes += [(4096, 300, 64), (64, 1000, 4096)]
+    rng = random.Random(5)
+
+    def taken_ms(bm: int, m: int, n: int, k: int) -> float:
+        rounds = math.ceil(math.ceil(m / 64) * math.ceil(n / 64) / SM_COUNT)
+        return (0.004 + rounds * {32: 1e-4 * k, 64: 0.02 + 3e-5 * k}[bm]) * rng.uniform(0.9, 1.1)
+
+    def in_tiles_of_64(configuration: Any, _: Any) -> Plan:
+        return plan(configuration["BM"], grid=tile_plan({"BM": 64}).grid)
+
+    matrix = Portfolio(
+        configurations=tuple(plan(bm).configuration for bm in (32, 64)),
+        problems=tuple({"m": m, "n": n, "k": k} for m, n, k in sizes),
+        median_ms=tuple(tuple(taken_ms(bm, *size) for size in sizes) for bm in (32, 64)),
+    )
+    _, (prediction,) = fallback_table(matrix, in_tiles_of_64, SM_COUNT)
+    waves = [terms for cost in prediction.costs for _, terms in cost.waves]
+    assert {name for terms in waves for _, names in terms for name in names} == {"k"}
 
 
 def test_what_was_measured_comes_back() -> None:

@@ -66,7 +66,18 @@ def _rescheduled(cost: Cost, sm_count: int, there: Device) -> Cost:
         (there.sm_count * max(1, min(slots // sm_count, most)), terms)
         for slots, terms in cost.waves
     )
-    return msgspec.structs.replace(cost, waves=waves)
+    grid = cost.plan.grid and tuple(_with_tail_of(axis, sm_count, there) for axis in cost.plan.grid)
+    plan = msgspec.structs.replace(cost.plan, grid=grid)
+    return msgspec.structs.replace(cost, plan=plan, waves=waves)
+
+
+def _with_tail_of(axis: Json, sm_count: int, there: Device) -> Json:
+    """Blocks of a grid where those of the last wave have seconds: a last wave of another device."""
+    match axis:
+        case ["+", tiles, ["%", rest, int(wave)]] if tiles == rest and wave % sm_count == 0:
+            return ["+", tiles, ["%", rest, wave // sm_count * there.sm_count]]
+        case _:
+            return axis
 
 
 def _resident_blocks(plan: Plan, device: Device) -> int:
