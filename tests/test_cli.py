@@ -55,6 +55,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--device", "cuda:77"], "cuda:77"),
         (["run", "sgemm", "--budget", "soon"], "expected for example 90s"),
         (["run", "sgemm", "--problem", "m=1,n=2,q=3"], "unknown problem field 'q'"),
+        (["lookup", "sgemm", "m=1", "n=2", "k=3", "arch=sm_80"], "'arch' is no problem field; see"),
         (["run", "sgemm", "--problem", "m=64"], "lacks n, k"),
         (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "an integer of at least 0"),
         (["run", "sgemm", "--problem", "m"], "expected NAME=VALUE"),

@@ -53,9 +53,13 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.parsing import sizes
+    from autotune.errors import UsageError
     from autotune.tuned.lookup import lookup as answer
 
     problem = sizes(",".join(fields))
+    for name in problem:
+        if name in ("kernel", "arch", "device", "deterministic"):
+            raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
     _warn_of_other(kernel, spaces)
     found = answer(kernel, arch=arch, device=device, deterministic=deterministic, **problem)
     facts: dict[str, Any] = {
