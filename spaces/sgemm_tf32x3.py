@@ -130,7 +130,8 @@ sgemm_tf32x3 = Kernel(
         mma_tiles(64, 128, 16, 32, 32, STAGES=3),
         mma_tiles(64, 64, 32, 32, 32, STAGES=3, MIN_BLOCKS=3),
     ],
-    default=wgmma_tiles(128, 128, 4),
+    # for GPUs that nobody tuned: wgmma is Hopper's alone
+    default=mma_tiles(128, 128, 16, 32, 64, STAGES=4),
     VARIANT=("mma", "wgmma"),
     BM=(64, 128, 256),  # rows of C per block
     BN=(64, 128, 256),  # columns of C per block

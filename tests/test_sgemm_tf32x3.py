@@ -10,6 +10,7 @@ import pytest
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.membership import is_member
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
@@ -80,10 +81,16 @@ def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) 
             assert binary.entry("sgemm_tf32x3").spill_bytes <= 128
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_the_default_runs_wherever_something_does(kernel: Kernel, arch: str) -> None:
+    """It answers where nothing was tuned."""
+    assert is_member(kernel, kernel.default(), for_arch(arch))
+
+
 def test_only_rows_that_are_not_aligned_are_padded(kernel: Kernel) -> None:
     """By a launch of its own, a thread for each quad, into workspaces of whole quads."""
     device = for_arch("sm_90")
-    padded = kernel.completed({**kernel.default(), "PADDED": True})
+    padded = kernel.completed({**kernel.seeds[0], "PADDED": True})
     odd = Problem(m=777, n=1234, k=999)
     pad, product = launch_sequence(kernel, padded, odd, device).launches
     sizes = {name: out.shape for name, out in kernel.workspaces(padded, odd, device).items()}
@@ -100,7 +107,7 @@ def test_parts_of_k_are_two_steps_at_least(
     kernel: Kernel, split: tuple[int, int], least: int
 ) -> None:
     clusters = dict(zip(("SPLITK", "GRIDK"), split, strict=True))
-    configuration = kernel.completed({**kernel.default(), **clusters})
+    configuration = kernel.completed({**kernel.seeds[0], **clusters})
     assert kernel.allows(configuration, Problem(m=64, n=64, k=least))
     assert not kernel.allows(configuration, Problem(m=64, n=64, k=least - 1))
     assert kernel.is_exclusive(configuration) == (split[1] > 1)

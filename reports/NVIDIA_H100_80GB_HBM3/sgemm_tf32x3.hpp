@@ -217,7 +217,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {90};
+inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -246,48 +246,49 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 1ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 1ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 1ULL, true}
+    {VARIANT_value::mma, 128, 128, 16, 32, 64, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 81920, false, true, 0, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 16ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -372,32 +373,32 @@ inline constexpr exact_row exact_rows[] = {
     {{1111, 901, 703}, 6, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 10, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 9, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 11, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 9, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 10, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
-    {{112, 192, 192}, 11, 2147483647, 0, 3, 0},
-    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
-    {{153, 164, 159}, 13, 2147483647, 0, 3, 0},
-    {{159, 159, 159}, 14, 2147483647, 0, 3, 0},
-    {{160, 160, 160}, 14, 2147483647, 0, 3, 0},
-    {{161, 157, 151}, 14, 2147483647, 0, 3, 0},
-    {{165, 151, 143}, 14, 2147483647, 0, 3, 0},
-    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
-    {{192, 192, 96}, 16, 2147483647, 0, 3, 0},
-    {{192, 192, 192}, 15, 2147483647, 0, 3, 0},
+    {{112, 192, 192}, 12, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 14, 2147483647, 0, 3, 0},
+    {{159, 159, 159}, 15, 2147483647, 0, 3, 0},
+    {{160, 160, 160}, 15, 2147483647, 0, 3, 0},
+    {{161, 157, 151}, 15, 2147483647, 0, 3, 0},
+    {{165, 151, 143}, 15, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 16, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
+    {{192, 192, 96}, 17, 2147483647, 0, 3, 0},
+    {{192, 192, 192}, 16, 2147483647, 0, 3, 0},
     {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 8, 2147483647, 0, 3, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -760,7 +761,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 18, 19, 20, 21, 22, 23, 14, 24, 25, 26, 27, 11, 28, 13, 29, 30, 31, 16, 32, 33, 34, 35, 36, 37, 12, 15, 38, 39, 40, 41
+    8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 18, 19, 20, 21, 22, 23, 24, 15, 25, 26, 27, 28, 12, 29, 14, 30, 31, 32, 17, 33, 34, 35, 36, 37, 38, 13, 16, 39, 40, 41, 42
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -909,17 +910,17 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1300, 700, 500).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 10);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 64, 4096, 4096).plan == 1);
 static_assert(lookup(90, 64, 4096, 4096).hit == quality::exact);
@@ -939,17 +940,17 @@ static_assert(lookup(90, 1300, 700, 500).plan == 5);
 static_assert(lookup(90, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(90, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 8);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 9);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 9);
+static_assert(lookup(90, 4096, 4096, 64).plan == 10);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 10);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 11);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 9);
+static_assert(lookup(90, 16384, 512, 1024).plan == 10);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm_tf32x3

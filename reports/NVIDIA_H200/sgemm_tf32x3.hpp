@@ -217,7 +217,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {80, 87, 90, 100, 103};
+inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -246,33 +246,34 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 7, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 8, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 8, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 9, 3, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 10, 4, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 8, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 8, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 10, 4, 4ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 11, -1, 31ULL, true}
+    {VARIANT_value::mma, 128, 128, 16, 32, 64, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 81920, false, true, 0, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 7, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 8, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 9, 3, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 10, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 8, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 8, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 10, 4, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 11, -1, 117ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -358,12 +359,12 @@ inline constexpr exact_row exact_rows[] = {
     {{1111, 901, 703}, 7, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 8, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 9, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 11, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 10, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 11, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 12, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 9, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 9, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 11, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 12, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -377,13 +378,13 @@ inline constexpr near_row near_rows[] = {
     {{160, 160, 160}, 8, 2147483647, 0, 4, 0},
     {{161, 157, 151}, 8, 2147483647, 0, 4, 0},
     {{165, 151, 143}, 8, 2147483647, 0, 4, 0},
-    {{169, 169, 169}, 12, 2147483647, 0, 4, 0},
+    {{169, 169, 169}, 13, 2147483647, 0, 4, 0},
     {{176, 176, 176}, 8, 2147483647, 0, 4, 0},
     {{176, 176, 176}, 8, 2147483647, 0, 4, 0},
-    {{192, 192, 96}, 11, 2147483647, 0, 4, 0},
-    {{192, 192, 192}, 11, 2147483647, 0, 4, 0},
-    {{208, 208, 208}, 13, 2147483647, 0, 4, 0},
-    {{224, 144, 160}, 11, 2147483647, 0, 4, 0},
+    {{192, 192, 96}, 12, 2147483647, 0, 4, 0},
+    {{192, 192, 192}, 12, 2147483647, 0, 4, 0},
+    {{208, 208, 208}, 14, 2147483647, 0, 4, 0},
+    {{224, 144, 160}, 12, 2147483647, 0, 4, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -659,7 +660,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 13, 15, 16, 17, 18, 19, 20, 12, 21, 22, 23, 24, 25, 26
+    10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 15, 14, 16, 17, 18, 19, 20, 21, 13, 22, 23, 24, 25, 26, 27
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -808,17 +809,17 @@ static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 10);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 64, 4096, 4096).plan == 1);
 static_assert(lookup(90, 64, 4096, 4096).hit == quality::exact);
@@ -838,17 +839,17 @@ static_assert(lookup(90, 1300, 700, 500).plan == 8);
 static_assert(lookup(90, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(90, 1536, 1536, 1536).plan == 9);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 10);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 10);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 11);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 11);
+static_assert(lookup(90, 4096, 4096, 64).plan == 12);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096, 4096).plan == 9);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 9);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 11);
+static_assert(lookup(90, 16384, 512, 1024).plan == 12);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm_tf32x3

@@ -234,7 +234,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {80, 87, 90, 100, 103};
+inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -263,58 +263,59 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 10, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 10, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 13, 6, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 14, -1, 31ULL, true}
+    {VARIANT_value::mma, 128, 128, 16, 32, 64, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 81920, false, true, 0, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 10, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 13, 6, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 14, -1, 117ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -403,28 +404,28 @@ inline constexpr exact_row exact_rows[] = {
     {{1111, 901, 703}, 6, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 10, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 9, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 11, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 9, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 10, 1.0, {0, 0, 0}},
     // NVIDIA_H200
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 17, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 18, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 18, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 19, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 19, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 20, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 20, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 21, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 9, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 10, 1.0, {0, 0, 0}},
     // sm_90
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
@@ -435,64 +436,64 @@ inline constexpr exact_row exact_rows[] = {
     {{1111, 901, 703}, 6, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 9, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 9, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 10, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
-    {{112, 192, 192}, 11, 2147483647, 0, 3, 0},
-    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
-    {{153, 164, 159}, 13, 2147483647, 0, 3, 0},
-    {{159, 159, 159}, 14, 2147483647, 0, 3, 0},
-    {{160, 160, 160}, 14, 2147483647, 0, 3, 0},
-    {{161, 157, 151}, 14, 2147483647, 0, 3, 0},
-    {{165, 151, 143}, 14, 2147483647, 0, 3, 0},
-    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
-    {{192, 192, 96}, 16, 2147483647, 0, 3, 0},
-    {{192, 192, 192}, 15, 2147483647, 0, 3, 0},
+    {{112, 192, 192}, 12, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 14, 2147483647, 0, 3, 0},
+    {{159, 159, 159}, 15, 2147483647, 0, 3, 0},
+    {{160, 160, 160}, 15, 2147483647, 0, 3, 0},
+    {{161, 157, 151}, 15, 2147483647, 0, 3, 0},
+    {{165, 151, 143}, 15, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 16, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
+    {{192, 192, 96}, 17, 2147483647, 0, 3, 0},
+    {{192, 192, 192}, 16, 2147483647, 0, 3, 0},
     {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 8, 2147483647, 0, 3, 0},
     // NVIDIA_H200
     {{96, 192, 192}, 1, 2147483647, 3, 7, 1},
     {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
-    {{144, 144, 144}, 17, 2147483647, 3, 7, 1},
+    {{144, 144, 144}, 18, 2147483647, 3, 7, 1},
     {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
     {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
     {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
     {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
     {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
-    {{169, 169, 169}, 21, 2147483647, 3, 7, 1},
+    {{169, 169, 169}, 22, 2147483647, 3, 7, 1},
     {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
     {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{192, 192, 96}, 9, 2147483647, 3, 7, 1},
-    {{192, 192, 192}, 9, 2147483647, 3, 7, 1},
-    {{208, 208, 208}, 10, 2147483647, 3, 7, 1},
-    {{224, 144, 160}, 9, 2147483647, 3, 7, 1},
+    {{192, 192, 96}, 10, 2147483647, 3, 7, 1},
+    {{192, 192, 192}, 10, 2147483647, 3, 7, 1},
+    {{208, 208, 208}, 11, 2147483647, 3, 7, 1},
+    {{224, 144, 160}, 10, 2147483647, 3, 7, 1},
     // sm_90
     {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
     {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
-    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 3, 0},
     {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
     {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
     {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
     {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
     {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
-    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 16, 2147483647, 0, 3, 0},
     {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
     {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{192, 192, 96}, 9, 2147483647, 3, 7, 1},
-    {{192, 192, 192}, 9, 2147483647, 3, 7, 1},
+    {{192, 192, 96}, 10, 2147483647, 3, 7, 1},
+    {{192, 192, 192}, 10, 2147483647, 3, 7, 1},
     {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 144, 160}, 9, 2147483647, 3, 7, 1},
+    {{224, 144, 160}, 10, 2147483647, 3, 7, 1},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -1026,8 +1027,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 22, 23, 24, 25, 26, 18, 27, 14, 28, 29, 30, 31, 11, 32, 13, 33, 34, 35, 16, 36, 37, 38, 39, 40, 41, 12, 15, 42, 43, 44, 45,
-    0, 1, 2, 17, 3, 4, 18, 19, 5, 7, 20, 9, 25, 10, 46, 8, 47, 48, 41, 49, 21, 50, 28, 36, 30, 43, 51
+    8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 23, 24, 25, 26, 27, 19, 28, 15, 29, 30, 31, 32, 12, 33, 14, 34, 35, 36, 17, 37, 38, 39, 40, 41, 42, 13, 16, 43, 44, 45, 46,
+    8, 1, 2, 18, 3, 4, 19, 20, 5, 7, 21, 10, 26, 11, 47, 9, 48, 49, 42, 50, 22, 51, 29, 37, 31, 44, 52
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1177,47 +1178,47 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1300, 700, 500).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 10);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 9);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 9);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 64, 4096, 4096).plan == 1);
 static_assert(lookup(90, 64, 4096, 4096).hit == quality::exact);
@@ -1237,17 +1238,17 @@ static_assert(lookup(90, 1300, 700, 500).plan == 5);
 static_assert(lookup(90, 1300, 700, 500).hit == quality::exact);
 static_assert(lookup(90, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 0);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2049, 2049, 2049).plan == 8);
+static_assert(lookup(90, 2049, 2049, 2049).plan == 9);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 9);
+static_assert(lookup(90, 4096, 4096, 64).plan == 10);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096, 4096).plan == 7);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 9);
+static_assert(lookup(90, 16384, 512, 1024).plan == 10);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm_tf32x3
