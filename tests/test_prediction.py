@@ -203,29 +203,6 @@ def test_the_last_wave_of_another_device_is_shared_there() -> None:
     assert moved[1:] == shared.grid[1:]
 
 
-def test_what_a_wave_takes_depends_on_what_is_no_count_if_that_answers_better() -> None:
-    """k was mostly long where m was, and times are noisy: that k makes waves longer is known as m is counted."""
-    sizes = [(m, n, m // 2) for m in (64, 200, 520, 1280, 4096) for n in (64, 300, 1000)]
-    sizes += [(4096, 300, 64), (64, 1000, 4096)]
-    rng = random.Random(5)
-
-    def taken_ms(bm: int, m: int, n: int, k: int) -> float:
-        rounds = math.ceil(math.ceil(m / 64) * math.ceil(n / 64) / SM_COUNT)
-        return (0.004 + rounds * {32: 1e-4 * k, 64: 0.02 + 3e-5 * k}[bm]) * rng.uniform(0.9, 1.1)
-
-    def in_tiles_of_64(configuration: Any, _: Any) -> Plan:
-        return plan(configuration["BM"], grid=tile_plan({"BM": 64}).grid)
-
-    matrix = Portfolio(
-        configurations=tuple(plan(bm).configuration for bm in (32, 64)),
-        problems=tuple({"m": m, "n": n, "k": k} for m, n, k in sizes),
-        median_ms=tuple(tuple(taken_ms(bm, *size) for size in sizes) for bm in (32, 64)),
-    )
-    _, (prediction,) = fallback_table(matrix, in_tiles_of_64, SM_COUNT)
-    waves = [terms for cost in prediction.costs for _, terms in cost.waves]
-    assert {name for terms in waves for _, names in terms for name in names} == {"k"}
-
-
 def test_what_was_measured_comes_back() -> None:
     """Blocks that run at a time, the time of a launch, and what misalignment costs."""
     costs = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs

@@ -159,15 +159,6 @@ def substituted(form: Json, values: Mapping[str, int]) -> Json:
     return known
 
 
-def fields_of(form: Json) -> frozenset[str]:
-    """The problem fields that a stored expression names."""
-    if isinstance(form, str):
-        return frozenset((form,))
-    if isinstance(form, list):
-        return fields_of(form[1]) | fields_of(form[2])
-    return frozenset()
-
-
 T = TypeVar("T", int, Symbol)
 
 

@@ -8,8 +8,7 @@ A plan that wins at one size by a hair may lose badly at the next, so a row's pl
 the best weighted geometric mean over all problems, the weight halving with every ``width`` of
 distance. How far to look is not known beforehand: of several widths that is taken whose table
 answers best for problems that were left out of it. Where times fitted to the same matrix
-(`prediction`, in the better of its two ways) answer better for problems that were left out of them,
-the rows name that prediction.
+(`prediction`) answer better for problems that were left out of them, the rows name that prediction.
 
 What is not deterministic counts as slower by `DETERMINISM` than it is, as in finals, where one is
 chosen from several; shares are of true times.
@@ -84,9 +83,8 @@ def fallback_table(
         width = max(WIDTHS, key=scores.__getitem__)
         way, position = matrix.nearest(width), None
         if len(group) >= ENOUGH_PROBLEMS:
-            fits = [Predictor(counted, group, plans, sm_count, narrow) for narrow in (False, True)]
-            fitted = max(fits, key=lambda each: matrix.score(matrix.predicted(each)))
-            prediction, predicted = fitted.prediction(), matrix.predicted(fitted)
+            fits = Predictor(counted, group, plans, sm_count)
+            prediction, predicted = fits.prediction(), matrix.predicted(fits)
             if prediction and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, position = predicted, len(predictions)
                 predictions.append(prediction)

@@ -10,9 +10,6 @@ So 144 blocks are seen to take twice as long as 120 on 132 multiprocessors. Coef
 negative and relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least
 Squares Problems*, 1974). How many blocks of a configuration are resident is fitted as well, by
 trying. Then it is asked, field by field, how much longer what is misaligned took than that says.
-
-What rounds and waves take may depend on every field, or, ``narrow``, only on those that do not say
-how many blocks there are: where m and n are covered by tiles, a tile's time is one of k.
 Knows no kernels and no devices.
 """
 
@@ -25,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.kernel.expression import Json, fields_of, value_of
+from autotune.kernel.expression import value_of
 from autotune.tuned.formula import waves_of
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
 
@@ -67,7 +64,6 @@ class Predictor:
         columns: Sequence[int],
         plans: Sequence[Plan | None],
         sm_count: int,
-        narrow: bool = False,
     ) -> None:
         self.problems = [dict(portfolio.problems[column]) for column in columns]
         self.times = np.array(
@@ -75,7 +71,6 @@ class Predictor:
         )
         self.least_ms = LEAST_SHARE * float(np.nanmin(self.times))
         self.sm_count = sm_count
-        self.narrow = narrow
         self.names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
         self.single: list[tuple[str, ...]] = [(), *((name,) for name in self.names)]
         self.double = [*self.single, *combinations(self.names, 2)]
@@ -108,21 +103,14 @@ class Predictor:
         for resident in RESIDENT:
             parts = [double]
             for slots in self._slots(resident):
-                form = waves_of(plan.grid, slots)
                 try:
+                    form = waves_of(plan.grid, slots)
                     waves = [value_of(form, problem) for problem in self.problems]
                 except ValueError:
                     return {}
-                parts.append(np.array(waves, float)[:, None] * single * self._varies(form))
+                parts.append(np.array(waves, float)[:, None] * single)
             designs[resident] = np.hstack(parts)
         return designs
-
-    def _varies(self, waves: Json) -> Array:
-        """For each of the single terms 1 where it may make a wave longer, else 0."""
-        counted = fields_of(waves) if self.narrow else frozenset()
-        if counted.issuperset(self.names):
-            counted = frozenset()
-        return np.array([float(counted.isdisjoint(term)) for term in self.single])
 
     def _slots(self, resident: int) -> list[int]:
         """Blocks that run at a time, of rounds and of waves; with one resident, these are those."""
