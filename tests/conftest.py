@@ -21,12 +21,13 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # A process on a core of its own, with what it starts: threads of Intel's OpenCL that wait for work
-    # spin, and take half of the time on the cores of others.
+    # Each keeps to its share of the cores, with what it starts: threads of Intel's OpenCL that wait for
+    # work spin, and take half of the time on the cores of others.
     if hasattr(os, "sched_setaffinity"):
         _cores = sorted(os.sched_getaffinity(0))
         _worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-        os.sched_setaffinity(0, {_cores[_worker % len(_cores)]})
+        _share = _cores[_worker :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
+        os.sched_setaffinity(0, _share or [_cores[_worker % len(_cores)]])
 # Tests start hundreds of processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

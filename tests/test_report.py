@@ -581,7 +581,7 @@ def test_no_committed_page_is_older_than_its_record(tmp_path: Path) -> None:
             )
         for written in write_markdown(from_rows((), known, spaces[key]), tmp_path):
             committed = ROOT / "reports" / known.device.folder / written.name
-            now, then = (file.read_text().splitlines() for file in (written, committed))
+            now, then = (file.read_text().split("\n") for file in (written, committed))
             changed = unified_diff(then, now, str(committed), "now", n=0, lineterm="")
             assert "\n".join(line[:200] for line in islice(changed, 9)) == ""
 

@@ -54,11 +54,12 @@ def lookup(
     """
     from autotune.cli.parsing import sizes
     from autotune.errors import UsageError
+    from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.tuned.lookup import lookup as answer
 
     problem = sizes(",".join(fields))
     for name in problem:
-        if name in ("kernel", "arch", "device", "deterministic"):
+        if name in LOOKUP_ARGUMENTS:
             raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
     _warn_of_other(kernel, spaces)
     found = answer(kernel, arch=arch, device=device, deterministic=deterministic, **problem)

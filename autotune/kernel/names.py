@@ -37,6 +37,9 @@ _NAME = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 #: With what follows it in names of files, within what file systems allow.
 _MOST_LETTERS = 100
 
+#: What `lookup` is told beside the fields of a problem.
+LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic"))
+
 #: Words that a kind of name cannot be, and what they are.
 _TAKEN: dict[str, dict[str, frozenset[str]]] = {
     "kernel name": {},
@@ -47,7 +50,7 @@ _TAKEN: dict[str, dict[str, frozenset[str]]] = {
     },
     "problem field": {
         "a word of Python, which hooks could not write": _PYTHON,
-        "an argument of lookup": frozenset(("kernel", "arch", "device", "deterministic")),
+        "an argument of lookup": LOOKUP_ARGUMENTS,
     },
     "argument": {"a word of Python, which a reference could not name": _PYTHON},
 }
