@@ -301,9 +301,9 @@ def test_a_wrong_recording_is_not_replayed(
 
 
 def test_help_of_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    from autotune.cli import _COMMANDS
+    from autotune.cli import COMMANDS
 
-    for name in _COMMANDS:
+    for name in COMMANDS:
         assert run([name, "--help"]) == 0
         assert f"autotune {name}" in capsys.readouterr().out.replace("Usage:", "")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.cli import _COMMANDS
+from autotune.cli import COMMANDS
 from autotune.kernel.spec import Kernel
 
 ROOT = Path(__file__).parents[1]
@@ -165,7 +165,7 @@ def test_a_page_of_docstrings_reads_without_the_site_too(page: Path) -> None:
 
 
 def test_commands_are_listed_for_whoever_reads_without_the_site() -> None:
-    rows = [f"- `{name}`: {about}" for name, (_, about) in _COMMANDS.items()]
+    rows = [f"- `{name}`: {about}" for name, (_, about) in COMMANDS.items()]
     assert "\n".join(rows) in (DOCS / "commands.md").read_text(encoding="utf-8")
 
 

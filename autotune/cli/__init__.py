@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
-_COMMANDS = {
+COMMANDS = {
     "run": ("runs", "Search a kernel's space on a device; write record, header and report."),
     "list": ("kernels", "List the kernels that can be named, the strategies or the devices."),
     "show": ("kernels", "Show a kernel's space, or the code of one configuration."),
@@ -57,12 +57,12 @@ class LazyGroup(click.Group):
     """Loads a command's module only when that command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"autotune.cli.{_COMMANDS[cmd_name][0]}")
+        module = import_module(f"autotune.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = module.COMMANDS[cmd_name]
         return command
 
@@ -70,10 +70,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_name = not args[0].startswith("-")
-        if is_name and args[0] not in _COMMANDS and not ctx.resilient_parsing:
+        if is_name and args[0] not in COMMANDS and not ctx.resilient_parsing:
             from autotune.errors import UsageError, unknown
 
-            raise UsageError(unknown("command", args[0], _COMMANDS))
+            raise UsageError(unknown("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -82,14 +82,14 @@ class LazyGroup(click.Group):
 
         names = [
             CompletionItem(name, help=about)
-            for name, (_, about) in _COMMANDS.items()
+            for name, (_, about) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
 
 def _place(name: str, folder: str, about: str) -> Callable[[Any], Any]:
