@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from autotune.cli.tables import print_table, words
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.kernel.spec import Kernel
-    from autotune.measure.measurement import Measurement
     from autotune.report.index import Standing
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
@@ -158,7 +157,6 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
 )
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
-@click.option("--importance", is_flag=True, help="How much each parameter matters, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
@@ -167,7 +165,6 @@ def results(
     best: int | None,
     pareto: bool,
     imported: bool,
-    importance: bool,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -175,7 +172,6 @@ def results(
 
     \b
     autotune results sgemm --best 5
-    autotune results sgemm --importance
     autotune results sgemm --pareto
     autotune results sgemm --json
     """
@@ -185,11 +181,7 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    if importance and best:
-        raise UsageError("--importance is of all that was measured: leave out --best")
-    if importance:
-        rows = _importances(kernel, device, imported)
-    elif imported:
+    if imported:
         rows = _imported_rows(kernel, device, best)
     else:
         with Store.open(default_url()) as store:
@@ -210,8 +202,6 @@ def results(
         emit_json(rows)
     elif as_csv:
         _print_csv(rows)
-    elif importance:
-        _show_importances(rows, kernel)
     elif rows:
         metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
         print_table(
@@ -276,86 +266,6 @@ def _imported_rows(
         if device in (None, recording.device.name)
         for measurement in (recording.best(best) if best else recording.measurements)
     ]
-
-
-def _importances(kernel: str | None, device: str | None, imported: bool) -> list[dict[str, Any]]:
-    """What the search's model owes to each parameter, by kernel, device and problem."""
-    from autotune.search.insight import insight
-
-    rows = []
-    for facts, measurements in (_imported_alike if imported else _measured_alike)(kernel, device):
-        if (found := insight(measurements)) is not None:
-            rows += [
-                {
-                    **facts,
-                    "parameter": each.parameter,
-                    "lost_without": each.total,
-                    "alone": each.alone,
-                    "explained": found.explained,
-                }
-                for each in found.importances
-            ]
-    return rows
-
-
-def _measured_alike(
-    kernel: str | None, device: str | None
-) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
-    """Per kernel, device and problem what was last measured in one way."""
-    from autotune.report.sources import rows_of
-    from autotune.store import Store, default_url
-
-    with Store.open(default_url()) as store:
-        newest = {
-            (last.kernel, last.device_name, last.problem): last.scope
-            for last in store.newest_of_scopes(kernel, device)
-        }
-        for (name, device_name, problem), scope in newest.items():
-            facts = {"kernel": name, "problem": dict(problem), "device": device_name}
-            yield facts, [row.measurement for row in rows_of(store, scope)]
-
-
-def _imported_alike(
-    kernel: str | None, device: str | None
-) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
-    from autotune.search.imported import imported
-
-    for recording in imported(kernel):
-        if device in (None, recording.device.name):
-            facts = {"kernel": recording.kernel, "problem": dict(recording.problem)}
-            yield {**facts, "device": recording.device.name}, list(recording.measurements)
-
-
-def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
-    if not rows:
-        click.echo(
-            f"too little of {kernel or 'anything'} was timed to say what matters: it takes 12 "
-            f"configurations of a problem, and times that follow from them; run: autotune run "
-            f"{kernel or 'sgemm'}",
-            err=True,
-        )
-        return
-    from autotune.report.insight import LEAST_SURE
-
-    forms = ["({:.1%})" if row["explained"] < LEAST_SURE else "{:.1%}" for row in rows]
-    print_table(
-        {
-            "kernel": row["kernel"],
-            "problem": words(row["problem"]),
-            "parameter": row["parameter"],
-            "lost without it": form.format(row["lost_without"]),
-            "alone": form.format(row["alone"]),
-            "model explains": f"{row['explained']:.1%}",
-            "device": row["device"],
-        }
-        for row, form in zip(rows, forms, strict=True)
-    )
-    if any(row["explained"] < LEAST_SURE for row in rows):
-        click.echo(
-            f"in brackets: hints at best, since the model explains less than {LEAST_SURE:.0%} of how "
-            "these times vary",
-            err=True,
-        )
 
 
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:

@@ -21,7 +21,6 @@ from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.effects import Effect, effects
 from autotune.report.front import front_of
-from autotune.report.insight import section
 from autotune.report.roofline import Roof, Roofline, roofline
 from autotune.values import Configuration, Value
 
@@ -156,7 +155,6 @@ def _problem_view(
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
         "examples": evidence.failure_examples(content, problem),
-        "insight": section(content, problem),
         "front": front_of(content, problem),
     }
 

@@ -93,13 +93,6 @@ class Figure:
         if body:
             self.parts.append(f'<path class="{style}" d="{body}"/>')
 
-    def outlines(self, shapes: Iterable[Sequence[tuple[float, float]]], style: str) -> None:
-        """Polygons as one path."""
-        paths = ("L".join(f"{_n(x)} {_n(y)}" for x, y in corners) for corners in shapes)
-        body = "".join(f"M{path}Z" for path in paths)
-        if body:
-            self.parts.append(f'<path class="{style}" d="{body}"/>')
-
     def dots(self, points: Iterable[tuple[float, float]], colour: str) -> None:
         """Dots as one path, which keeps the file small."""
         body = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
@@ -113,28 +106,16 @@ class Figure:
             self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
         self.line(scale.start, y, scale.end, y, "axis")
 
-    def y_axis(self, scale: Scale, x: float, right: float) -> None:
-        """Ticks left of ``x`` and grid lines up to ``right``."""
-        for tick in scale.ticks(6):
-            self.line(x, scale(tick), right, scale(tick), "grid")
-            self.text(x - 6, scale(tick) + 4, number(tick), "dim small", "end")
-        self.line(x, scale.start, x, scale.end, "axis")
-
     def render(self, scheme: str = "") -> str:
         """The document; ``scheme`` is light, dark, or empty for what the reader prefers."""
         style = f"<style>{_STYLE}{_SCHEMES[scheme]}</style>"
         ground = '<rect width="100%" height="100%" class="ground"/>'
-        head = self._head('xmlns="http://www.w3.org/2000/svg"')
+        width, height = _n(self.width), _n(self.height)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img">\n<title>{xml(self.title)}</title>\n'
+        )
         return "\n".join((f"{head}{style}", ground, *self.parts, "</svg>")) + "\n"
-
-    def inline(self) -> str:
-        """The figure as an element of our page, whose style sheet knows the classes."""
-        return "\n".join((self._head('class="figure"'), *self.parts, "</svg>"))
-
-    def _head(self, attribute: str) -> str:
-        size = f'width="{_n(self.width)}" height="{_n(self.height)}"'
-        view = f'viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
-        return f'<svg {attribute} {size} {view} role="img">\n<title>{xml(self.title)}</title>\n'
 
 
 def _round_ticks(low: float, high: float, about: int) -> list[float]:
