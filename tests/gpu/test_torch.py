@@ -1,4 +1,4 @@
-"""Operators of torch and the switch behind `torch.mm`: results, gradients, compiled and exported.
+"""Operators of torch: results, gradients, compiled and exported.
 
 Every test runs for tensors of a GPU and of the host, whose kernels run on the OpenCL device, so that
 a machine with torch and no GPU can run half of them: ``pytest -m gpu tests/gpu/test_torch.py``.
@@ -7,8 +7,7 @@ a machine with torch and no GPU can run half of them: ``pytest -m gpu tests/gpu/
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +32,6 @@ def device(request: pytest.FixtureRequest) -> str:
         request.getfixturevalue("opencl_device")
     torch.manual_seed(1)
     return str(request.param)
-
-
-@pytest.fixture
-def products(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[list[str]]:
-    """What is computed behind torch's products, by name; and in the end nothing is."""
-    seen: list[str] = []
-
-    def noted(name: str) -> Callable[..., Any]:
-        function = getattr(linalg, name)
-
-        def call(*args: Any, **named: Any) -> Any:
-            result = function(*args, **named)
-            seen.append(name)
-            return result
-
-        return call
-
-    for name in ("matmul", "matvec"):
-        monkeypatch.setattr(linalg, name, noted(name))
-    yield seen
-    torch_ops.switch_off(device)
 
 
 def normal(device: str, *shape: int, gradient: bool = False) -> Any:
@@ -298,73 +276,6 @@ def test_captured(device: str) -> None:
 # ---------------------------------------------------------------------- behind torch's products
 
 
-def test_torchs_products_are_ours_and_back(device: str, products: list[str]) -> None:
-    """Each of them, and a layer's three: forward, and the gradients of weights and input."""
-    a, b, x = normal(device, 33, 65), normal(device, 65, 17), normal(device, 65)
-    bias, weights = normal(device, 17), normal(device, 17, 65)
-    batches = normal(device, 3, 33, 65), normal(device, 3, 65, 17)
-    calls: dict[str, tuple[str, Callable[[], Any]]] = {
-        "mm": ("matmul", lambda: torch.mm(a, b)),
-        "@": ("matmul", lambda: a.T.contiguous().T @ b),
-        "mm out": ("matmul", lambda: torch.mm(a, b, out=torch.empty(33, 17, device=device))),
-        "addmm": ("matmul", lambda: torch.addmm(bias, a, b, alpha=2, beta=0.5)),
-        "linear": ("matmul", lambda: torch.nn.functional.linear(a, weights, bias)),
-        "linear of a batch": ("matmul", lambda: torch.nn.functional.linear(batches[0], weights)),
-        "bmm": ("matmul", lambda: torch.bmm(*batches)),
-        "mv": ("matvec", lambda: torch.mv(a, x)),
-    }
-    expected = {name: call() for name, (_, call) in calls.items()}
-    assert not products
-    torch_ops.switch_on(device=device)
-    for name, (product, call) in calls.items():
-        assert_close(call(), expected[name])
-        assert products == [product], name
-        products.clear()
-    model = torch.nn.Linear(65, 17, device=device)
-    input_ = a.clone().requires_grad_()
-    model(input_).sum().backward()
-    assert products == ["matmul"] * 3
-    assert_close(
-        input_.grad, torch.ones(33, 17, device=device) @ model.weight.detach().double().float()
-    )
-    products.clear()
-    torch_ops.switch_off(device)
-    for name, (_, call) in calls.items():
-        assert torch.equal(call(), expected[name])
-    assert not products
-
-
-def test_what_is_not_ours_is_torchs(device: str, products: list[str]) -> None:
-    """Other types, and what torch has its own words for."""
-    a, b = normal(device, 5, 7), normal(device, 7, 3)
-    torch_ops.switch_on(device=device)
-    assert_close(torch.mm(a.double(), b.double()), a.double() @ b.double())
-    assert torch.mm(a.bfloat16(), b.bfloat16()).dtype is torch.bfloat16
-    with torch.autocast(device, torch.bfloat16):
-        assert torch.mm(a, b).dtype is torch.bfloat16
-    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
-        torch.mm(a, a)
-    with pytest.raises(RuntimeError, match="batch2"):
-        torch.bmm(a[None].expand(2, 5, 7), b[None])
-    with pytest.raises(RuntimeError):
-        torch.addmm(torch.ones(4, device=device), a, b)
-    assert not products
-    resized = torch.empty(0, device=device)
-    assert_close(torch.mm(a, b, out=resized), a.double() @ b.double())
-
-
-def test_products_into_what_they_read_are_torchs(device: str, products: list[str]) -> None:
-    """Our kernels would read what they have written."""
-    a, b = normal(device, 32, 32), normal(device, 32, 32)
-    with torch_ops.switched_on(device=device):
-        torch.addmm(a, a, b, out=torch.empty_like(a))
-        assert products == ["matmul"]
-        torch.mm(a.clone(), b, out=a.clone())
-        with suppress(RuntimeError):  # whether torch refuses it depends on the device
-            torch.mm(a, b, out=a)
-    assert products == ["matmul", "matmul"]
-
-
 def test_tensors_that_look_alike_are_told_apart(device: str) -> None:
     """The imaginary part of a conjugate lies as that of the number does, with the other sign."""
     z = torch.view_as_complex(normal(device, 4, 5, 2))
@@ -380,62 +291,6 @@ def test_tensors_that_look_alike_are_told_apart(device: str) -> None:
     assert linalg.matmul(b[:, :0].T, b).device == b.device
 
 
-def test_edges_of_addmm(device: str, products: list[str]) -> None:
-    """beta = 0 ignores what is added to, NaN in it too; matrices without elements are matrices."""
-    a, b = normal(device, 5, 7), normal(device, 7, 3)
-    nothing = torch.full((5, 3), torch.nan, device=device)
-    with torch_ops.switched_on(device=device):
-        assert_close(torch.addmm(nothing, a, b, beta=0), a.double() @ b.double())
-        assert torch.mm(a[:0], b).shape == (0, 3)
-        assert torch.equal(torch.mm(a[:, :0], b[:0]), torch.zeros(5, 3, device=device))
-        c = normal(device, 5, 3)
-        expected = a.double() @ b.double() + c.double()
-        assert torch.addmm(c, a, b, out=c) is c
-        assert_close(c, expected)
-    assert products
-
-
-def test_switch_is_restored_at_the_end_of_a_block(device: str, products: list[str]) -> None:
-    a = normal(device, 8, 8)
-    with pytest.raises(ZeroDivisionError), torch_ops.switched_on(device=device):
-        1 / 0  # noqa: B018
-    torch.mm(a, a)
-    assert not products
-    torch_ops.switch_on(device=device)
-    with torch_ops.switched_on(device=device):
-        torch.mm(a, a)
-    torch.mm(a, a)
-    assert products == ["matmul", "matmul"]
-    torch_ops.switch_off(device)
-    torch_ops.switch_off(device)
-    torch.mm(a, a)
-    assert len(products) == 2
-
-
-def test_switch_holds_when_a_compiled_function_runs(device: str, products: list[str]) -> None:
-    """Not when it is compiled: the calls of torch's products in it stay calls."""
-    model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.ReLU(), torch.nn.Linear(24, 10))
-    model = model.to(device)
-    compiled, x = torch.compile(model, fullgraph=True), normal(device, 16, 40)
-    expected = torch.autograd.grad(compiled(x).sum(), model.parameters())
-    assert not products
-    with torch_ops.switched_on(device=device):
-        found = torch.autograd.grad(compiled(x).sum(), model.parameters())
-    assert products
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs)
-    products.clear()
-    compiled(x)
-    assert not products
-
-
-def test_switch_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(UsageError, match="unknown precision 'float16'"):
-        torch_ops.switch_on(precision="float16")
-    with pytest.raises(UsageError, match=r"unknown device 'xpu'.*known: cpu, cuda"):
-        torch_ops.switch_on(device="xpu")
-
-
 # ---------------------------------------------------------------------- the page
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -443,9 +298,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_blocks_of_the_page_run(device: str, block: str, tmp_path: Path) -> None:
-    """Each as a program, for either device; the switch is for CUDA."""
-    if device == "cpu" and "switch" in block:
-        pytest.skip("on CUDA only")
+    """Each as a program, for either device."""
     program = f"import torch\ntorch.set_default_device({device!r})\n{block}"
     root = Path(__file__).parents[2]
     done = subprocess.run(
