@@ -69,11 +69,6 @@ reduce = Kernel(
         blocks_of(768, 4, 8, "ticket"),
         blocks_of(1024, 4, 8, "ticket"),
         blocks_of(256, 4, 8, "ticket", WAVES=32, MIN_BLOCKS=4),
-        # for who asks for it: one trip to the L2 cache
-        single(32, 4, "pair"),
-        single(64, 8, "pair", LOAD="stream", SENDER="warp"),
-        single(256, 4, "pair", LOAD="stream"),
-        single(512, 8, "pair", LOAD="stream"),
         # what CUB does: 256 threads, 16-byte loads, a grid that covers the device a few times over
         blocks_of(256, 4, 4, "ticket", WAVES=8),
         # the bottom of the ladder
@@ -83,7 +78,6 @@ reduce = Kernel(
         blocks_of(128, 4, 16, "ticket", WAVES=1, WARP=16),
     ],
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
-    opt_in={"COLLECT": ("pair",)},
     VARIANT=("portable", "cuda"),
     BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block; fewer than 128: cuda
     VEC=(1, 2, 4),  # floats per load
@@ -94,7 +88,9 @@ reduce = Kernel(
     BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
     WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),  # and the last warp's
     FINISH=("kernel", "ticket"),  # and the blocks'
-    COLLECT=("words", "pair"),  # cuda: the same; pair is not promised, see kernels/reduce_cuda.cu
+    # cuda: the same. kernels/reduce_cuda.cu has "pair" too, which relies on more than PTX guarantees:
+    # nothing searches it unless you add it here.
+    COLLECT=("words",),
     SENDER=("block", "warp"),  # pair: who adds its sum to the others'
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
     WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice

@@ -23,7 +23,6 @@ from autotune import (
     maximum,
     minimum,
 )
-from autotune.kernel.operand import either
 from autotune.kernel.products import MatrixProduct
 
 
@@ -1014,9 +1013,8 @@ def work(p):
 
 
 @sgemm.call
-def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
-    """``c`` is an older name of ``out``."""
-    product = matrix_product(a, b, either(out, c=c), alpha, beta)
+def call(a, b, out=None, alpha=1.0, beta=0.0):
+    product = matrix_product(a, b, out, alpha, beta)
     if not isinstance(product, MatrixProduct):
         return product
     problem = Problem(m=product.m, n=product.n, k=product.k)

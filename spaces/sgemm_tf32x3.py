@@ -9,7 +9,6 @@ same arguments: `mma` (kernels/sgemm_tf32x3.cu) for every GPU since sm_80, `wgmm
 import numpy as np
 
 from autotune import InOut, Kernel, Launch, Out, Problem, Work, ceil_div, matrix_product, maximum
-from autotune.kernel.operand import either
 from autotune.kernel.products import MatrixProduct
 
 
@@ -497,9 +496,8 @@ def work(p):
 
 
 @sgemm_tf32x3.call
-def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
-    """``c`` is an older name of ``out``."""
-    product = matrix_product(a, b, either(out, c=c), alpha, beta)
+def call(a, b, out=None, alpha=1.0, beta=0.0):
+    product = matrix_product(a, b, out, alpha, beta)
     if not isinstance(product, MatrixProduct):
         return product
     layout = {} if product.is_plain else {"view": 1, **product.layout}

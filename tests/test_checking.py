@@ -60,13 +60,6 @@ def test_a_default_that_is_not_valid_is_told(tmp_path: Path) -> None:
         assert all("breaks wide" in note and "'BLOCK': 64" in note for note in found)
 
 
-def test_what_opts_out_of_exact_data_is_told(tmp_path: Path) -> None:
-    inexact = ('"scale.cu",', '"scale.cu",\n    backends=["cuda"],\n    exact_data=False,')
-    report = check_kernel(load_file(write_space(tmp_path, inexact)), [], 1, 0)
-    assert [note.partition(",")[0] for note in report.notes[:2]] == ["other data", "random data"]
-    assert "no exact data: the space file says exact_data=False" in report.notes
-
-
 def test_why_nothing_was_verified_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,6 @@ from autotune.kernel.catalog import load_file
 from autotune.measure import cache, data
 from autotune.measure.data import (
     EXACT,
-    OTHER,
     RANDOM,
     Argument,
     Draw,
@@ -231,19 +230,6 @@ def test_an_exact_data_set_says_what_was_drawn(kernel):
     for _ in range(2):  # made, then read
         assert prepare(kernel(edit), PROBLEM, EXACT).drawn == drawn
     assert prepare(kernel(edit), PROBLEM, RANDOM).drawn == {}
-
-
-def test_a_space_may_opt_out_of_exact_data(kernel, tmp_path):
-    """Its kernel is verified on two sets of random numbers then, and on data of its own choice."""
-    out = kernel(('"scale.cu",', '"scale.cu",\n    exact_data=False,'))
-    with cache.InUse() as in_use:
-        first, second = prepare_both(out, PROBLEM, 0, in_use)
-    assert [first.name, second.name] == [OTHER, RANDOM]
-    assert len(np.unique(first.array("x"))) > 900
-    assert not np.array_equal(first.array("x"), second.array("x"))
-    assert first.bounds["out"] > 0
-    with pytest.raises(SpecError, match=r"exact_data: expected True or False, got 'no'"):
-        kernel(('"scale.cu",', '"scale.cu",\n    exact_data="no",'))
 
 
 def test_a_rehearsal_runs_whatever_was_made_before_and_leaves_nothing(kernel, tmp_path):

@@ -781,17 +781,6 @@ def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(t
     assert (last.configuration, last.status) == (bad.configuration, bad.status)
 
 
-def test_what_is_opt_in_is_tried_where_it_is_named_only(tuned, saxpy):
-    kernel = saxpy(("    BLOCK=", "    opt_in={'ITEMS': (4,)},\n    BLOCK="))
-
-    def tried(**fixed):
-        (result,) = tuned(kernel, problems=(Problem(n=4096),), fixed=fixed).problems
-        return {row.configuration.ITEMS for row in result.measured}
-
-    assert 4 not in tried(BLOCK=(32, 64))
-    assert tried(BLOCK=(32, 64), ITEMS=(2, 4)) == {2, 4}
-
-
 def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(
     tuned, saxpy, tmp_path, monkeypatch
 ):

@@ -23,7 +23,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import RANDOM, first_of, prepare_both, rehearsed
+from autotune.measure.data import EXACT, RANDOM, prepare_both, rehearsed
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
@@ -101,7 +101,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
 def _rehearse(report: CheckReport, kernel: Kernel) -> None:
     """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
     problem = min(kernel.all_problems(), key=_size)
-    for which in (first_of(kernel), RANDOM):
+    for which in (EXACT, RANDOM):
         with rehearsed(kernel, problem, which) as dataset:
             given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
             held = [
@@ -109,8 +109,6 @@ def _rehearse(report: CheckReport, kernel: Kernel) -> None:
                 for name, bound in dataset.bounds.items()
             ]
             report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
-    if not kernel.exact_data:
-        report.notes.append("no exact data: the space file says exact_data=False")
 
 
 def _check_default(report: CheckReport, kernel: Kernel, space: Space, device: Device) -> None:

@@ -275,21 +275,6 @@ def check_arrays(dtype: str, **arrays: Any) -> None:
             raise ValueError(f"{name} is {array.dtype}: {dtype} is needed")
 
 
-def either(out: Any, **older: Any) -> Any:
-    """Of a `call` function: what was passed as ``out``, or under a name that it had before.
-
-    Raises
-    ------
-    ValueError
-        If both were.
-    """
-    for name, array in older.items():
-        if array is not None and out is not None:
-            raise ValueError(f"{name} is another name of out: give one of the two")
-        out = array if out is None else out
-    return out
-
-
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Elements from one to the next along each axis, where rows follow each other without gaps."""
     strides, step = [], 1

@@ -31,7 +31,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTI
 _GIT_S = 10.0
 #: Options of `Kernel` that say what to try or where, not what is computed.
 _SEARCH_OPTIONS = frozenset(
-    {"problems", "quick_problems", "edge_problems", "seeds", "default", "opt_in", "backends"}
+    {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
 #: Its other options; everything else that it is given is a parameter.
 _DECIDING_OPTIONS = (

@@ -234,9 +234,6 @@ class Kernel(Hooks):
         first value.
     default : mapping
         Configuration for lookup when nothing is known; missing parameters take the first value.
-    opt_in : mapping of str to sequence
-        Values of parameters that are tried only where a run names them (``--fix COLLECT=pair``): what they
-        rely on is promised by nobody. So records, and lookup, have them only where that was asked for.
     static : sequence of str
         Problem and layout fields that are compiled in (upper-cased, or as `defines` says); the others
         are run-time arguments.
@@ -245,9 +242,6 @@ class Kernel(Hooks):
         where a problem leaves them out: how the arrays lie that are tuned. Hooks always see them.
         ``offset_NAME`` of an array argument says how many elements past a boundary of 16 bytes it
         begins.
-    exact_data : bool
-        Whether configurations are verified on small whole numbers too, whose sums are exact. False
-        where the kernel means nothing on them; other random data are drawn in their place.
     backends : sequence of str
         Backends that the kernel can run on.
     **parameters : tuple, list, range or array of int, float, bool or str
@@ -271,10 +265,8 @@ class Kernel(Hooks):
         edge_problems: Sequence[Problem] = (),
         seeds: Sequence[Mapping[str, Value]] = (),
         default: Mapping[str, Value] | None = None,
-        opt_in: Mapping[str, Sequence[Value]] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
-        exact_data: bool = True,
         backends: Sequence[str] = BACKENDS,
         **parameters: Iterable[Value],
     ) -> None:
@@ -298,9 +290,6 @@ class Kernel(Hooks):
         if not isinstance(layout, Mapping | None):
             raise self.error(f"layout: expected a dict of names and ints, got {layout!r}")
         self.layout: dict[str, int] = dict(layout or {})
-        if not isinstance(exact_data, bool):
-            raise self.error(f"exact_data: expected True or False, got {exact_data!r}")
-        self.exact_data = exact_data
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
@@ -314,8 +303,6 @@ class Kernel(Hooks):
         self._check_macros()
         self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
         self.default_values = self._checked_partial("default", default or {})
-        #: Values that are tried without asking, of parameters that have others.
-        self.usual: dict[str, tuple[Value, ...]] = self._checked_opt_in(opt_in or {})
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
@@ -960,22 +947,6 @@ class Kernel(Hooks):
                 )
             declared[name] = self.parameters[name][self.parameters[name].index(value)]
         return declared
-
-    def _checked_opt_in(self, given: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value, ...]]:
-        """What is left of the values of parameters of which some are tried only where they are asked for."""
-        usual = {}
-        for name, values in given.items():
-            for value in values:
-                self._checked_partial("opt_in", {name: value})
-            usual[name] = tuple(value for value in self.parameters[name] if value not in values)
-            # It stands for a parameter where that has no effect, and for what a default does not say.
-            if self.completed(self.default_values)[name] not in usual[name] or (
-                self.parameters[name][0] in values
-            ):
-                raise self.error(
-                    f"opt_in: {name} needs its first value and its default without asking"
-                )
-        return usual
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"

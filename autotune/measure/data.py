@@ -3,8 +3,7 @@
 Two data sets. *exact* holds small non-zero integers, so that partial sums are integers that the
 output type represents and the result can be compared bit for bit: one lost or doubled element
 shows, which a bound that grows with the problem would let pass. *random* holds normal deviates and
-is compared within the kernel's tolerance. A kernel that means nothing on such integers has *other*
-random data in the place of exact ones. Knows nothing of devices.
+is compared within the kernel's tolerance. Knows nothing of devices.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from autotune.measure.draw import Draw
 from autotune.measure.process import ChildDied, Children
 from autotune.values import Problem
 
-EXACT, RANDOM, OTHER = "exact", "random", "other"
+EXACT, RANDOM = "exact", "random"
 #: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
 _DEFAULT_ROUNDINGS = 64
 _MANIFEST = "manifest.json"
@@ -136,7 +135,7 @@ def prepare(
     in_use: cache.InUse | None = None,
     drawn: Callable[[int], None] = lambda elements: None,
 ) -> Dataset:
-    """Make a data set, `EXACT`, `RANDOM` or `OTHER`, or find it made before.
+    """Make a data set, `EXACT` or `RANDOM`, or find it made before.
 
     ``inputs`` are arrays to use in place of drawn ones, by argument name. Nobody removes it as long
     as ``in_use`` is open. ``drawn`` is told how many elements there are, before the reference is called.
@@ -182,11 +181,6 @@ def described(kernel: Kernel, problem: Problem, which: str, seed: int) -> Datase
     return Dataset(which, _folder(_key(kernel, problem, which, seed, None)), (), {}, seed)
 
 
-def first_of(kernel: Kernel) -> str:
-    """The data set that a kernel is verified on before the random one."""
-    return EXACT if kernel.exact_data else OTHER
-
-
 @contextmanager
 def rehearsed(kernel: Kernel, problem: Problem, which: str) -> Iterator[Dataset]:
     """A data set that is made now, whatever was made before, and is gone afterwards.
@@ -211,7 +205,7 @@ def prepare_both(
     in_use: cache.InUse,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> tuple[Dataset, Dataset]:
-    """Make the exact (or other) and the random data set of a kernel with a file: at once, where they take long.
+    """Make the exact and the random data set of a kernel with a file: at once, where they take long.
 
     ``meanwhile`` is called then too, in a thread.
 
@@ -222,8 +216,7 @@ def prepare_both(
     """
     in_use.add(_folder(_key(kernel, problem, RANDOM, seed, None)))
     with _Aside(kernel, problem, seed, meanwhile) as aside:
-        first = first_of(kernel)
-        made = prepare(kernel, problem, first, seed, in_use=in_use, drawn=aside.consider)
+        made = prepare(kernel, problem, EXACT, seed, in_use=in_use, drawn=aside.consider)
         return made, aside.made() or prepare(kernel, problem, RANDOM, seed)
 
 

@@ -28,9 +28,9 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import (
+    EXACT,
     RANDOM,
     described,
-    first_of,
     inputs_fingerprint,
     prepare,
     prepare_both,
@@ -170,7 +170,7 @@ class Bench:
         job = self.job_without_data(problem)
         with self.beside():
             if not self.site.shares_disk:
-                names = (first_of(self.kernel), RANDOM)
+                names = (EXACT, RANDOM)
                 drawn = (described(self.kernel, problem, name, chosen) for name in names)
                 return self._made_there(replace(job, datasets=tuple(drawn)), meanwhile)
             datasets = (

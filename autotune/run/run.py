@@ -129,8 +129,8 @@ class Run(Bench):
     def _search_problems(self, run_id: int) -> list[SearchedProblem]:
         """Search every problem, each beginning with what won on those before it."""
         space = enumerate_space(self.kernel, self.device)
-        if allowed := {**self.kernel.usual, **self.request.fixed}:
-            space = space.restricted(allowed)
+        if self.request.fixed:
+            space = space.restricted(self.request.fixed)
         search = ProblemSearch(self, self.store, run_id, self.listener)
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
