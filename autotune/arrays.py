@@ -123,12 +123,3 @@ def _tile(array: NDArray[Any], row: int, column: int) -> NDArray[Any]:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_memory_bytes() -> int:
-    """Memory of the machine that can be had without swapping. Source: proc(5), MemAvailable."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(int(line.split()[1]) << 10 for line in file if "MemAvailable" in line)
-    except (OSError, StopIteration):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

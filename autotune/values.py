@@ -6,6 +6,7 @@ They know nothing of what the names mean; `space` says which configurations are 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
@@ -126,6 +127,11 @@ class Problem(Fields):
 
     __slots__ = ()
     _noun = "problem field"
+
+
+def size_of(problem: Mapping[str, Any]) -> int:
+    """Return the product of a problem's integers other than 0: how large it is among its kernel's."""
+    return math.prod(value for value in problem.values() if isinstance(value, int) and value)
 
 
 def _plain(value: Any) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Edits: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -112,3 +112,11 @@ def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> P
     file = folder / "spaces" / f"{name}.py"
     file.write_text(changed(SPACE, *edits))
     return file
+
+
+def ratios(origin: Any, problem: Any) -> Any:
+    """Make the exact data of a kernel of another process; outputs over inputs."""
+    from autotune.measure.data import EXACT, loaded_as, prepare
+
+    made = prepare(loaded_as(origin, ""), problem, EXACT)
+    return made.expected("out") / made.array("x")

@@ -120,11 +120,10 @@ def run_script(folder: Path, lines: str, way: str) -> list[str]:
 
 IN_A_CHILD = """
 from autotune.kernel.snapshot import origin_of
-from autotune.measure.data import EXACT, _prepare_elsewhere
 from autotune.measure.process import Children
+from sample_spaces import ratios
 children, problem = Children(), Problem(n=3)
-made = children.begin().ask(60, _prepare_elsewhere, origin_of(kernel), "", problem, EXACT, 0)
-print(made.expected("out") / made.array("x"))
+print(children.begin().ask(60, ratios, origin_of(kernel), problem))
 children.end()
 """
 

@@ -5,7 +5,6 @@ Knows no time and no storage.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle
@@ -27,7 +26,7 @@ from autotune.measure.data import EXACT, RANDOM, prepare_both, rehearsed
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, size_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
 
 def _rehearse(report: CheckReport, kernel: Kernel) -> None:
     """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
-    problem = min(kernel.all_problems(), key=_size)
+    problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
         with rehearsed(kernel, problem, which) as dataset:
             given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
@@ -121,11 +120,6 @@ def _check_default(report: CheckReport, kernel: Kernel, space: Space, device: De
             f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is valid, "
             f"such as Kernel(..., default={{{valid}}})"
         )
-
-
-def _size(problem: Problem) -> int:
-    """The product of a problem's integers; one that is 0 may be no size."""
-    return math.prod(max(1, value) for value in problem.values() if isinstance(value, int))
 
 
 def _check_compiling(

@@ -41,7 +41,7 @@ from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure.data import Argument
 from autotune.tuned.record import Plan, TunedRecord
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, size_of
 
 #: How C++ calls what a kernel is passed by value.
 _TYPES = {
@@ -111,7 +111,7 @@ class _Given:
                 "problem; pass it to the kernel as an argument, or tune a kernel of its own for a value"
             )
         tuned = {problem for problem in kernel.all_problems() if not kernel.layout_of(problem)}
-        problems = sorted(tuned, key=_volume)[:_ASKED]
+        problems = sorted(tuned, key=size_of)[:_ASKED]
         asked = [(problem, declared_arguments(kernel, problem)) for problem in problems]
         arguments = asked[0][1]
         for name, argument in arguments.items():
@@ -135,10 +135,6 @@ class _Given:
         elements = {name: _form(sizes) for name, sizes in shapes.items()}
         known = {name: form for name, form in elements.items() if form is not None}
         return cls(kernel, arguments, fields, known)
-
-
-def _volume(problem: Problem) -> int:
-    return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:

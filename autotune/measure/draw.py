@@ -1,13 +1,9 @@
-"""Random numbers for a kernel's inputs: reproducible, on all cores, and small integers where asked.
-
-Knows neither kernels nor files.
-"""
+"""Random numbers for a kernel's inputs: reproducible, on all cores, and small integers for exact data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,45 +17,35 @@ VERSION = 3
 #: As NumPy takes it; None is one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 
-#: What the exact data set says of what it does not change.
+#: How the exact data set describes numbers that are the same in both data sets.
 _AS_THEY_ARE = "numbers as they are"
-#: Methods of NumPy's that draw in the order of calls, on one core, exact data set or not.
-_IN_ORDER = (
-    *("beta", "binomial", "chisquare", "dirichlet", "exponential", "f", "gamma", "geometric"),
-    *("gumbel", "hypergeometric", "laplace", "logistic", "lognormal", "logseries", "multinomial"),
-    *("multivariate_hypergeometric", "multivariate_normal", "negative_binomial"),
-    *("noncentral_chisquare", "noncentral_f", "pareto", "poisson", "power", "rayleigh"),
-    *("standard_cauchy", "standard_exponential", "standard_gamma", "standard_t", "triangular"),
-    *("vonmises", "wald", "weibull", "zipf"),
-)
 
 
 class Draw(np.random.Generator):
-    """Random numbers for a kernel's inputs, from a counter-based generator (Philox).
+    """A random generator for a kernel's inputs, counter-based (Philox).
 
-    A `numpy.random.Generator` whose numbers are float32 and int32, as those of most kernels are,
-    where its methods are given no ``dtype``. Large arrays are drawn by `standard_normal`, `normal`,
-    `uniform`, `random` and `integers` on all cores: every piece of every array has a counter range of
-    its own (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), so the numbers are
-    the same on any number of cores. The generator's key has 128 bits.
+    `standard_normal`, `normal`, `uniform`, `random` and `integers` draw on all cores. They give float32
+    and int32 where no ``dtype`` is given. Every piece of every array has a counter range of its own
+    (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), so the numbers are the same
+    on any number of cores. All other methods are those of `numpy.random.Generator`, with its types.
 
-    In the exact data set (``draw.exact`` is true) the first four of them give a few numbers other
+    In the exact data set (``draw.exact`` is true) the first four methods give a few numbers other
     than 0 with as few bits as their parameters allow: ±1 and ±2 for normal deviates, ¼, ½ and ¾
-    between 0 and 1. Other distributions are what they are.
+    between 0 and 1.
     """
 
     def __init__(self, exact: bool, key: int) -> None:
         self.exact = exact
         self._key = key % 2**128
         self._arrays = 0
-        #: In the exact data set: what was asked for, and what it was given, each once.
+        #: In the exact data set: each call, and the values that it drew.
         self.drawn: dict[str, str] = {}
-        # What is drawn in the order of calls has a counter range that no piece of an array has.
+        # NumPy's own methods draw from a counter range that no piece of an array has.
         last = np.array([0, 0, 0, 2**64 - 1], np.uint64)
         super().__init__(np.random.Philox(key=self._key, counter=last))
 
     def standard_normal(self, size: Size = None, dtype: DTypeLike = np.float32) -> Any:  # type: ignore[override]
-        """Normal deviates of mean 0 and standard deviation 1."""
+        """Draw normal deviates of mean 0 and standard deviation 1."""
         if self.exact:
             return self._few("standard_normal", _around(0.0, 1.0), size, dtype)
         wide = _wide(dtype)
@@ -79,10 +65,10 @@ class Draw(np.random.Generator):
         size: Size = None,
         dtype: DTypeLike = np.float32,
     ) -> Any:
-        """Normal deviates of a mean and a standard deviation."""
+        """Draw normal deviates of a mean and a standard deviation."""
         if np.ndim(loc) or np.ndim(scale):
             self.drawn["normal of arrays"] = _AS_THEY_ARE
-            return _as_type(super().normal(loc, scale, size), dtype)
+            return super().normal(loc, scale, size).astype(dtype)
         mean, deviation = _number(loc), _number(scale)
         if not (math.isfinite(mean) and 0 <= deviation < math.inf):
             raise ValueError(
@@ -105,10 +91,10 @@ class Draw(np.random.Generator):
         size: Size = None,
         dtype: DTypeLike = np.float32,
     ) -> Any:
-        """Uniform deviates in ``[low, high)``, both data sets."""
+        """Draw uniform deviates in ``[low, high)``."""
         if np.ndim(low) or np.ndim(high):
             self.drawn["uniform of arrays"] = _AS_THEY_ARE
-            return _as_type(super().uniform(low, high, size), dtype)
+            return super().uniform(low, high, size).astype(dtype)
         least, bound = _number(low), _number(high)
         if not (least <= bound and math.isfinite(bound - least)):
             raise ValueError(f"uniform: no numbers from {least} to below {bound}")
@@ -124,7 +110,7 @@ class Draw(np.random.Generator):
         return self._filled(size, dtype, fill)
 
     def random(self, size: Size = None, dtype: DTypeLike = np.float32) -> Any:  # type: ignore[override]
-        """Uniform deviates in ``[0, 1)``."""
+        """Draw uniform deviates in ``[0, 1)``."""
         return self.uniform(0.0, 1.0, size, dtype)
 
     def integers(  # type: ignore[override]
@@ -135,9 +121,9 @@ class Draw(np.random.Generator):
         dtype: DTypeLike = np.int32,
         endpoint: bool = False,
     ) -> Any:
-        """Integers in ``[low, high)``, or in ``[0, low)``; up to ``high`` where ``endpoint`` says so."""
+        """Draw integers in ``[low, high)``, or in ``[0, low)``; with ``endpoint`` the bound is included."""
         if np.ndim(low) or np.ndim(high):
-            return _as_type(super().integers(low, high, size, np.int64, endpoint), dtype)
+            return super().integers(low, high, size, np.int64, endpoint).astype(dtype)
         first, end = (0, low) if high is None else (low, high)
         least, bound = int(_number(first)), int(_number(end)) + endpoint
         of = np.dtype(dtype)
@@ -150,18 +136,8 @@ class Draw(np.random.Generator):
 
         return self._filled(size, dtype, fill)
 
-    def choice(self, a: Any, *args: Any, **named: Any) -> Any:
-        """Some of what an array holds, or of the integers below ``a``."""
-        drawn = super().choice(a, *args, **named)
-        return drawn if np.ndim(a) else _as_usual(drawn)
-
-    def permutation(self, x: Any, axis: int = 0) -> Any:
-        """What an array holds, or the integers below ``x``, in another order."""
-        drawn = super().permutation(x, axis)
-        return drawn if np.ndim(x) else _as_usual(drawn)
-
     def _few(self, asked: str, values: Sequence[float], size: Size, dtype: DTypeLike) -> Any:
-        """Up to four values, two random bits each: a random byte picks a row of four."""
+        """Draw from up to four values, two random bits each: a random byte picks a row of four."""
         self.drawn[asked] = ", ".join(f"{value:.7g}" for value in values)
         four = np.resize(np.array(values, dtype), 4)
         fours = four[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3]
@@ -180,7 +156,7 @@ class Draw(np.random.Generator):
         dtype: DTypeLike,
         fill: Callable[[np.random.Generator, NDArray[Any]], None],
     ) -> Any:
-        """A new array, each piece filled by a generator of its own; a number where there is no size."""
+        """Fill each piece of a new array by a generator of its own; return a number if there is no size."""
         result: NDArray[Any] = np.empty(() if size is None else size, dtype)
         flat, array = result.reshape(-1), self._arrays
         self._arrays += 1
@@ -194,49 +170,17 @@ class Draw(np.random.Generator):
         return result[()] if size is None else result
 
 
-def _as_usual(drawn: Any) -> Any:
-    """NumPy's float64 and int64 as float32 and int32; integers that do not fit stay."""
-    dtype = getattr(drawn, "dtype", None)
-    if dtype == np.float64:
-        return _as_type(drawn, np.float32)
-    if dtype == np.int64 and (np.size(drawn) == 0 or np.abs(drawn).max() < 2**31):
-        return _as_type(drawn, np.int32)
-    return drawn
-
-
-def _as_type(drawn: Any, dtype: DTypeLike) -> Any:
-    """An array or a number of NumPy's in another type."""
-    return np.asarray(drawn).astype(dtype)[()]
-
-
-def _in_order(name: str) -> Callable[..., Any]:
-    drawing = getattr(np.random.Generator, name)
-
-    @wraps(drawing)
-    def draw(self: Draw, *args: Any, **named: Any) -> Any:
-        drawn = drawing(self, *args, **named)
-        self.drawn[name] = _AS_THEY_ARE
-        return drawn if "dtype" in named else _as_usual(drawn)
-
-    return draw
-
-
-for _name in _IN_ORDER:
-    setattr(Draw, _name, _in_order(_name))
-
-
 def _number(value: Any) -> Any:
-    """What a parameter is as a number of Python's."""
     return np.asarray(value).item()
 
 
 def _wide(dtype: DTypeLike) -> type[np.float32 | np.float64]:
-    """The type in which numbers are drawn that are wanted in a type."""
+    """Return the type in which numbers of a type are drawn."""
     return np.float64 if np.dtype(dtype).itemsize > 4 else np.float32
 
 
 def _around(mean: float, deviation: float) -> list[float]:
-    """Up to four numbers near a mean, none of them 0, that are few steps of a power of two from it."""
+    """Return up to four numbers other than 0, few steps of a power of two from the mean."""
     if not deviation:
         return [mean]
     step = 2.0 ** round(math.log2(deviation))
@@ -245,9 +189,9 @@ def _around(mean: float, deviation: float) -> list[float]:
 
 
 def _between(low: float, high: float, dtype: np.dtype[Any]) -> list[float]:
-    """Up to four multiples of a power of two in ``[low, high)``, none of them 0.
+    """Return up to four multiples of a power of two in ``[low, high)``, none of them 0.
 
-    Of the largest power that has three of them, so that sums and products need few bits.
+    It is the largest power with three multiples there, so that sums and products need few bits.
     """
     first, last = map(float, _inside(low, high, dtype))
     step = 2.0 ** math.ceil(math.log2(last - first)) if last > first else 0.0
@@ -262,7 +206,7 @@ def _between(low: float, high: float, dtype: np.dtype[Any]) -> list[float]:
 
 
 def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The first and the last number of a type in ``[low, high)``; twice the first where there is none."""
+    """Return the first and the last number of a type in ``[low, high)``; twice the first if there is none."""
     with np.errstate(over="ignore"):
         first, last = dtype.type(low), dtype.type(high)
     if dtype.kind != "f":

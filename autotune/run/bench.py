@@ -5,7 +5,6 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -257,11 +256,6 @@ class Bench:
 
 def has_data(worker: Worker, job: Job) -> None:
     """What a process is asked so that the data of a job are there before they are needed."""
-
-
-def size_of(problem: Problem) -> int:
-    """How large a problem is among others of its kernel: the product of its integers."""
-    return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def stopping_rule(device: Device) -> StoppingRule:

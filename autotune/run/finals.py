@@ -24,10 +24,10 @@ from autotune.measure.objective import EDP, ENERGY, Scoring
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection
-from autotune.run.bench import Bench, size_of
+from autotune.run.bench import Bench
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
-from autotune.values import Configuration
+from autotune.values import Configuration, size_of
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0

@@ -26,7 +26,7 @@ from autotune.store import Store
 from autotune.tuned.reading import read_layers, user_folder
 from autotune.tuned.record import Entry
 from autotune.tuned.writing import update
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, size_of
 
 #: The kernel of each limit, and the unit of its rate in an entry.
 _KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
@@ -154,7 +154,7 @@ def _reached(name: str, device: Device) -> tuple[Entry, str] | None:
             and getattr(entry, _UNITS[name])
         ]
         if entries:
-            return max(entries, key=lambda entry: _size(entry.problem)), loaded.source
+            return max(entries, key=lambda entry: size_of(entry.problem)), loaded.source
     return None
 
 
@@ -164,7 +164,3 @@ def _covers(problem: Mapping[str, Any], wanted: Problem) -> bool:
         value == problem[field] if isinstance(value, str) or not value else value <= problem[field]
         for field, value in wanted.items()
     )
-
-
-def _size(problem: Mapping[str, Any]) -> int:
-    return math.prod(value for value in problem.values() if isinstance(value, int) and value)
