@@ -18,7 +18,7 @@ import pytest
 from sample_records import KERNEL, entry, plan, problem, record
 
 from autotune import load
-from autotune.calling.binding import Bound, bind
+from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.cli import checking
 from autotune.cli.checking import check_kernel
@@ -454,7 +454,7 @@ def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str)
                 for name, offset in zip(names, offsets, strict=True)
             }
             bound = bind(declared, (), {**arrays, **scalars}, find_kernel)
-            assert isinstance(bound, Bound)
+            assert isinstance(bound, ResolvedCall)
             assert not any(passed.is_copied for passed in bound.arrays.values())
             if kernel != "copy":  # whose offsets are fields that are tuned
                 assert declared.layout_of(bound.problem) == Problem(
@@ -471,7 +471,7 @@ def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str)
 def test_a_copy_reads_from_the_boundary_on() -> None:
     """What lies before an array is not its own: it is passed, and never touched."""
     bound = bind(find_kernel("copy"), (placed(7, offset=3), placed(7, offset=1)), {}, find_kernel)
-    assert isinstance(bound, Bound)
+    assert isinstance(bound, ResolvedCall)
     assert bound.problem == Problem(n=7, mode="copy", offset_in=3, offset_out=1)
     passed = [(array.operand.begin, array.operand.shape) for array in bound.arrays.values()]
     assert passed == [(-3, (10,)), (-1, (8,))]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import Out, load
-from autotune.calling.binding import Bound, bind, declared_arguments
+from autotune.calling.binding import ResolvedCall, bind, declared_arguments
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
 from autotune.devices.choose import choose_device
@@ -461,7 +461,7 @@ def test_a_float_that_is_passed_on_is_told_from_one_that_decides(
     axpy.hooks["call"] = lambda x, y, a: (Problem(n=len(x)), {"x": x, "y": y, "a": given(a)})
     values = (Operand((8,), (1,), source=0), Operand((8,), (1,), source=1), 0.5)
     bound = bind(axpy, values, {}, find_kernel)
-    assert isinstance(bound, Bound)
+    assert isinstance(bound, ResolvedCall)
     assert load(axpy)._passed_on(bound, values, {}, values) == found
 
 
@@ -656,7 +656,7 @@ def test_copies_of_memory_with_gaps_are_read(axpy: Kernel) -> None:
     axpy.hooks["arguments"] = lambda p, rng: {"y": Out((p.n,))}
     axpy.hooks["call"] = lambda y: (Problem(n=2 * y.size - 1), {"y": y})
     bound = bind(axpy, (Operand((5, 1), (2, 1), offset=1, source=0),), {}, find_kernel)
-    assert isinstance(bound, Bound)
+    assert isinstance(bound, ResolvedCall)
     assert (bound.arrays["y"].is_copied, bound.arrays["y"].has_gaps) == (True, True)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import load
-from autotune.calling.binding import Bound, bind
+from autotune.calling.binding import bind
 from autotune.calling.libraries import Numpy
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
@@ -187,7 +187,7 @@ class Called:
         self.copied = {name for name, passed in bound.arrays.items() if passed.is_copied}
         self.result = self._done(bound, values)
 
-    def _done(self, bound: Bound, values: dict[Any, Any]) -> Any:
+    def _done(self, bound: ResolvedCall, values: dict[Any, Any]) -> Any:
         made: dict[object, Any] = {}
         given: dict[str, Any] = {
             name: bound.scalars.get(name, argument.scalar.item())

@@ -1,7 +1,4 @@
-"""From the operands of a call to a kernel, a problem, and what every argument of the kernel gets.
-
-Knows what space files declare, and neither libraries of arrays nor devices.
-"""
+"""Turn the operands of a call into a problem and the arguments of the kernel."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ _MOST_INSTEAD = 4
 
 
 @dataclass(frozen=True)
-class Passed:
-    """An array argument of a kernel: the memory it gets, and whether that is a copy."""
+class ArrayArgument:
+    """An array argument of a kernel: its memory, and whether that is a copy."""
 
     operand: Operand
     #: What is passed is a contiguous aligned copy, read from the operand, written back, or both.
@@ -35,26 +32,26 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A call: what is launched, and on what."""
+class ResolvedCall:
+    """A call with its problem and every argument of the kernel."""
 
     kernel: Kernel
     problem: Problem
     #: Arguments as declared for the problem, in the kernel's order.
     arguments: Mapping[str, Argument]
     #: By name; an input of no elements is left out and gets no memory.
-    arrays: Mapping[str, Passed]
+    arrays: Mapping[str, ArrayArgument]
     #: By name, as the call function gave them; what it left out is as declared.
     scalars: Mapping[str, Any]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of what is written."""
+        """Names of the written arguments."""
         return [name for name, argument in self.arguments.items() if argument.kind in OUTPUTS]
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """What the call returns lies in these."""
+        """Operands that hold the results of the call."""
         return tuple(self.arrays[name].operand for name in self.outputs)
 
 
@@ -67,18 +64,11 @@ def bind(
     named: Mapping[str, Any],
     find: Callable[[str], Kernel],
     has_addresses: bool = True,
-) -> Bound | NothingToDo:
-    """Ask the ``call`` function what a call is, and check it.
+) -> ResolvedCall | NothingToDo:
+    """Ask the ``call`` function for problem and arguments, and check them.
 
-    ``args`` and ``named`` are operands and scalars; ``find`` gives a kernel by its name. Where
-    arrays have no addresses that a kernel sees, as those of the host, all are aligned.
-
-    Raises
-    ------
-    UsageError
-        If the arrays do not fit each other or the kernel.
-    SpecError
-        If the space file is wrong.
+    ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
+    ``has_addresses`` (host arrays) all arrays count as aligned.
     """
     if not has_addresses:
         args = tuple(map(_without_offset, args))
@@ -97,7 +87,6 @@ def bind(
 
 
 def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """What the call function says."""
     function = kernel.hook("call")
     try:
         passed = signature(function).bind(*args, **named).arguments
@@ -126,7 +115,7 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
 
 
 def _refuse_other_than_arrays(kernel: Kernel, error: Any, passed: Mapping[str, Any]) -> None:
-    """Say so where a call function failed as it asked what is no array for its shape, say."""
+    """Name the argument that is no array if that made the call function fail."""
     has = {*dir(Operand), *Operand.__dataclass_fields__}
     if isinstance(error, AttributeError) and error.name in has:
         for name, value in passed.items():
@@ -138,8 +127,7 @@ def _without_offset(value: Any) -> Any:
     return replace(value, offset=0) if isinstance(value, Operand) else value
 
 
-def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Bound:
-    """What every argument gets, and the problem with the offsets of its arrays."""
+def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> ResolvedCall:
     problem = checked_problem(kernel, problem)
     arguments = declared_arguments(kernel, problem)
     known = {*arguments, *kernel.fields}
@@ -173,17 +161,13 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Boun
     for name, value in scalars.items():
         if not isinstance(value, int | float | np.generic):
             raise UsageError(f"{kernel.name}: {name} is {_shown(value)}: a number is needed")
-    return Bound(kernel, kernel.normal(problem.replace(**offsets)), arguments, arrays, scalars)
+    return ResolvedCall(
+        kernel, kernel.normal(problem.replace(**offsets)), arguments, arrays, scalars
+    )
 
 
 def checked_problem(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
-    """A problem whose fields have the types of those that were declared.
-
-    Raises
-    ------
-    UsageError
-        If one has not, or is negative.
-    """
+    """Return a problem whose fields have the declared types; refuse others."""
     declared: Mapping[str, Any] = {**kernel.layout, **next(iter(kernel.all_problems()), {})}
     checked = dict(problem)
     for name, value in problem.items():
@@ -204,15 +188,12 @@ def _shown(value: Any) -> str:
 
 
 def _is_needed(argument: Argument) -> bool:
-    """Whether it has elements: of a product over nothing, neither matrix is read."""
+    """Return whether an argument has elements: a product over k = 0 reads no matrix."""
     return argument.kind in OUTPUTS or argument.nbytes > 0
 
 
-def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> Passed:
-    """How an array is passed, where it may be.
-
-    What would make the kernel read or write out of bounds is refused.
-    """
+def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> ArrayArgument:
+    """Decide how an array is passed; refuse one that the kernel would leave."""
     dtype, shape = np.dtype(argument.dtype), argument.shape
     needed = f"the problem ({problem}) needs {dtype}{list(shape)}"
     if not isinstance(operand, Operand):
@@ -231,17 +212,17 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         )
     is_aligned = not operand.offset or f"offset_{argument.name}" in kernel.layout
     if argument.kind == "constant" or (is_aligned and (is_flat or operand.is_contiguous)):
-        return Passed(operand)
+        return ArrayArgument(operand)
     if is_flat:
-        return Passed(operand.memory, is_copied=True, has_gaps=operand.span != operand.size)
-    return Passed(operand, is_copied=True)
+        return ArrayArgument(operand.memory, is_copied=True, has_gaps=operand.span != operand.size)
+    return ArrayArgument(operand, is_copied=True)
 
 
 # ---------------------------------------------------------------------- declared arguments
 
 
 class _Shapes(Draw):
-    """Arrays of the right shape and type that hold nothing: for asking what is declared."""
+    """A generator of arrays with shape and type but no data, to ask what is declared."""
 
     def __init__(self) -> None:
         super().__init__(exact=False, key=0)
@@ -257,7 +238,7 @@ class _Shapes(Draw):
 
 
 def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
-    """Kind, type and shape of every argument of a problem, without drawing its inputs.
+    """Return kind, type and shape of every argument of a problem, without drawing its inputs.
 
     A hook that writes into what it draws gets real arrays instead.
     """
@@ -269,7 +250,7 @@ def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
 
 
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
-    """Kind, type and shape of what the arguments or scratch hook says of a name."""
+    """Return kind, type and shape of one value of the arguments or scratch hook."""
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
             array = np.asarray(value.array)

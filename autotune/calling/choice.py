@@ -1,17 +1,26 @@
-"""Which configuration a call launches, and why: the recorded one where it may be used, else the next.
+"""Choose the configuration of a call, compile it and plan its launches.
 
-Knows lookup and the declared space; nothing of arrays.
+The recorded configuration is used if the declared space has it, else the default or a seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from autotune.calling.binding import ResolvedCall, declared_argument
+from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
+from autotune.kernel.launches import LaunchSequence, launch_sequence
 from autotune.kernel.membership import is_member
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compiled_for
+from autotune.measure.data import Argument
 from autotune.tuned.config import TunedConfig
 from autotune.tuned.lookup import lookup, recorded_for_other
 from autotune.tuned.reading import warn
@@ -21,18 +30,18 @@ from autotune.values import Configuration, Problem
 
 @dataclass(frozen=True)
 class Choice:
-    """What to launch, and the answer of lookup that it comes from.
+    """A configuration to launch, and the answer of lookup behind it.
 
     Attributes
     ----------
     kernel : str
-        Another than the one called where that serves the call better.
+        The called kernel, or another that serves the call better.
     problem : Problem
         Of the call.
     configuration : Configuration
-        What is launched.
+        To be launched.
     tuned : TunedConfig or None
-        None where nothing is recorded that may be used.
+        None if no record can be used.
     """
 
     kernel: str
@@ -42,7 +51,7 @@ class Choice:
 
     @property
     def why(self) -> str:
-        """One line: where the configuration comes from, and how good it is expected to be."""
+        """One line: where the configuration comes from, and its expected speed."""
         if self.tuned is None:
             return f"nothing recorded can be used; tune it: autotune run {self.kernel}"
         if self.tuned.quality == DEFAULT:
@@ -57,10 +66,7 @@ class Choice:
 
 
 def explained(choice: Choice, kernel: Kernel) -> Choice:
-    """A choice that says too what of the kernel changed since its configuration was tuned.
-
-    Reads the kernel's files, which a call need not wait for.
-    """
+    """Add to a choice what changed in the kernel's files since it was tuned."""
     if choice.tuned is None or choice.tuned.made_for is None:
         return choice
     changed = changed_since(kernel, *choice.tuned.made_for)
@@ -68,16 +74,9 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
-    """The recorded configuration where the declared space has it, else the first that can serve.
+    """Return the recorded configuration if the declared space has it, else the first valid one.
 
-    Where ``deterministic``, only what the kernel declares to be so can.
-
-    Raises
-    ------
-    NothingValidError
-        If none is valid on this device.
-    UsageError
-        If no configuration takes the problem, or none is known that is deterministic.
+    With ``deterministic`` only configurations that the kernel declares deterministic count.
     """
 
     def serves(configuration: Configuration) -> bool:
@@ -130,3 +129,60 @@ def _recorded(
     except UsageError as error:
         warn(f"{error}; until then {kernel.name} runs in its default configuration")
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchPlan:
+    """The part of a call that is the same for every call of a problem on a device."""
+
+    device: Device
+    choice: Choice
+    binary: Binary
+    sequence: LaunchSequence
+    arguments: Mapping[str, Argument]
+    scratch: Mapping[str, Argument]
+    #: Whether launches of one loaded module must not overlap.
+    exclusive: bool
+
+    @classmethod
+    def of(cls, resolved: ResolvedCall, device: Device, deterministic: bool = False) -> LaunchPlan:
+        """Look up, check, compile and plan."""
+        kernel, problem = resolved.kernel, resolved.problem
+        choice = choose(kernel, problem, device, deterministic)
+        configuration = choice.configuration
+        scratch = kernel.workspaces(configuration, problem, device)
+        # Module symbols are set before every launch, maybe to other values.
+        has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
+        return cls(
+            device,
+            choice,
+            compiled_for(kernel, configuration, problem, device),
+            launch_sequence(kernel, configuration, problem, device),
+            resolved.arguments,
+            {name: declared_argument(kernel, name, out) for name, out in scratch.items()},
+            exclusive=has_symbols or kernel.is_exclusive(configuration),
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Parameters of a launch without ``args``: arguments, then scratch; no constants."""
+        used = [name for name, argument in self.arguments.items() if argument.kind != "constant"]
+        return [*used, *self.scratch]
+
+    def scalar(self, name: str, given: Mapping[str, Any]) -> np.generic:
+        """Return a scalar in the kernel's type: the given value, else the declared one."""
+        declared = self.arguments[name].scalar
+        if name not in given:
+            return declared
+        kind = type(declared)
+        try:
+            with np.errstate(over="ignore"):
+                value = kind(given[name])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._misfit(name, given[name], declared) from error
+        if isinstance(value, np.integer) and value != given[name]:
+            raise self._misfit(name, given[name], declared)
+        return value
+
+    def _misfit(self, name: str, value: Any, declared: np.generic) -> UsageError:
+        return UsageError(f"{self.choice.kernel}: {name}={value!r:.40} is no {declared.dtype}")

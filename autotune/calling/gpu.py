@@ -1,7 +1,7 @@
-"""Launches on the caller's device arrays and stream, with nothing but the driver between.
+"""Launch on the caller's device arrays and stream, with only the driver in between.
 
-A `GpuCall` is a call on arrays that lie in one way: all that can be is decided and laid out when it
-is made, so that what is done at every call is to write addresses and to launch.
+A `GpuCall` serves arrays that lie in one way. It decides everything when it is made, so that each
+call only writes addresses and launches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from autotune.calling.binding import OUTPUTS, Bound
+from autotune.calling.binding import OUTPUTS, ResolvedCall
+from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, Library, cupy
-from autotune.calling.prepared import Prepared
 from autotune.devices.binary import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
@@ -41,7 +41,7 @@ _BOUNDARY = 256
 
 
 class _Module:
-    """A binary on the device. Never unloaded: a graph that was captured may launch from it."""
+    """A binary on the device. Never unloaded: a captured graph may launch from it."""
 
     def __init__(self, binary: Binary) -> None:
         self._binary = binary
@@ -49,7 +49,7 @@ class _Module:
         self._module.load(binary.code)
 
     def function(self, launch: Launch) -> int:
-        """The driver's handle of a function, ready for a launch."""
+        """Return the driver's handle of a function, ready for a launch."""
         function = self._module.get_function(self._binary.symbol(str(launch.entry)))
         if launch.shared_bytes > 48 * 1024:
             # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
@@ -58,7 +58,6 @@ class _Module:
         return int(function.ptr)
 
     def symbol(self, name: str) -> int:
-        """Address of a module symbol."""
         return int(self._module.get_global_var(name))
 
 
@@ -66,34 +65,34 @@ class _Module:
 _modules: dict[object, _Module] = {}
 
 
-class Loaded:
-    """What is prepared, on its device: one module, or where it is exclusive several.
+class LoadedPlan:
+    """A launch plan with its modules on the device.
 
-    Of an exclusive configuration there is a module for each stream that it is called on, since what
-    is enqueued on one is done in order, and one for each stream of each capture.
+    An exclusive configuration has one module per stream and one per stream of each capture, because
+    its launches must not overlap.
     """
 
-    def __init__(self, prepared: Prepared, index: int) -> None:
-        self.prepared = prepared
+    def __init__(self, plan: LaunchPlan, index: int) -> None:
+        self.plan = plan
         self.index = index
         self._functions: dict[object, tuple[int, ...]] = {}
-        if not prepared.exclusive:
+        if not plan.exclusive:
             with on_device(index):
                 self.functions(None)
 
     def module(self, place: object) -> _Module:
-        """The module to launch from at a place: a stream, or a stream and a capture."""
-        binary = self.prepared.binary
-        key = self.index, binary.key, place if self.prepared.exclusive else None
+        """Return the module for a place: a stream, or a stream and a capture."""
+        binary = self.plan.binary
+        key = self.index, binary.key, place if self.plan.exclusive else None
         # Of two threads that load for one stream, both launch what was kept.
         return _modules.get(key) or _modules.setdefault(key, _Module(binary))
 
     def functions(self, place: object) -> tuple[int, ...]:
-        """Handles of the functions to launch at a place, in the order of launches."""
+        """Return handles of the functions for a place, in the order of launches."""
         found = self._functions.get(place)
         if found is None:
             module = self.module(place)
-            found = tuple(map(module.function, self.prepared.sequence.launches))
+            found = tuple(map(module.function, self.plan.sequence.launches))
             self._functions[place] = found
         return found
 
@@ -103,12 +102,12 @@ _kept: list[Any] = []
 
 
 def on_device(index: int) -> Any:
-    """A context in which a device is this thread's current one, initialised."""
+    """Return a context in which a device is this thread's current device, initialised."""
     return cupy().cuda.Device(index)
 
 
 def on_stream(stream: int) -> Any:
-    """A context in which what CuPy does is enqueued on a stream."""
+    """Return a context in which CuPy works on a stream."""
     return cupy().cuda.Stream.from_external(_Stream(stream))
 
 
@@ -127,7 +126,7 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Arena:
-    """Memory for the workspaces of one stream, in turn: what is enqueued on it is done in order."""
+    """Memory for the workspaces of one stream; launches on a stream run in order, so they share it."""
 
     #: Whoever enqueues several steps that share a workspace, or what a module holds, is not
     #: interrupted by another thread.
@@ -137,16 +136,16 @@ class _Arena:
     begin: int = 0
 
     def grow(self, nbytes: int) -> None:
-        """Take more memory, of the driver: a library may take back what it lends for a while.
+        """Allocate more memory from the driver, since a library may reclaim its own.
 
-        The old is given back when what is enqueued has used it: the driver waits.
+        The driver frees the old memory after the launches that use it.
         """
         with everything_allowed():  # another stream may be captured
             memory = cupy().cuda.memory.Memory(nbytes)
         self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
 
     def lend(self, library: DeviceLibrary, nbytes: int, index: int) -> None:
-        """Take memory of a library, that of a graph which is captured."""
+        """Take memory of the library that owns the graph under capture."""
         self.buffer = library.empty((nbytes,), "uint8", index)
         self.begin, self.nbytes = library.pointer(self.buffer), nbytes
 
@@ -167,7 +166,7 @@ _SLOT = 8
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a launch: fixed, or an index among what a call has, and how it is packed."""
+    """A parameter of a launch: a fixed value, or an index into the values of a call and its packing."""
 
     value: np.generic | None = None
     index: int | None = None
@@ -182,7 +181,7 @@ Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
 
 
 def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> Step:
-    """The step of the ``number``-th launch. A closure: it is called millions of times."""
+    """Return the step of the ``number``-th launch, as a closure: it is called millions of times."""
     changing = [parameter for parameter in parameters if parameter.index is not None]
     indices = [parameter.index or 0 for parameter in changing]
     pick: Callable[[Sequence[Any]], Any] = (
@@ -211,7 +210,7 @@ def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> St
 
 
 def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
-    """Memory for what changes from call to call, and the address of the addresses of all parameters."""
+    """Return memory for the changing parameters, and the address of the addresses of all parameters."""
     memory = (ctypes.c_char * (_SLOT * len(fixed)))()
     begin, addresses = ctypes.addressof(memory), []
     for value in fixed:
@@ -222,7 +221,7 @@ def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
 
 
 class _Fill:
-    """A buffer set to one value."""
+    """A step that sets a buffer to one value."""
 
     def __init__(self, index: int, argument: Argument, value: float) -> None:
         self._index, self._nbytes = index, argument.nbytes
@@ -247,7 +246,7 @@ class _Fill:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A contiguous copy of what was passed, for the time of the call."""
+    """A contiguous copy of an array, for the time of a call."""
 
     source: int
     operand: Operand
@@ -260,22 +259,22 @@ class GpuCall:
 
     Parameters
     ----------
-    bound : Bound
-        What is launched, operands naming their sources by position among the call's values.
-    loaded : Loaded
+    resolved : ResolvedCall
+        Its operands name their sources by position among the values of the call.
+    loaded : LoadedPlan
+        Where its functions are.
     values : sequence
-        The values of the call that it is made for: those to come are alike.
+        Values of the first call; later calls have values of the same kind.
     libraries : sequence
-        Of each value; None where it is no array.
+        Library of each value; None for a scalar.
     passed_on : mapping of str to int, or None
-        By name of a scalar the position of the float that it is, whatever that is; None where what
-        is launched depends on floats otherwise.
+        Position of the float behind each scalar that may change; None if floats decide what is launched.
     """
 
     def __init__(
         self,
-        bound: Bound,
-        loaded: Loaded,
+        resolved: ResolvedCall,
+        loaded: LoadedPlan,
         values: Sequence[Any],
         libraries: Sequence[Library | None],
         passed_on: Mapping[str, int] | None,
@@ -301,23 +300,23 @@ class GpuCall:
         self._passed_on = passed_on or {}
         #: Good for exactly these values: what is launched depends on a float.
         self.is_by_value = passed_on is None
-        self._steps: list[Step] = self._laid_out(bound, values)
+        self._steps: list[Step] = self._laid_out(resolved, values)
         self._makers = [
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
         ]
-        self._results = [self._result(operand) for operand in bound.results]
+        self._results = [self._result(operand) for operand in resolved.results]
         #: The value that is the result, where that is one and not new.
         self._only = next(
             (number for is_new, number in self._results if not is_new and len(self._results) == 1),
             None,
         )
-        is_exclusive = loaded.prepared.exclusive
+        is_exclusive = loaded.plan.exclusive
         self._functions = () if is_exclusive else loaded.functions(None)
         self._has_state = bool(is_exclusive or self._workspaces)
         self._is_direct = not (self._copies or self._constants)
 
     def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
-        """Launch; ``pointers`` are of ``values``, and become this call's own."""
+        """Launch; ``pointers`` belong to ``values`` and are extended."""
         stream = self._stream_of(self._index)
         if (
             not self._is_direct
@@ -339,7 +338,7 @@ class GpuCall:
 
     @property
     def shortest(self) -> Callable[[Sequence[Any], list[Any]], Any]:
-        """What does the same with the least between: for one launch into what is passed."""
+        """The shortest function that does the same: for one launch into a passed array."""
         is_short = self._is_direct and not (self._has_state or self._several or self._derived)
         if not (is_short and len(self._steps) == 1 and self._only is not None):
             return self
@@ -356,12 +355,9 @@ class GpuCall:
         return call
 
     def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
-        """After a launch failed: once more where it was the first call of all in this thread.
-
-        CUDA does not know the thread's device then.
-        """
+        """Set the thread's device and launch again if this was the thread's first CUDA call."""
         if isinstance(error, OverflowError):
-            name = self._loaded.prepared.choice.kernel
+            name = self._loaded.plan.choice.kernel
             raise UsageError(f"{name}: a number is too large for its type: {error}") from error
         if getattr(error, "status", None) != _NO_CONTEXT:
             raise error
@@ -370,31 +366,31 @@ class GpuCall:
 
     # ------------------------------------------------------------------ laying out
 
-    def _laid_out(self, bound: Bound, values: Sequence[Any]) -> list[Step]:
-        """The steps; what they need beside the values is noted."""
-        prepared = self._loaded.prepared
-        arrays = {**prepared.arguments, **prepared.scratch}
-        places = self._places(bound, prepared)
+    def _laid_out(self, resolved: ResolvedCall, values: Sequence[Any]) -> list[Step]:
+        """Return the steps, and note what they need besides the values."""
+        plan = self._loaded.plan
+        arrays = {**plan.arguments, **plan.scratch}
+        places = self._places(resolved, plan)
         steps: list[Step] = []
         number = 0
-        for step in prepared.sequence.steps:
+        for step in plan.sequence.steps:
             if isinstance(step, Fill):
                 steps.append(_Fill(places[step.name], arrays[step.name], step.value))
                 continue
-            names = prepared.names if step.args is None else step.args
-            parameters = [self._parameter(name, bound, places) for name in names]
+            names = plan.names if step.args is None else step.args
+            parameters = [self._parameter(name, resolved, places) for name in names]
             steps.append(_launch(number, step, parameters))
             number += 1
         return steps
 
-    def _places(self, bound: Bound, prepared: Prepared) -> dict[str, int]:
-        """By array argument, where among a call's pointers its own is found.
+    def _places(self, resolved: ResolvedCall, plan: LaunchPlan) -> dict[str, int]:
+        """Return the index of each array argument among the pointers of a call.
 
-        After those of the values come new arrays, copies, workspaces, then views of any of them.
+        Pointers of the values come first, then new arrays, copies, workspaces, and views of these.
         """
-        copied = {name for name, passed in bound.arrays.items() if passed.is_copied}
-        for name, passed in bound.arrays.items():
-            kind, source = prepared.arguments[name].kind, passed.operand.source
+        copied = {name for name, passed in resolved.arrays.items() if passed.is_copied}
+        for name, passed in resolved.arrays.items():
+            kind, source = plan.arguments[name].kind, passed.operand.source
             if kind == "constant":
                 self._constants.append((name, source))
             elif isinstance(source, NewArray) and source not in self._made:
@@ -402,19 +398,19 @@ class GpuCall:
         begin = self._count + len(self._made)
         places: dict[str, int] = {}
         for name in copied:
-            kind, passed = prepared.arguments[name].kind, bound.arrays[name]
+            kind, passed = plan.arguments[name].kind, resolved.arrays[name]
             is_read = kind != "out" or passed.has_gaps
             places[name] = begin + len(self._copies)
             copy = _Copy(passed.operand.source, passed.operand, is_read, kind in OUTPUTS)
             self._copies.append(copy)
         begin += len(self._copies)
-        for number, (name, argument) in enumerate(prepared.scratch.items()):
+        for number, (name, argument) in enumerate(plan.scratch.items()):
             places[name] = begin + number
             self._workspaces.append(self._workspace_bytes)
             self._workspace_bytes += -(-argument.nbytes // _BOUNDARY) * _BOUNDARY
         begin += len(self._workspaces)
-        for name, passed in bound.arrays.items():
-            if name in copied or prepared.arguments[name].kind == "constant":
+        for name, passed in resolved.arrays.items():
+            if name in copied or plan.arguments[name].kind == "constant":
                 continue
             place = self._source_place(passed.operand)
             if passed.operand.begin:
@@ -430,18 +426,20 @@ class GpuCall:
             return self._count + self._made.index(source)
         return int(source)
 
-    def _parameter(self, name: Any, bound: Bound, places: Mapping[str, int]) -> _Parameter:
-        prepared = self._loaded.prepared
+    def _parameter(
+        self, name: Any, resolved: ResolvedCall, places: Mapping[str, int]
+    ) -> _Parameter:
+        plan = self._loaded.plan
         if not isinstance(name, str):
             return _Parameter(name if isinstance(name, np.generic) else np.int32(name))
         if name in places:
             return _Parameter(index=places[name])
-        argument = prepared.arguments.get(name)
+        argument = plan.arguments.get(name)
         if argument is None:
-            raise SpecError(f"{bound.kernel.name}: launch: no argument {name!r}")
+            raise SpecError(f"{resolved.kernel.name}: launch: no argument {name!r}")
         if argument.kind != "scalar":
             return _Parameter(np.uint64(0))  # an input without elements
-        scalar = prepared.scalar(name, bound.scalars)
+        scalar = plan.scalar(name, resolved.scalars)
         code = _CODES.get(scalar.dtype.name)
         if name in self._passed_on and code:
             return _Parameter(index=self._passed_on[name], code=code)
@@ -449,7 +447,7 @@ class GpuCall:
         return _Parameter(scalar)
 
     def _result(self, operand: Operand) -> tuple[bool, int]:
-        """Whether a result is new, and its number among the new arrays or the values."""
+        """Return whether a result is new, and its index among new arrays or values."""
         source = operand.source
         if isinstance(source, NewArray):
             return True, self._made.index(source)
@@ -466,7 +464,7 @@ class GpuCall:
     def _launch_with_state(
         self, pointers: list[Any], stream: int, place: object, is_captured: bool = False
     ) -> None:
-        """With the modules and workspaces of a place."""
+        """Launch with the modules and workspaces of a place."""
         functions = self._functions or self._loaded.functions(place)
         arena = self._arena_at(place)
         with arena.lock:
@@ -482,7 +480,6 @@ class GpuCall:
         return _arena((self._index, self._library, place))
 
     def _make(self, pointers: list[Any]) -> list[Any]:
-        """Make new arrays, and add their pointers."""
         library = self._library
         made = [make() for make in self._makers]
         pointers.extend(map(library.pointer, made))
@@ -493,7 +490,7 @@ class GpuCall:
         return bool(stream and self._runtime.streamIsCapturing(stream))
 
     def _place(self, stream: int) -> object:
-        """What is enqueued at a place is done in order."""
+        """Return the queue whose launches run in order."""
         return (stream, get_ident()) if stream == _PER_THREAD else stream
 
     def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
@@ -504,7 +501,7 @@ class GpuCall:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _with_all(self, values: Sequence[Any], pointers: list[Any], stream: int) -> Any:
-        """A call that needs more than state: copies, a capture's own memory, or another device."""
+        """Run a call that needs copies, constants, a capture's memory or another device."""
         with ExitStack() as stack:
             if self._runtime.getDevice() != self._index:
                 stack.enter_context(on_device(self._index))
@@ -562,13 +559,7 @@ class GpuCall:
 
 
 def device_index(values: Sequence[Any], libraries: Sequence[Library | None]) -> int | None:
-    """The one device of a call's arrays; None where all are the host's.
-
-    Raises
-    ------
-    UsageError
-        If they are on several devices.
-    """
+    """Return the one device of a call's arrays; None if all are in host memory."""
     found = {
         position: library.device_index(value)
         for position, (value, library) in enumerate(zip(values, libraries, strict=True))

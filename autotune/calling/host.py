@@ -1,4 +1,4 @@
-"""A call on arrays in the host's memory: copied to a device, launched, and copied back."""
+"""Run a call on arrays in host memory: copy to a device, launch, copy back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import Bound
+from autotune.calling.binding import ResolvedCall
+from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import Library, Numpy
-from autotune.calling.prepared import Prepared
 from autotune.devices.base import Executor
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -24,30 +24,30 @@ class HostCall:
 
     def __init__(
         self,
-        bound: Bound,
-        prepared: Prepared,
+        resolved: ResolvedCall,
+        plan: LaunchPlan,
         values: Sequence[Any],
         libraries: Sequence[Library | None],
     ) -> None:
-        self._bound, self._prepared = bound, prepared
+        self._resolved, self._plan = resolved, plan
         self._libraries = libraries
         self._library = next((library for library in libraries if library), Numpy())
-        self._executor = _executor(prepared.device)
+        self._executor = _executor(plan.device)
         #: Scalars are as they were when this was made.
         self.is_by_value = True
 
     def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
-        """Run; results are in what was passed, or new."""
-        bound, prepared, executor = self._bound, self._prepared, self._executor
+        """Run; results are in the passed outputs, or new."""
+        resolved, plan, executor = self._resolved, self._plan, self._executor
         made: dict[NewArray, Any] = {}
         host = {
             name: self._array(name, passed.operand, values, made)
-            for name, passed in bound.arrays.items()
+            for name, passed in resolved.arrays.items()
         }
-        for name in bound.outputs:
+        for name in resolved.outputs:
             if not host[name].flags.writeable:
-                raise UsageError(f"{bound.kernel.name}: the output {name} is read-only")
-        arrays = {**prepared.arguments, **prepared.scratch}
+                raise UsageError(f"{resolved.kernel.name}: the output {name} is read-only")
+        arrays = {**plan.arguments, **plan.scratch}
         buffers = {
             name: executor.allocate(max(1, argument.nbytes))
             for name, argument in arrays.items()
@@ -56,16 +56,16 @@ class HostCall:
         for name in set(host) & set(buffers):
             executor.write(buffers[name], np.ascontiguousarray(host[name]))
         constants = {name: array for name, array in host.items() if name not in buffers}
-        module = executor.load(prepared.binary, constants)
+        module = executor.load(plan.binary, constants)
         dtypes = {name: argument.dtype for name, argument in arrays.items()}
         scalars = {
-            name: prepared.scalar(name, bound.scalars)
-            for name, argument in prepared.arguments.items()
+            name: plan.scalar(name, resolved.scalars)
+            for name, argument in plan.arguments.items()
             if argument.kind == "scalar"
         }
-        steps = bound_steps(prepared.sequence, prepared.names, buffers, scalars, dtypes)
+        steps = bound_steps(plan.sequence, plan.names, buffers, scalars, dtypes)
         executor.run(module, steps)
-        for name in bound.outputs:
+        for name in resolved.outputs:
             dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
             host[name][...] = executor.read(buffers[name], dtype, shape)
         return self._returned(values, made)
@@ -73,8 +73,8 @@ class HostCall:
     def _array(
         self, name: str, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]
     ) -> Any:
-        """The view of a value, or of a new array, that an argument is passed in its declared shape."""
-        if operand.shape != self._bound.arguments[name].shape:
+        """Return the view of a value, or a new array, in the declared shape of an argument."""
+        if operand.shape != self._resolved.arguments[name].shape:
             operand = operand.memory
         source = operand.source
         if isinstance(source, NewArray):
@@ -90,12 +90,12 @@ class HostCall:
             self._library.handed_over(made[operand.source])
             if isinstance(operand.source, NewArray)
             else values[operand.source]
-            for operand in self._bound.results
+            for operand in self._resolved.results
         ]
         return results[0] if len(results) == 1 else tuple(results)
 
 
 @cache
 def _executor(device: Device) -> Executor:
-    """One device context per process."""
+    """Open the device once per process."""
     return backend(device.backend).open(device)

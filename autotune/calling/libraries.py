@@ -1,7 +1,7 @@
-"""Arrays of NumPy, CuPy, torch and others: how they lie, on which device and stream; making more of them.
+"""Describe arrays of NumPy, CuPy, torch and others: layout, device, stream; make new ones.
 
-A library is asked about an array at every call, so its `seen` does as little as it can: what it says
-of two arrays is equal where a call treats them alike. Imports no library that the caller does not use.
+`Library.seen` runs at every call and is as short as possible; it returns equal values for arrays
+that a call treats alike. No library is imported that the caller does not use.
 """
 
 from __future__ import annotations
@@ -24,54 +24,53 @@ _NEGATED = "negated"
 
 
 class Library(ABC):
-    """What a call asks the library of its arrays."""
+    """An adapter of one array library."""
 
     @abstractmethod
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
-        """How an array lies, as something to compare; its address is added to ``pointers``."""
+        """Return a comparable description of an array's layout; append its address to ``pointers``."""
 
     @abstractmethod
     def operand(self, array: Any, source: object) -> Operand:
-        """How an array lies, in words that `call` functions understand."""
+        """Describe an array's layout for `call` functions."""
 
     @abstractmethod
     def device_index(self, array: Any) -> int | None:
-        """The number of an array's CUDA device; None for the host's memory."""
+        """Return the number of an array's CUDA device; None for host memory."""
 
     @abstractmethod
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
-        """A function that makes new arrays on a device, ordered with the work of the caller's stream."""
+        """Return a function that makes new arrays on a device, in order with the caller's stream."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-        """One new array."""
         return self.maker(shape, dtype, index)()
 
     @abstractmethod
     def view(self, array: Any, operand: Operand) -> Any:
-        """The view of an array that an operand describes."""
+        """Return the view of an array that an operand describes."""
 
     def through(self, array: Any) -> Any:
-        """An array as `view` wants it, sharing its memory."""
+        """Return the array as `view` needs it, on the same memory."""
         return array
 
     def handed_over(self, array: Any) -> Any:
-        """A new array as the caller is to get it."""
+        """Return a new array in the caller's type."""
         return array
 
 
 class DeviceLibrary(Library):
-    """What a call on a device asks beside that."""
+    """An adapter of a library whose arrays lie on a device."""
 
     #: Whether memory that is taken while a graph is captured belongs to that graph.
     knows_graphs = False
 
     @abstractmethod
     def pointer(self, array: Any) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
 
     @abstractmethod
     def copied(self, array: Any) -> Any:
-        """A contiguous copy."""
+        """Return a contiguous copy."""
 
     @abstractmethod
     def assign(self, target: Any, array: Any) -> None:
@@ -79,11 +78,11 @@ class DeviceLibrary(Library):
 
     @abstractmethod
     def stream_asker(self) -> Callable[[int], int]:
-        """A function that tells the stream on which the caller works now, by device."""
+        """Return a function from a device index to the caller's current stream."""
 
 
 class Torch(DeviceLibrary):
-    """Tensors of PyTorch, on a GPU or not: those of the host are seen as arrays of NumPy."""
+    """Tensors of PyTorch; tensors in host memory count as arrays of NumPy."""
 
     knows_graphs = True
 
@@ -202,7 +201,7 @@ class Cupy(DeviceLibrary):
 class Foreign(Cupy):
     """Device arrays of another library, by ``__cuda_array_interface__`` or DLPack.
 
-    They are seen through CuPy, and so is what is made for them, which goes back by DLPack.
+    CuPy reads them and makes new ones, which go back by DLPack.
     """
 
     def __init__(self, name: str) -> None:
@@ -231,7 +230,7 @@ class Foreign(Cupy):
 
 
 class Numpy(Library):
-    """Arrays in the host's memory, which are copied to a device and back."""
+    """Arrays in host memory, copied to a device and back."""
 
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
         pointers.append(0)
@@ -255,7 +254,7 @@ class Numpy(Library):
 
 
 class ForeignOnHost(Numpy):
-    """Arrays of another library in the host's memory, seen through NumPy."""
+    """Arrays of another library in host memory, read through NumPy."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -274,7 +273,7 @@ class ForeignOnHost(Numpy):
 
 
 def _of_library(name: str, array: Any) -> Any:
-    """An array of another library that shares the memory; the array itself where it takes none."""
+    """Return an array of another library on the same memory, or the array itself if that fails."""
     library = sys.modules.get(name)
     for home in (library, getattr(library, "dlpack", None), getattr(library, "numpy", None)):
         if convert := getattr(home, "from_dlpack", None):
@@ -283,7 +282,7 @@ def _of_library(name: str, array: Any) -> Any:
 
 
 def _operand_of_strided(array: Any, pointer: int, source: object) -> Operand:
-    """Of an array with NumPy's attributes."""
+    """Describe an array that has NumPy's attributes."""
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise UsageError(
@@ -310,13 +309,7 @@ def _operand(
 
 
 def cupy() -> Any:
-    """CuPy.
-
-    Raises
-    ------
-    MissingDependencyError
-        If it is not installed.
-    """
+    """Import CuPy, or raise the error with its pip line."""
     try:
         import cupy
     except ImportError as error:
@@ -328,7 +321,7 @@ def cupy() -> Any:
 
 
 class Scalar:
-    """Not an array: passed as it is."""
+    """A value that is no array: passed as it is."""
 
     @staticmethod
     def seen(value: Any, pointers: list[Any]) -> Seen:
@@ -337,7 +330,7 @@ class Scalar:
 
 
 class Factor:
-    """A float: 0 and 1 may mean something of their own to a ``call``, all others are alike."""
+    """A float: 0 and 1 may mean something to a ``call`` function, all other values are alike."""
 
     @staticmethod
     def seen(value: float, pointers: list[Any]) -> Seen:
@@ -357,13 +350,7 @@ KINDS: dict[type, Library | Scalar | Factor] = {
 
 
 def kind_of(value: Any) -> Library | Scalar | Factor:
-    """How a value is seen.
-
-    Raises
-    ------
-    UsageError
-        If it is neither an array nor a scalar.
-    """
+    """Return the adapter of a value; refuse what is neither an array nor a scalar."""
     kind = type(value)
     known = KINDS.get(kind)
     if known is not None:
@@ -383,7 +370,7 @@ def kind_of(value: Any) -> Library | Scalar | Factor:
 
 
 def _foreign(value: Any, kind: type) -> Library:
-    """Of one of JAX's arrays only itself knows where it lies, not its type."""
+    """Return the adapter of an unknown array type; JAX's arrays share a type on host and device."""
     name = kind.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are jax's
     if _is_on_gpu(value):
         return _shared(f"{name} on a GPU", lambda: Foreign(name))
@@ -395,7 +382,7 @@ def _foreign(value: Any, kind: type) -> Library:
 
 
 def _shared(name: str, library: Callable[[], Library]) -> Library:
-    """One object for all types of a library."""
+    """Return one adapter for all types of a library."""
     return _libraries.get(name) or _libraries.setdefault(name, library())
 
 
@@ -403,7 +390,6 @@ _libraries: dict[str, Library] = {}
 
 
 def _is_on_gpu(value: Any) -> bool:
-    """Whether an array lies on a CUDA device."""
     cuda, cuda_managed = 2, 13  # DLDeviceType
     ask = getattr(value, "__dlpack_device__", None)
     if ask is not None:

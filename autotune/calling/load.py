@@ -1,8 +1,7 @@
 """`load`: a tuned kernel as a function on arrays.
 
-Device arrays (CuPy, torch, anything with DLPack or ``__cuda_array_interface__``) run where they are,
-on the caller's stream, and are copied only where nothing else serves. Host arrays run on the first
-usable device and come back as host arrays.
+Device arrays (CuPy, torch, anything with DLPack or ``__cuda_array_interface__``) stay where they are
+and run on the caller's stream. Host arrays run on the first usable device and come back.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import Bound, bind, checked_problem, declared_arguments
-from autotune.calling.choice import Choice, choose, explained
-from autotune.calling.gpu import GpuCall, Loaded, device_index
+from autotune.calling.binding import ResolvedCall, bind, checked_problem, declared_arguments
+from autotune.calling.choice import Choice, LaunchPlan, choose, explained
+from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.host import HostCall
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
-from autotune.calling.prepared import Prepared
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import SpecError, UsageError
@@ -39,18 +37,18 @@ _BY_VALUE = object()
 
 
 def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | str) -> TunedKernel:
-    """Make a tuned kernel callable.
+    """Return a tuned kernel as a function on arrays.
 
     Parameters
     ----------
     kernel : str or Kernel
         A name, the path of a space file, or the kernel that a space file declared.
     deterministic : bool
-        Launch only configurations that give the same bits in every run, as their kernel declares; a
-        call for which none is known is refused.
+        Launch only configurations declared to give the same bits in every run; refuse a call that
+        has none.
     **problem : int or str
-        Fields of the one problem that it is to be called with, which is looked up and compiled at
-        once, so that the first call costs no more than the next. Default: any.
+        Fields of one problem, compiled now, so that the first call is as fast as later ones.
+        Default: any problem.
 
     Returns
     -------
@@ -60,10 +58,9 @@ def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | 
     Raises
     ------
     UsageError
-        If there is no such kernel, the fields are not its own, or nothing ``deterministic`` is known
-        for them.
+        If there is no such kernel, the fields are wrong, or nothing ``deterministic`` is known for them.
     SpecError
-        If its space file has no ``call`` function, which says what it is called with.
+        If the space file has no ``call`` function.
     """
     if not isinstance(kernel, str | Kernel):
         raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
@@ -75,20 +72,20 @@ def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | 
 class TunedKernel:
     """A kernel as a function on arrays; made by `load`.
 
-    What it takes is what the space file's ``call`` function takes. Outputs that are not passed are
-    made, and returned: one as itself, several as a tuple, of the library that the first array is of.
+    It takes what the space file's ``call`` function takes. It makes and returns outputs that are not
+    passed: one output as itself, several as a tuple, in the library of the first array.
 
-    Calls on different streams, from several threads, and captured graphs, may run at the same time.
-    What a captured call refers to beside the caller's arrays lives as long as the graph, or longer.
+    Calls from several threads, on several streams and in captured graphs may run at the same time.
+    What a captured call needs lives as long as the graph, or longer.
 
     Attributes
     ----------
     kernel : Kernel
-        What is called.
+        The kernel.
     problem : Problem or None
-        The one that it is called with; None: any.
+        The one problem that it accepts; None: any.
     deterministic : bool
-        Whether only what gives the same bits in every run is launched.
+        Whether it launches only deterministic configurations.
     """
 
     def __init__(
@@ -100,7 +97,7 @@ class TunedKernel:
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
         self._making = RLock()
-        self._ready: OrderedDict[object, Loaded | Prepared] = OrderedDict()
+        self._ready: OrderedDict[object, LoadedPlan | LaunchPlan] = OrderedDict()
         if self.problem is not None:
             self._warm_up(self.problem)
 
@@ -140,20 +137,19 @@ class TunedKernel:
         return call(values, pointers)
 
     def choice(self, *args: Any, device: str | None = None, **named: Any) -> Choice:
-        """What a call would launch, and why.
+        """Return the configuration that a call would launch, and why.
 
         Parameters
         ----------
         *args, **named
-            What a call takes, or the fields of a problem in place of arrays: by name, or as one
-            mapping.
+            Arguments of a call; or fields of a problem, by name or as one mapping.
         device : str, optional
-            ``cuda:0``, ``opencl:cpu``. Default: that of the arrays, else the first usable.
+            ``cuda:0``, ``opencl:cpu``. Default: the device of the arrays, else the first usable one.
 
         Returns
         -------
         Choice
-            Configuration, problem, and the answer of lookup that it comes from.
+            Configuration, problem, and the answer of lookup behind it.
 
         Raises
         ------
@@ -168,33 +164,33 @@ class TunedKernel:
             return self._explained(self.kernel, problem, chosen)
         values = (*args, *named.values())
         libraries, operands = self._described(args, named)
-        bound = self._bound(args, named, libraries, operands)
-        if isinstance(bound, NothingToDo):
+        resolved = self._resolve(args, named, libraries, operands)
+        if isinstance(resolved, NothingToDo):
             raise UsageError(f"{self.kernel.name}: this call launches nothing")
         index = device_index(values, libraries)
-        found = _device(index, bound.kernel) if device is None else choose_device(device)
-        return self._explained(bound.kernel, bound.problem, found)
+        found = _device(index, resolved.kernel) if device is None else choose_device(device)
+        return self._explained(resolved.kernel, resolved.problem, found)
 
     def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
-        """Shapes and types of what a call on such arrays returns; nothing is run.
+        """Return shapes and types of a call's results; nothing runs.
 
         Parameters
         ----------
         *args, **named : Operand or float
-            What a call takes, with operands in place of arrays.
+            Arguments of a call, with operands in place of arrays.
 
         Returns
         -------
         tuple of Operand
-            A result whose ``source`` is that of an operand lies in that operand's array.
+            A result with the ``source`` of an argument lies in that argument's array.
 
         Raises
         ------
         UsageError
-            If they do not fit each other.
+            If the arguments do not fit each other.
         """
-        bound = bind(self.kernel, args, named, find_kernel)
-        operands = bound.results
+        resolved = bind(self.kernel, args, named, find_kernel)
+        operands = resolved.results
         return tuple(
             Operand.new(operand.source.shape, operand.source.dtype)
             if isinstance(operand.source, NewArray)
@@ -215,7 +211,7 @@ class TunedKernel:
     def _call_of(
         self, key: object, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]
     ) -> Any:
-        """A call that was not made before, or depends on the values of its floats."""
+        """Return the prepared call for a key; make it if it is new or depends on values of floats."""
         exact = key, tuple(value for value in values if type(value) is float)
         call = self._calls.get(exact)
         if call is not None:
@@ -235,44 +231,44 @@ class TunedKernel:
         self._calls[key] = call
 
     def _made(self, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]) -> Any:
-        """Ask the space file what a call is, and prepare it."""
+        """Ask the space file what the call is, and prepare it."""
         libraries, operands = self._described(args, named)
         if not any(libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
         index = device_index(values, libraries)
-        bound = self._bound(args, named, libraries, operands)
-        if isinstance(bound, NothingToDo):
-            return _Nothing(bound, libraries, index)
-        ready = self._prepared(bound, index)
-        if isinstance(ready, Prepared):
-            return HostCall(bound, ready, values, libraries)
-        passed_on = self._passed_on(bound, args, named, operands)
-        return GpuCall(bound, ready, values, libraries, passed_on)
+        resolved = self._resolve(args, named, libraries, operands)
+        if isinstance(resolved, NothingToDo):
+            return _Nothing(resolved, libraries, index)
+        ready = self._plan_of(resolved, index)
+        if isinstance(ready, LaunchPlan):
+            return HostCall(resolved, ready, values, libraries)
+        passed_on = self._passed_on(resolved, args, named, operands)
+        return GpuCall(resolved, ready, values, libraries, passed_on)
 
     def _passed_on(
         self,
-        bound: Bound,
+        resolved: ResolvedCall,
         args: tuple[Any, ...],
         named: dict[str, Any],
         operands: Sequence[Any],
     ) -> dict[str, int] | None:
-        """By name of a scalar, the position of the float that it is; None where floats decide more.
+        """Return the position of the float behind each scalar; None if floats decide more than scalars.
 
-        Told by asking the call function about other floats.
+        The call function is asked again with other floats, and the answers are compared.
         """
         others = [_other(value) if _may_change(value) else value for value in operands]
         if not any(map(_may_change, operands)):
             return {}
         named_others = dict(zip(named, others[len(args) :], strict=True))
         again = bind(self.kernel, tuple(others[: len(args)]), named_others, find_kernel)
-        if not isinstance(again, Bound) or (again.kernel, again.problem, again.arrays) != (
-            bound.kernel,
-            bound.problem,
-            bound.arrays,
+        if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
+            resolved.kernel,
+            resolved.problem,
+            resolved.arrays,
         ):
             return None
         found: dict[str, int] = {}
-        for name, value in bound.scalars.items():
+        for name, value in resolved.scalars.items():
             other = again.scalars.get(name)
             pairs = zip(operands, others, strict=True)
             position = next(
@@ -287,7 +283,7 @@ class TunedKernel:
     def _described(
         self, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Library | None], list[Any]]:
-        """The library of each value, None where it is no array; and operands in place of arrays."""
+        """Return the library of each value (None for scalars), and operands in place of arrays."""
         libraries: list[Library | None] = []
         operands: list[Any] = []
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
@@ -304,37 +300,36 @@ class TunedKernel:
             operands.append(found)
         return libraries, operands
 
-    def _bound(
+    def _resolve(
         self,
         args: tuple[Any, ...],
         named: dict[str, Any],
         libraries: Sequence[Library | None],
         operands: Sequence[Any],
-    ) -> Bound | NothingToDo:
-        """What the call function makes of the arrays' operands."""
+    ) -> ResolvedCall | NothingToDo:
         values = (*args, *named.values())
         index = device_index(values, libraries)
-        bound = bind(
+        resolved = bind(
             self.kernel,
             tuple(operands[: len(args)]),
             dict(zip(named, operands[len(args) :], strict=True)),
             find_kernel,
             has_addresses=index is not None,
         )
-        if isinstance(bound, Bound):
-            self._check(bound, values, libraries, index)
-        return bound
+        if isinstance(resolved, ResolvedCall):
+            self._check(resolved, values, libraries, index)
+        return resolved
 
     def _check(
         self,
-        bound: Bound,
+        resolved: ResolvedCall,
         values: Sequence[Any],
         libraries: Sequence[Library | None],
         index: int | None,
     ) -> None:
-        """Refuse another problem than the fixed one, and host arrays beside those of a device."""
-        sizes = Problem({name: bound.problem[name] for name in bound.kernel.fields})
-        is_own = bound.kernel is self.kernel  # another's fields tell nothing of this one's
+        """Refuse a problem other than the fixed one, and host arrays mixed with device arrays."""
+        sizes = Problem({name: resolved.problem[name] for name in resolved.kernel.fields})
+        is_own = resolved.kernel is self.kernel  # another's fields tell nothing of this one's
         # Of a product by alpha = 0 nothing is read: its k is 0, whatever the arrays.
         fixed = {} if self.problem is None or not is_own else self.problem
         if any(sizes[name] not in (0, value) for name, value in fixed.items()):
@@ -344,9 +339,9 @@ class TunedKernel:
             )
         if index is None:
             return
-        for name, passed in bound.arrays.items():
+        for name, passed in resolved.arrays.items():
             source = passed.operand.source
-            if isinstance(source, NewArray) or bound.arguments[name].kind == "constant":
+            if isinstance(source, NewArray) or resolved.arguments[name].kind == "constant":
                 continue
             library = libraries[source]
             if library is not None and library.device_index(values[source]) is None:
@@ -355,43 +350,43 @@ class TunedKernel:
                     f"cuda:{index}; move it there, or them to the host"
                 )
 
-    def _prepared(self, bound: Bound, index: int | None) -> Loaded | Prepared:
-        """A problem looked up, compiled and, on a GPU, loaded; one that was asked for before is kept."""
-        key = bound.kernel.name, bound.problem, index
+    def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
+        """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept."""
+        key = resolved.kernel.name, resolved.problem, index
         if key in self._ready:
             self._ready.move_to_end(key)
             return self._ready[key]
         try:
-            prepared = Prepared.of(bound, _device(index, bound.kernel), self.deterministic)
+            plan = LaunchPlan.of(resolved, _device(index, resolved.kernel), self.deterministic)
         except SpecError as error:
-            written = [bound.arguments[name] for name in bound.outputs]
+            written = [resolved.arguments[name] for name in resolved.outputs]
             if all(argument.nbytes for argument in written):
                 raise
             raise UsageError(
-                f"{bound.kernel.name}: nothing can be launched for ({bound.problem}), for which its "
+                f"{resolved.kernel.name}: nothing can be launched for ({resolved.problem}), for which its "
                 f"call function may return NothingToDo(…): {error}"
             ) from error
-        made = prepared if index is None else Loaded(prepared, index)
+        made = plan if index is None else LoadedPlan(plan, index)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
             self._ready.popitem(last=False)
         return made
 
     def _warm_up(self, problem: Problem) -> None:
-        """Look up and compile the one problem, on the device that is in use now."""
+        """Look up and compile the one problem on the current device."""
         device = choose_device(None, self.kernel.backends)
         arguments = declared_arguments(self.kernel, problem)
         index = device.index if device.backend == "cuda" else None
-        self._prepared(Bound(self.kernel, problem, arguments, {}, {}), index)
+        self._plan_of(ResolvedCall(self.kernel, problem, arguments, {}, {}), index)
 
 
 class _Nothing:
-    """A call that launches nothing: its results are what was passed, or new."""
+    """A call that launches nothing: its results are passed arrays, or new ones."""
 
     def __init__(
-        self, bound: NothingToDo, libraries: Sequence[Library | None], index: int | None
+        self, resolved: NothingToDo, libraries: Sequence[Library | None], index: int | None
     ) -> None:
-        self._bound, self._index = bound, index
+        self._resolved, self._index = resolved, index
         self._library = next((library for library in libraries if library), Numpy())
 
     def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
@@ -399,7 +394,7 @@ class _Nothing:
             self._made(operand.source)
             if isinstance(operand.source, NewArray)
             else values[operand.source]
-            for operand in self._bound.results
+            for operand in self._resolved.results
         ]
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -416,24 +411,23 @@ def _device(index: int | None, kernel: Kernel) -> Device:
 
 
 def _may_change(value: Any) -> bool:
-    """Whether it is a float that calls are not told apart by; see `autotune.calling.libraries.Factor`."""
+    """Return whether a call's key leaves out the value of this float; see `Factor`."""
     return type(value) is float and value not in (0.0, 1.0)
 
 
 def _other(value: float) -> float:
-    """Another that is neither 0 nor 1."""
+    """Return a different float that is neither 0 nor 1."""
     return 2.5 if value != 2.5 else 3.5
 
 
 def _fixed(kernel: Kernel, problem: Problem) -> Problem:
-    """A problem that has all fields of a kernel and no other."""
     if set(problem) - set(kernel.fields):
         raise _other_fields(kernel, problem)
     return _complete(kernel, problem)
 
 
 def _complete(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
-    """A problem that has all fields of a kernel, and maybe some of its layout."""
+    """Return a problem with all fields of a kernel, and perhaps some of its layout."""
     if set(kernel.fields) - set(problem):
         raise _other_fields(kernel, problem)
     return checked_problem(kernel, problem)
