@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune import load
-from autotune.calling.binding import bind
+from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.libraries import Numpy
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
