@@ -14,6 +14,7 @@ import numpy as np
 from autotune.cli.notebook import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
+from autotune.interop.imported import first_to_try
 from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.snapshot import as_it_is
@@ -26,7 +27,6 @@ from autotune.report.publish import Published, publish, publish_decided
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Request
 from autotune.run.result import CutShortRun, RunResult
-from autotune.search.imported import first_to_try
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url

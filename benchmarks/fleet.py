@@ -47,13 +47,12 @@ from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
 from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.worker import FleetPlugin, Host
+from autotune.interop.formats import Recording, read
 from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch
-from autotune.search.recorded import Recording
-from autotune.search.replay import load
 from autotune.search.session import Budget
 from autotune.store import RunInfo, Store
 from autotune.values import Configuration
@@ -80,7 +79,7 @@ class Simulated:
     @cached_property
     def recording(self) -> Recording:
         """The file, read when it is first needed."""
-        return load(RECORDED / f"{self._name}.json.gz")
+        return read(RECORDED / f"{self._name}.json.gz")
 
     def measurement(self, configuration: Configuration) -> Measurement:
         """What was recorded."""

@@ -43,11 +43,11 @@ from harness import (
 from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
+from autotune.interop.formats import Recording, read
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.search.names import find
-from autotune.search.recorded import Recording
-from autotune.search.replay import ReplayEvaluator, load
+from autotune.search.replay import ReplayEvaluator
 from autotune.search.session import Budget, Event, Measured
 from autotune.search.simple import in_given_order
 
@@ -184,7 +184,7 @@ def main() -> None:
     }
     name = cpu_name()
     if options.recording.exists():
-        recording = load(options.recording)
+        recording = read(options.recording)
         result["recording"] = options.recording.name
         result["replay"] = []
         for strategy in options.strategies.split(","):

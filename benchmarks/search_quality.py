@@ -35,12 +35,11 @@ from typing import Any
 import numpy as np
 from harness import RECORDED, ROOT, command_line, finish
 
+from autotune.interop.formats import Recording, read
 from autotune.measure.evaluator import PER_DEVICE, nothing
 from autotune.measure.measurement import Measurement
 from autotune.search.base import AtHand, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import BudgetSpent, find
-from autotune.search.recorded import Recording
-from autotune.search.replay import load
 
 OWN = ROOT / "tests" / "data"
 #: Fraction of the best speed that counts as found.
@@ -307,14 +306,14 @@ def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int
 @cache
 def _import(strategy: str) -> None:
     """Once per process, so that no search pays for it: libraries are imported when they are used."""
-    recording = load(OWN / "synthetic.json.gz")
+    recording = read(OWN / "synthetic.json.gz")
     with suppress(BudgetSpent):
         find(strategy)(recording.space, UntilFound(recording, 12), np.random.default_rng(0))
 
 
 @cache
 def _load(path: Path) -> Recording:
-    return load(path)
+    return read(path)
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

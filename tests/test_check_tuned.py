@@ -20,7 +20,6 @@ from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
 from autotune.run.selection import Ratio
 from autotune.tuned.reading import read
-from autotune.tuned.record import timestamp
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
@@ -57,28 +56,6 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 def verdicts(document: dict[str, Any]) -> dict[str, str]:
     """What each kernel's one entry is now."""
     return {row["kernel"]: row["verdict"] for row in document["checked"]}
-
-
-def test_a_record_of_others_that_disagrees_is_raced(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What is wrong here does not win, whatever its record says; what is right is measured."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    document = json.loads(record_file("twin").read_text())
-    (own,) = document["entries"]
-    for block, said in ((1024, "kept, theirs is wrong_result"), (64, "raced here")):
-        items = 2 if own["configuration"]["ITEMS"] == 1 else 1
-        winner = {"configuration": {"BLOCK": block, "ITEMS": items}, "tuned_on": timestamp()}
-        said_ms = own["median_ms"] / 2
-        times = {"median_ms": said_ms, "interval_ms": [said_ms, said_ms]}
-        rates = {name: 2 * own[name] for name in ("gb_per_s", "gflop_per_s") if own[name]}
-        theirs = {**own, **winner, **times, **rates}
-        (project / "twin.json").write_text(json.dumps({**document, "entries": [theirs]}))
-        assert run(["import", "twin.json", "--race"]) == 0
-        printed = capsys.readouterr().out
-        assert said in printed
-        kept = read(record_file("twin")).entries[0].configuration
-        assert dict(kept) == (theirs if ": replaced" in printed else own)["configuration"]
 
 
 def test_what_holds_passes(project: Path, check: Check) -> None:

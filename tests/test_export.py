@@ -12,9 +12,8 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.export import FORMATS, export_measurements, export_records
-from autotune.export.measurements import Results
+from autotune.interop.formats import Results, read
 from autotune.measure.measurement import Measurement, Status
-from autotune.search import replay
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import decode
 from autotune.tuned.record import TunedRecord
@@ -73,7 +72,6 @@ def test_every_format_gives_equal_bytes(records: list[TunedRecord], results: Res
     [
         ("header", {f"{KERNEL}.hpp"}),
         ("json", {f"Test_GPU_A/{KERNEL}.json", f"Test_GPU_B/{KERNEL}.json"}),
-        ("wisdom", {f"{KERNEL}-float16.wisdom", f"{KERNEL}-float32.wisdom"}),
     ],
 )
 def test_names_of_files(name: str, files: set[str], records: list[TunedRecord]) -> None:
@@ -160,7 +158,7 @@ def test_replay_reads_the_cache(results: Results, tmp_path: Path) -> None:
     """An exported space can be searched again without its device."""
     path = tmp_path / "cache.json"
     path.write_text(export_measurements("cache", results)[f"{KERNEL}-cache.json"])
-    recording = replay.load(path)
+    recording = read(path)
     assert (recording.kernel, recording.device.name) == (KERNEL, "Test GPU A")
     # Kernel Tuner keeps the first, cold sample, which a replay drops; ours is dropped already.
     assert recording.measurements[0].samples_ms == (0.3, 0.1, 0.2)
@@ -198,42 +196,3 @@ def test_a_value_of_a_field_names_no_file_outside_out(
         made = list(tmp_path.rglob(f"scale-{format}.json"))
         assert len(made) == 3 * len(modes)
         assert {file.parents[2] for file in made} == {out}
-
-
-# ---------------------------------------------------------------------- wisdom
-
-
-def test_wisdom_lines(records: list[TunedRecord]) -> None:
-    """The header line and rows that Kernel Launcher's parser expects."""
-    text = export_records("wisdom", records)[f"{KERNEL}-float32.wisdom"]
-    header, *rows = [json.loads(line) for line in text.splitlines()]
-    assert header == {
-        "version": "1.0",
-        "key": f"{KERNEL}-float32",
-        "objective": "time",
-        "tunable_parameters": list(PARAMETERS),
-    }
-    assert [row["config"] for row in rows] == [[128, False, "simt"], [64, False, "simt"]]
-    assert [row["problem_size"] for row in rows] == [[512, 64, 1], [64, 64, 1]]
-    names = [row["environment"]["device_name"] for row in rows]
-    assert names == ["Test GPU A", "Test GPU B"]
-    assert all(isinstance(value, str) for row in rows for value in row["environment"].values())
-    assert all(row["time"] > 0 for row in rows)
-
-
-def test_wisdom_holds_three_sizes() -> None:
-    """More cannot be told apart there."""
-    fields = dict.fromkeys("abcd", "integer")
-    chosen = plan(grid=(1, 1, 1))
-    made = record([entry(dict.fromkeys("abcd", 8), chosen)], fields=fields, default=chosen)
-    with pytest.raises(UsageError, match="3 sizes, not 4"):
-        export_records("wisdom", [made])
-
-
-def test_wisdom_keys_are_file_names() -> None:
-    """Whatever a category is called; two that would share a file are refused."""
-    at = [problem(8, 8, "../../x y"), problem(8, 8, "../../x_y")]
-    files = export_records("wisdom", [record([entry(at[0])])])
-    assert list(files) == [f"{KERNEL}-.._.._x_y.wisdom"]
-    with pytest.raises(UsageError, match="same wisdom file"):
-        export_records("wisdom", [record([entry(place) for place in at])])

@@ -10,7 +10,7 @@ from pathlib import Path
 import overhead  # type: ignore[import-not-found]
 import pytest
 
-from autotune.search.replay import load
+from autotune.interop.formats import read
 
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> None:
     """Through engine, strategy, store and events; that rows and events agree is asked there."""
     count = 1000 if strategy != "surrogate" else 500  # its model takes some milliseconds each
-    found = overhead.replayed(load(DATA), strategy, count, every=count // 10)
+    found = overhead.replayed(read(DATA), strategy, count, every=count // 10)
     assert found["configurations"] == count
     assert len(found["rss_mb"]) == 10
     grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / (count / 2)

@@ -17,6 +17,7 @@ import pytest
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
+from autotune.interop.formats import Recording, read
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import nothing
@@ -28,7 +29,6 @@ from autotune.search import replay
 from autotune.search.base import AtHand, Outlook, Tell
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
-from autotune.search.recorded import Recording
 from autotune.search.session import Budget
 from autotune.values import Problem
 
@@ -36,7 +36,7 @@ RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]
 IN_ORDER = ("exhaustive", "kt:brute_force")
-load = cache(replay.load)
+load = cache(read)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from autotune.cli.options import JSON, PATH, SPACES, TRUST, kernel_names, out_op
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
-    from autotune.export.measurements import Results
+    from autotune.interop.formats import Results
     from autotune.kernel.spec import Kernel
     from autotune.report.index import Standing
     from autotune.store import Row, Store
@@ -156,7 +156,6 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     is_flag=True,
     help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
 )
-@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
@@ -164,7 +163,6 @@ def results(
     device: str | None,
     best: int | None,
     pareto: bool,
-    imported: bool,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -181,19 +179,16 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    if imported:
-        rows = _imported_rows(kernel, device, best)
-    else:
-        with Store.open(default_url()) as store:
-            found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-        rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
-    if best and rows and not imported:
+    with Store.open(default_url()) as store:
+        found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
+    rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
+    if best and rows:
         click.echo(
             "times of the search, each measured once; the winners are decided by finals: autotune "
             f"lookup {kernel or 'KERNEL'}, autotune report {kernel or 'KERNEL'}",
             err=True,
         )
-    if kernel and not rows and not imported:
+    if kernel and not rows:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
@@ -218,12 +213,9 @@ def results(
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
-                "imported from": row.get("imported_from"),
             }
             for row in rows
         )
-    elif imported:
-        click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
     elif pareto:
         click.echo(
             f"no energy of {kernel or 'anything'} was measured; run: autotune run "
@@ -239,8 +231,7 @@ def _warn_of_two_kernels(rows: Sequence[Mapping[str, Any]]) -> None:
     """Say where rows of one name cannot be of one kernel."""
     names: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
-        if "config" in row and row.get("imported_from") is None:
-            names.setdefault(row["kernel"], set()).add(tuple(sorted(row["config"])))
+        names.setdefault(row["kernel"], set()).add(tuple(sorted(row["config"])))
     for kernel, parameters in names.items():
         if len(parameters) > 1:
             sets = " and ".join(sorted(", ".join(each) for each in parameters))
@@ -248,24 +239,6 @@ def _warn_of_two_kernels(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"rows of {kernel} are of two kernels, or of one that changed: with the parameters "
                 f"{sets}; if they are two, rename one"
             )
-
-
-def _imported_rows(
-    kernel: str | None, device: str | None, best: int | None
-) -> list[dict[str, Any]]:
-    """What files of others say, as rows: of each all measurements in the space's order, or its best."""
-    from autotune.search.imported import imported
-    from autotune.store.flat import row_of
-
-    return [
-        {
-            **row_of(recording.kernel, recording.problem, measurement, recording.device.name),
-            "imported_from": recording.path.name,
-        }
-        for recording in imported(kernel)
-        if device in (None, recording.device.name)
-        for measurement in (recording.best(best) if best else recording.measurements)
-    ]
 
 
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
@@ -425,10 +398,6 @@ def _chosen(
     metavar="DIR",
     help="Folder of tuned records; default: yours, else what ships.",
 )
-@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
-@click.option(
-    "--problem", metavar="FIELD=N,...", help="Of t1: what it describes; default: the smallest."
-)
 @_OUT
 @TRUST
 def export(
@@ -436,16 +405,14 @@ def export(
     format: str,
     device: str | None,
     source: Path | None,
-    imported: bool,
-    problem: str | None,
     out: Path,
 ) -> None:
-    """Write what is tuned of KERNEL as header, cuda, json, wisdom, t4 or cache; its space as t1.
+    """Write what is tuned of KERNEL as header, cuda or json, or all that was measured as t4 or cache.
 
     \b
     autotune export sgemm header --out include/autotune
     autotune export sgemm cuda --out tuned
-    autotune export transpose t1 --problem m=4096,n=4096
+    autotune export sgemm cache --out kernel_tuner
     """
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -453,13 +420,7 @@ def export(
 
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
-    if problem and format != "t1":
-        raise UsageError(f"--problem is for t1; {format} has every problem that is known")
-    if imported:
-        files = _exported_again(kernel, format, device)
-    elif FORMATS[format].source == "kernel":
-        files = _described(kernel, format, problem, device)
-    elif FORMATS[format].source == "records":
+    if FORMATS[format].source == "records":
         files = export_records(format, _yours_or_shipped(kernel, device, source, format == "cuda"))
     else:
         files = {}
@@ -470,56 +431,6 @@ def export(
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode())
         click.echo(str(out / name))
-
-
-def _described(name: str, format: str, problem: str | None, device: str | None) -> dict[str, str]:
-    """The declaration of a kernel, for a device that it is tuned on where there is one."""
-    from math import prod
-
-    from autotune.cli.parsing import problem as read_problem
-    from autotune.devices.device import for_arch
-    from autotune.errors import UsageError
-    from autotune.export import export_kernel
-    from autotune.kernel.catalog import find_kernel
-    from autotune.tuned.reading import read_layers
-
-    kernel = find_kernel(name)
-    known = {loaded.record.device.name: loaded.record.device for loaded in read_layers(kernel.name)}
-    if device is not None and device not in known:
-        raise UsageError(f"{kernel.name} is not tuned on {device} (known: {', '.join(known)})")
-    chosen = [
-        recorded for recorded in known.values() if device or recorded.backend in kernel.backends
-    ]
-    chosen.sort(key=lambda recorded: (recorded.name != device, recorded.backend != "cuda"))
-    target = chosen[0].planned_for() if chosen else for_arch("sm_90")
-    declared = kernel.problems.get(target.backend) or kernel.all_problems()
-    smallest = min(declared, key=lambda p: prod(n for n in p.values() if isinstance(n, int)))
-    asked = read_problem(kernel, problem) if problem else smallest
-    return export_kernel(format, kernel, asked, target)
-
-
-def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, str]:
-    """What was imported of a kernel: a folder for each device and problem, as of measurements."""
-    from autotune.errors import UsageError
-    from autotune.export import export_recorded
-    from autotune.search.imported import imported
-
-    files: dict[str, str] = {}
-    texts: set[str] = set()
-    for recording in imported(kernel):
-        if device not in (None, recording.device.name):
-            continue
-        if recording.kind == format and recording.text in texts:
-            continue  # a wisdom file is several recordings
-        texts.add(recording.text)
-        folder = _results_folder(recording.device.name, recording.problem)
-        exported = export_recorded(format, recording)
-        while any(f"{folder}/{name}" in files for name in exported):
-            folder += "_"
-        files.update({f"{folder}/{name}": text for name, text in exported.items()})
-    if not files:
-        raise UsageError(f"{kernel}: nothing of it was imported; see: autotune import --help")
-    return files
 
 
 def _yours_or_shipped(
@@ -562,7 +473,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     source where that was measured, else the latest of a kernel with its parameters.
     """
     from autotune.errors import UsageError
-    from autotune.export.measurements import Results
+    from autotune.interop.formats import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import source_fingerprint
     from autotune.measure.timing import Timing

@@ -21,6 +21,7 @@ from autotune.measure.measurement import drift, drift_words
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
+    from autotune.interop.formats import Recording
     from autotune.kernel.space import Space
     from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.run.selection import Decision
     from autotune.search.names import Search
-    from autotune.search.recorded import Recording
     from autotune.search.session import Budget
     from autotune.tuned.record import Entry, TunedRecord
 
@@ -190,11 +190,11 @@ def run(
         begins = worker.begin_for(first), compiler.begin_for(first.backend)
         click.get_current_context().with_resource(begun_early(*begins))
 
+    from autotune.interop.imported import first_to_try
     from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
     from autotune.measure.timing import Caches
     from autotune.run.request import EFFORTS, Request
-    from autotune.search.imported import first_to_try
     from autotune.search.names import find
     from autotune.search.session import Budget
 
@@ -579,13 +579,13 @@ _BESIDE_REPLAY = {
 def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
     """Read a recorded space; refuse whatever on the command line does not go with it."""
     from autotune.cli import parsing
-    from autotune.search import replay
+    from autotune.interop.formats import read
 
     for name, why in _BESIDE_REPLAY.items():
         source = click.get_current_context().get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} does not go with --device replay:FILE: {why}")
-    recording = replay.load(file)
+    recording = read(file)
     if kernel != recording.kernel:
         raise UsageError(
             f"{file.name} is a recording of the kernel {recording.kernel!r}, not of {kernel!r}; "

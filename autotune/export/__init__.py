@@ -2,7 +2,7 @@
 
 Each is a function from tuned records, or from measurements, to the text of named files: equal input
 gives equal bytes (for `cuda` the kernel's declaration and sources are input too). Knows no places and
-writes nothing; a format is imported when it is used.
+writes nothing; a format is imported when it is used. Public modules: `cuda`, `header`, `reserved`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from autotune.devices.device import Device
-    from autotune.export.measurements import Results
-    from autotune.kernel.spec import Kernel
-    from autotune.search.recorded import Recording
+    from autotune.interop.formats import Results
     from autotune.tuned.record import TunedRecord
-    from autotune.values import Problem
 
 
 def _header(records: Sequence[TunedRecord]) -> dict[str, str]:
@@ -42,44 +37,26 @@ def _json(records: Sequence[TunedRecord]) -> dict[str, str]:
     return {name: data.decode() for name, data in files.items()}
 
 
-def _wisdom(records: Sequence[TunedRecord]) -> dict[str, str]:
-    from autotune.export.wisdom import render
-
-    return render(records)
-
-
-def _recorded_wisdom(recordings: Sequence[Recording]) -> dict[str, str]:
-    from autotune.export.wisdom import render_recorded
-
-    return render_recorded(recordings)
-
-
-def _t1(described: tuple[Kernel, Problem, Device]) -> dict[str, str]:
-    from autotune.export.t1 import render
-
-    return render(*described)
-
-
 def _t4(results: Results) -> dict[str, str]:
-    from autotune.export import measurements
+    from autotune.interop.formats import t4_text
 
-    return {f"{results.kernel}-t4.json": measurements.results(results)}
+    return {f"{results.kernel}-t4.json": t4_text(results)}
 
 
 def _cache(results: Results) -> dict[str, str]:
-    from autotune.export import measurements
+    from autotune.interop.formats import cache_text
 
-    return {f"{results.kernel}-cache.json": measurements.cache(results)}
+    return {f"{results.kernel}-cache.json": cache_text(results)}
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format by name."""
+    """An export format."""
 
     name: str
     doc: str
-    #: What it is made from: the winners, everything that was measured, or the declaration.
-    source: Literal["records", "measurements", "kernel"]
+    #: Input of `render`: tuned records of one kernel, or all measurements of one problem and device.
+    source: Literal["records", "measurements"]
     #: Makes names of files, below a folder, and their text.
     render: Callable[[Any], dict[str, str]]
 
@@ -90,8 +67,6 @@ FORMATS = {
         Format("header", "C++17 header with a constexpr lookup", "records", _header),
         Format("cuda", "sources that stand alone, and a C++ launcher of them", "records", _cuda),
         Format("json", "tuned record, what `lookup` reads", "records", _json),
-        Format("wisdom", "Kernel Launcher's wisdom file", "records", _wisdom),
-        Format("t1", "FAIR autotuning description of a kernel, schema T1 1.0.0", "kernel", _t1),
         Format("t4", "FAIR autotuning results, schema T4 1.0.0", "measurements", _t4),
         Format(
             "cache", "Kernel Tuner's cache, for simulation and dashboards", "measurements", _cache
@@ -100,18 +75,8 @@ FORMATS = {
 }
 
 
-#: What holds measurements that were not verified here.
-RECORDED_FORMATS = ("t4", "cache", "wisdom")
-
-
 def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str]:
-    """Export tuned records of one kernel: names of files, below a folder, and their text.
-
-    Raises
-    ------
-    UsageError
-        If there is no such format or no records, or the format cannot hold them.
-    """
+    """Export tuned records of one kernel: names of files, below a folder, and their text."""
     render = _found(format, "records").render
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
@@ -119,59 +84,8 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
 
 
 def export_measurements(format: str, results: Results) -> dict[str, str]:
-    """Export everything that was measured: names of files and their text.
-
-    Raises
-    ------
-    UsageError
-        If there is no such format.
-    """
+    """Export everything that was measured: names of files and their text."""
     return _found(format, "measurements").render(results)
-
-
-def export_kernel(format: str, kernel: Kernel, problem: Problem, device: Device) -> dict[str, str]:
-    """Export the declaration of a kernel for one problem and device: names of files and their text.
-
-    Raises
-    ------
-    UsageError
-        If there is no such format, or it cannot hold the declaration.
-    """
-    return _found(format, "kernel").render((kernel, problem, device))
-
-
-def export_recorded(format: str, recording: Recording) -> dict[str, str]:
-    """Export what someone else measured: names of files and their text.
-
-    In the format that it came in the text is the one that was imported; in another, what that can
-    hold.
-
-    Raises
-    ------
-    UsageError
-        If there is no such format, or it is for what was verified here.
-    """
-    if format not in FORMATS:
-        raise UsageError(unknown("format", format, FORMATS))
-    if format not in RECORDED_FORMATS:
-        raise UsageError(
-            f"format {format} is for what was verified here; what was imported goes to "
-            f"{', '.join(RECORDED_FORMATS)}"
-        )
-    wisdom = _recorded_wisdom([recording]) if format == "wisdom" else {}
-    if format == "wisdom" and not wisdom:
-        raise UsageError(f"{recording.path.name}: nothing in it ran, so it has no winner")
-    if recording.kind == format:
-        name = next(iter(wisdom)) if format == "wisdom" else f"{recording.kernel}-{format}.json"
-        files = {name: recording.text}
-    elif format == "wisdom":
-        files = wisdom
-    else:
-        from autotune.export.measurements import Results
-
-        files = export_measurements(format, Results.of(recording))
-    # What others call a kernel may be no name of a file.
-    return {quote(name, ""): text for name, text in files.items()}
 
 
 def _found(name: str, source: str) -> Format:

@@ -16,6 +16,7 @@ from itertools import islice
 import numpy as np
 
 from autotune.errors import AutotuneError, NothingValidError
+from autotune.interop.imported import first_on
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
@@ -24,7 +25,6 @@ from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
 from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
-from autotune.search.imported import first_on
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store

@@ -1,19 +1,15 @@
-"""Recorded spaces measured again from memory, and searched as if their device were here.
-
-Knows no device and no file format: `recorded` reads them.
-"""
+"""Recorded spaces searched as if their device were here; `autotune.interop.formats` reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from autotune.errors import RecordError, UsageError
+from autotune.errors import UsageError
+from autotune.interop.formats import Recording
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement
-from autotune.search.recorded import Recording, read
 from autotune.search.session import Budget, SearchSession
 from autotune.values import Configuration
 
@@ -31,13 +27,7 @@ class ReplayEvaluator:
         ahead: int | None = None,
         at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterator[Measurement]:
-        """Yield the recorded measurements, in this order.
-
-        Raises
-        ------
-        UsageError
-            If a configuration was not recorded.
-        """
+        """Yield the recorded measurements, in this order."""
         for configuration in configurations:
             index = self.recording.space.index(configuration)
             if index is None:
@@ -63,20 +53,3 @@ def session(recording: Recording, budget: Budget, space: Space | None = None) ->
         scope=recording.scope,
         budget=budget,
     )
-
-
-def load(path: Path) -> Recording:
-    """Read the one recorded space of a Kernel Tuner cache or of T4 results; see `recorded.read`.
-
-    Raises
-    ------
-    RecordError
-        If the file is missing, damaged or something else; the message says where and what to do.
-    """
-    first, *_ = found = read(path)
-    if first.kind == "wisdom":
-        raise RecordError(
-            f"{path}: a wisdom file has winners only ({len(found)} devices and problems), which is "
-            "no space to search; give a cache file or T4 results"
-        )
-    return first

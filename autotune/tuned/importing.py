@@ -1,4 +1,4 @@
-"""What a record from elsewhere must hold before it is merged into the user's own, and which entry stays.
+"""Checks of a record of others before it is merged into the user's own, and which entry stays.
 
 `record.check` says what every record must hold to be read; one that others wrote is held to what a run
 writes: values that are declared, times that have been, and where its kernel is known here, its space and
@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Literal
-
-import msgspec
 
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import RecordError, SpecError, UsageError
@@ -29,21 +24,17 @@ from autotune.tuned.record import (
     Entry,
     FallbackRow,
     Plan,
-    Portfolio,
     TunedRecord,
     key_of,
     moment,
 )
-from autotune.tuned.writing import alone, by_rule
+from autotune.tuned.writing import by_rule
 from autotune.values import Problem
 
 #: Clocks of two machines differ by less.
 _CLOCKS_APART = timedelta(days=1)
 #: A rate is written to fewer digits than this tells apart.
 _RATES_APART = 0.01
-#: What signatures of records are for, as ssh-keygen wants it said; and whose they are.
-_SIGNED_AS = "autotune"
-_KEY_KIND = re.compile(r"(sk-)?(ssh|ecdsa)-[\w@.-]+")
 
 
 def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
@@ -79,69 +70,6 @@ def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
         ) from error
 
 
-def require_signature(file: Path, data: bytes, keys: Path) -> None:
-    """Make sure that one of some keys has signed a file, by OpenSSH's detached signature ``FILE.sig``.
-
-    Parameters
-    ----------
-    data : bytes
-        What was read from the file.
-    keys : Path
-        Public keys as ssh-keygen writes them, one per line.
-
-    Raises
-    ------
-    RecordError
-        If there is no such signature, or another's; `UsageError` if there is no key, or no ssh-keygen.
-    """
-    signature = file.with_name(f"{file.name}.sig")
-    lines = [line.split() for line in keys.read_text(encoding="utf-8").splitlines()]
-    trusted = [words[:2] for words in lines if len(words) > 1 and not words[0].startswith("#")]
-    if not trusted or not all(_KEY_KIND.fullmatch(kind) for kind, _ in trusted):
-        raise UsageError(f"{keys}: expected public keys as in ~/.ssh/id_ed25519.pub, one per line")
-    if not signature.exists():
-        raise RecordError(
-            f"{file}: not signed, {signature.name} is missing; who made it signs it by: "
-            f"ssh-keygen -Y sign -n {_SIGNED_AS} -f KEY {file.name}"
-        )
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as allowed:
-        allowed.writelines(f"{_SIGNED_AS} {kind} {key}\n" for kind, key in trusted)
-        allowed.flush()
-        command = ["ssh-keygen", "-Y", "verify", "-f", allowed.name, "-I", _SIGNED_AS]
-        command += ["-n", _SIGNED_AS, "-s", str(signature)]
-        try:
-            done = subprocess.run(command, input=data, capture_output=True, check=False)
-        except FileNotFoundError:
-            raise UsageError("--trusted-key needs ssh-keygen of OpenSSH 8.1 or newer") from None
-    if done.returncode:
-        raise RecordError(f"{file}: not signed by a key of {keys}; nothing of it was taken")
-
-
-def of_device(record: TunedRecord, device: str) -> TunedRecord:
-    """A record without what was not measured on a device, by its model's name or by its uuid.
-
-    Raises
-    ------
-    RecordError
-        If nothing was.
-    """
-    if device == record.device.name:
-        return record
-    entries = tuple(entry for entry in record.entries if entry.device_uuid == device)
-    if not entries:
-        uuids = sorted({entry.device_uuid for entry in record.entries})
-        raise RecordError(
-            f"{record.kernel}: nothing of it was measured on {device!r}, but on "
-            f"{record.device.name} ({', '.join(uuids)})"
-        )
-    kept = {key_of(entry.problem) for entry in entries}
-    rows = tuple(row for row in record.fallback if key_of(row.problem) in kept)
-    portfolio = Portfolio()  # whose times are of all devices
-    return msgspec.structs.replace(
-        record, entries=entries, fallback=alone(rows), portfolio=portfolio
-    )
-
-
 def by_effort_and_date(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
     """Of two entries that were measured apart the one of more effort, and then the later one."""
     if (old.plan, old.median_ms, old.tuned_on) == (new.plan, new.median_ms, new.tuned_on):
@@ -154,20 +82,6 @@ def by_effort_and_date(old: Entry, new: Entry) -> tuple[Literal["kept", "replace
         if not is_alike:
             return "kept", "tuned later here, of another source or other arguments"
     return by_rule(old, new)
-
-
-def conflicts(old: TunedRecord | None, new: TunedRecord) -> list[tuple[Entry, Entry]]:
-    """Entries of one problem whose winners differ, though they were tuned of the same; ours first."""
-    if old is None or old.shape != new.shape:
-        return []
-    pairs = [(old.entry(theirs.problem), theirs) for theirs in new.entries]
-    return [
-        (ours, theirs)
-        for ours, theirs in pairs
-        if ours is not None
-        and (ours.source, ours.arguments) == (theirs.source, theirs.arguments)
-        and ours.configuration != theirs.configuration
-    ]
 
 
 def _check_device(record: TunedRecord) -> None:

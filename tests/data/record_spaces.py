@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.choose import choose_device
-from autotune.export import Results
-from autotune.export.measurements import cache
+from autotune.interop.formats import Results, cache_text
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
@@ -121,7 +120,7 @@ def record(request: Request, problem: Problem, space: Space, file: Path) -> None
         measured = tuple(evaluator.measure(list(space)))
     finally:
         bench.close()
-    text = cache(
+    text = cache_text(
         Results(
             kernel=request.kernel.name,
             device_name=request.device.name,
