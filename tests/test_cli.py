@@ -237,7 +237,7 @@ def test_a_damaged_record_stops_no_command(
     else:
         bad.write_bytes(WRONG[kind][0])
     source = ["--from", str(tmp_path), "--out", str(tmp_path / "out")]
-    for command in (["export", KERNEL], ["export", KERNEL, "wisdom"], ["report", KERNEL]):
+    for command in (["export", KERNEL], ["export", KERNEL, "json"], ["report", KERNEL]):
         assert run([*command, *source]) == 0
         captured = capsys.readouterr()
         assert captured.err.count("warning") == captured.err.count(str(bad)) == 1
