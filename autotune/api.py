@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from autotune.cli.notebook import progress_of
+from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
 from autotune.interop.imported import first_to_try
@@ -29,7 +29,7 @@ from autotune.run.request import EFFORTS, Request
 from autotune.run.result import CutShortRun, RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
-from autotune.store import Store, default_url
+from autotune.store import default_url, open_for_runs
 from autotune.store.flat import row_of
 from autotune.tuned.writing import require_mergeable
 from autotune.values import Configuration, Problem, Value
@@ -264,7 +264,7 @@ def tune(
     require_mergeable(folder, first, declared, wanted.name)
     try:
         with (
-            Store.open(default_url()) as store,
+            open_for_runs(default_url()) as store,
             progress_of(declared.name, len(request.problems), quiet) as progress,
         ):
 

@@ -1,11 +1,10 @@
-"""What a large results store costs: seconds and memory of the commands that read it, and of adding to it.
+"""Seconds and memory of the commands that read a large results store, and of adding to it.
 
 A store of a million rows is made through its own interface: nine tenths are of one kernel on one
 problem, a twentieth the same again of a later run, the rest of another kernel on twenty problems.
 What there is beyond a million is of further kernels, of twenty problems each. Then 16 processes
 append, a search of the large kernel is resumed, and every command runs in a process of its own. A
-store that is there already is used as it is: one that an older version made shows what its conversion
-takes, in ``first_open_s``.
+store that is there already is used as it is.
 
     python benchmarks/store.py                                   # some ten minutes
     python benchmarks/store.py --rows 10000 --out /tmp           # a look

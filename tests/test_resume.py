@@ -40,11 +40,11 @@ def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And `autotune runs` tells how each of its runs ended."""
+    """And `autotune results --runs` tells how each of its runs ended."""
     kill_twenty_times_and_finish(tmp_path, opencl_device)
     monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "data" / "autotune" / "store.sqlite"))
     capsys.readouterr()
-    assert run(["runs", "saxpy", "--last", "30", "--json"]) == 0
+    assert run(["results", "saxpy", "--runs", "--last", "30", "--json"]) == 0
     *killed, last = json.loads(capsys.readouterr().out)
     assert {found["ended"] for found in killed} == {"killed"}
     assert last["ended"] == "finished" and killed

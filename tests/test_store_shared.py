@@ -1,15 +1,16 @@
-"""One store of many: merged from others, written while its server is away, and by roles that may little."""
+"""One store of many: merged from others, and shared by runs through a server that may be away."""
 
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from postgresql import Server, on_server
 from test_store import RUN, SCOPE, numbered, refused, sql
 
 from autotune.cli import run
+from autotune.errors import Interrupted, StoreError
 from autotune.files import data_path
 from autotune.measure.measurement import Status
-from autotune.store import Store
+from autotune.store import Store, open_for_runs
 from autotune.store.merging import merge
+from autotune.store.schema import measurements
+from autotune.store.sharing import SharedStore
 
-OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 OTHER = replace(SCOPE, kernel="reduce", device_uuid="GPU-2")
 
 forked = multiprocessing.get_context("forkserver")
@@ -53,8 +56,8 @@ def other(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def told(store: Store) -> list[tuple[Any, ...]]:
-    """What is known of every row but its numbers."""
+def contents(store: Store) -> list[tuple[Any, ...]]:
+    """Every row without its numbers."""
     return sorted(
         (row.kernel, row.scope, row.created, row.seed, str(row.measurement)) for row in store.rows()
     )
@@ -70,26 +73,24 @@ def test_what_is_missing_is_added_once(url: str, other: Store, tmp_path: Path) -
         done = merge(other, store)
         assert (done.rows, done.added, done.runs) == (4, 4, 2)
         assert [run.ended for run in store.runs()][1:] == ["finished", "killed or elsewhere"]
-        assert store.interrupted_attempts(OTHER) == {numbered(9).configuration: 1}
+        assert store.interrupted_attempts(OTHER) == {}  # they stay where they are
         assert store.remembered(SCOPE)[numbered(2).configuration] == numbered(2)
-        before = told(store)
+        before = contents(store)
         again = merge(other, store)
-        assert (again.added, again.runs, told(store)) == (0, 0, before)
-        assert store.interrupted_attempts(OTHER) == {numbered(9).configuration: 1}
+        assert (again.added, again.runs, contents(store)) == (0, 0, before)
         with Store.open(tmp_path / "back.sqlite") as back:  # and in the other direction
             assert merge(store, back).added == 5
-            assert told(back) == before
+            assert contents(back) == before
             assert merge(back, store).added == merge(back, other).added - 1 == 0
 
 
 def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store) -> None:
-    """A row closes the attempt it came of, and a run has ended meanwhile."""
+    """A row, and the end of a run."""
     with Store.open(url) as store:
         merge(other, store)
         other.add(2, OTHER, numbered(9))
         other.finish_run(2, "failed")
         assert merge(other, store).added == 1
-        assert store.interrupted_attempts(OTHER) == {}
         assert [run.ended for run in store.runs()] == ["finished", "failed"]
 
 
@@ -109,7 +110,7 @@ def merge_and_die(source: str, target: str, after: int) -> None:
     """Merge in small batches, and be killed within one."""
     from autotune.store import merging
 
-    merging._BATCH = 3  # type: ignore[misc]
+    merging.BATCH = 3
     with Store.open(source) as first, Store.open(target) as second:
         events = iter(range(after, -1, -1))
 
@@ -121,7 +122,7 @@ def merge_and_die(source: str, target: str, after: int) -> None:
         merge(first, second)
 
 
-@pytest.mark.parametrize("after", [8, 30])
+@pytest.mark.parametrize("after", [8, 20])
 def test_a_merge_that_was_killed_is_done_again(url: str, tmp_path: Path, after: int) -> None:
     source = tmp_path / "source.sqlite"
     with Store.open(source) as first, Store.open(url):
@@ -135,19 +136,19 @@ def test_a_merge_that_was_killed_is_done_again(url: str, tmp_path: Path, after: 
         there = len(second.rows())
         assert there < 20
         assert merge(first, second).added == 20 - there
-        assert told(second) == told(first) and len(second.runs()) == 1
+        assert contents(second) == contents(first) and len(second.runs()) == 1
 
 
-def test_memory_does_not_grow_with_what_is_merged(tmp_path: Path) -> None:
-    """Pages are read one after another, and no row is kept."""
-    with Store.open(tmp_path / "a") as first, Store.open(tmp_path / "b") as second:
-        run_id, steps = first.begin_run(RUN), []
-        first.add_many(run_id, SCOPE, map(numbered, range(2500)))
-        assert merge(first, second, steps.append).added == 2500
-        assert steps == [1000, 2000, 2500]
+def test_only_the_rows_of_a_condition_are_merged(other: Store, url: str) -> None:
+    with Store.open(url) as store:
+        reduce_rows = measurements.c.run_id == 2
+        done = merge(other, store, reduce_rows, with_runs=False)
+        assert (done.rows, done.added, done.runs, done.last) == (1, 1, 1, 4)
+        assert [row.kernel for row in store.rows()] == ["reduce"]
+        assert [run.kernel for run in store.runs()] == ["reduce"]
 
 
-# ---------------------------------------------------------------- a server that is away
+# ---------------------------------------------------------------- runs that share a server
 
 
 @contextmanager
@@ -162,194 +163,183 @@ def away(server: Server, address: str) -> Iterator[None]:
         server.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
-def spools() -> list[Path]:
-    return sorted(Path(data_path("spool")).glob("*"))
+def local_file() -> Path:
+    (file,) = Path(data_path("shared")).glob("*.sqlite")
+    return file
 
 
 def numbers(store: Store) -> list[int]:
     return sorted(row.measurement.configuration.NUMBER for row in store.rows())
 
 
-def add_while_away_and_die(address: str, data: str, ready: Any) -> None:
-    """Store a row, and when told to another and an open attempt; then be killed."""
+def add_and_die(address: str, data: str, ready: Any) -> None:
+    """Store two rows of a run, and be killed when told to."""
     os.environ["XDG_DATA_HOME"] = data
     warnings.simplefilter("ignore")
-    store = Store.open(address)
-    run_id = store.begin_run(RUN)
-    store.add(run_id, SCOPE, numbered(1))
-    ready.send(True)
-    ready.recv()
-    store.add(run_id, SCOPE, numbered(2))
-    store.open_attempts(run_id, SCOPE, [numbered(3).configuration])
-    ready.send(True)
-    ready.recv()
-    os.kill(os.getpid(), signal.SIGKILL)
+    with open_for_runs(address) as store:
+        run_id = store.begin_run(RUN)
+        store.add_many(run_id, SCOPE, [numbered(1), numbered(2)])
+        store.open_attempts(run_id, SCOPE, [numbered(3).configuration])
+        ready.send(True)
+        ready.recv()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_file_is_opened_as_it_is(tmp_path: Path) -> None:
+    with open_for_runs(str(tmp_path / "store.sqlite")) as store:
+        assert type(store) is Store and store.address.path == tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge into the server every few milliseconds."""
+    monkeypatch.setattr("autotune.store.sharing.PUSH_S", 0.02)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.postgres
 @pytest.mark.xdist_group("postgres")
-class TestAway:
-    """A run goes on, and its rows get there once."""
+class TestShared:
+    """Runs write to a local file, and its rows get to the server once."""
 
-    def test_rows_are_kept_and_sent_when_it_is_back(self, server: Server) -> None:
+    def test_rows_get_to_the_server_and_back(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         address = server.database()
-        with Store.open(address) as store:
+        with open_for_runs(address) as store:
             run_id = store.begin_run(RUN)
-            store.open_attempts(run_id, SCOPE, [numbered(1).configuration])
-            known = store.remembered(SCOPE)
-            with away(server, address), pytest.warns(UserWarning, match="rows are kept in") as said:
-                for number in (1, 2, 3):
-                    store.add(run_id, SCOPE, numbered(number))
-                assert server.password not in str(said[0].message)
-                assert known.get(numbered(2).configuration) is None
-                assert store.interrupted_attempts(SCOPE) == {} == dict(store.remembered(SCOPE))
-                assert len(spools()) == 1
-            with pytest.warns(UserWarning, match="is in it"):
-                store.close()
-        assert spools() == []
+            store.add_many(run_id, SCOPE, map(numbered, (1, 2)))
+            store.finish_run(run_id, "done")
+            assert store.address.path == local_file()
+        with Store.open(address) as store:
+            assert numbers(store) == [1, 2]
+            assert [(run.rows, run.ended) for run in store.runs()] == [(2, "finished")]
+            store.add(store.begin_run(replace(RUN, kernel="reduce")), OTHER, numbered(5))
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another machine"))
+        with open_for_runs(address) as store:
+            assert dict(store.remembered(SCOPE)) == {
+                numbered(n).configuration: numbered(n) for n in (1, 2)
+            }
+            assert [row.kernel for row in store.newest_of_scopes()] == ["sgemm", "reduce"]
+            assert [row.measurement for row in store.fastest(OTHER.fingerprint, 1)] == [numbered(5)]
+            assert numbers(store) == [1, 2]  # of this scope alone
+        with Store.open(address) as store:
+            assert numbers(store) == [1, 2, 5] and len(store.runs()) == 2
+
+    def test_rows_get_there_while_the_run_lasts(self, server: Server, often: None) -> None:
+        address = server.database()
+        with open_for_runs(address) as store, Store.open(address) as seen:
+            run_id = store.begin_run(RUN)
+            store.add(run_id, SCOPE, numbered(1))
+            wait_for(lambda: numbers(seen) == [1])
+            assert [run.ended for run in seen.runs()] == ["running"]
+
+    def test_a_server_that_goes_away_in_a_run_loses_nothing(
+        self, server: Server, often: None
+    ) -> None:
+        address = server.database()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with open_for_runs(address) as store:
+                run_id = store.begin_run(RUN)
+                store.add(run_id, SCOPE, numbered(1))
+                with away(server, address):
+                    store.add(run_id, SCOPE, numbered(2))
+                    wait_for(lambda: bool(said))
+                    assert set(store.remembered(SCOPE)) == {
+                        numbered(n).configuration for n in (1, 2)
+                    }
+                    assert store.fastest(SCOPE.fingerprint, 5)
+                store.add(run_id, SCOPE, numbered(3))
+                store.finish_run(run_id, "done")
+        assert len(said) == 1 and "rows are kept in" in str(said[0].message)
+        assert server.password not in str(said[0].message)
         with Store.open(address) as store:
             assert numbers(store) == [1, 2, 3]
-            assert [(run.rows, run.ended) for run in store.runs()] == [(3, "running")]
-            sql(address, "UPDATE runs SET process = 'gone'")
-            assert store.interrupted_attempts(SCOPE) == {}  # closed by a row that was kept
+            assert [run.ended for run in store.runs()] == ["finished"]
 
-    def test_two_that_were_cut_off_lose_and_double_nothing(self, server: Server) -> None:
+    def test_a_server_that_stays_away_gets_the_rows_from_the_next_run(self, server: Server) -> None:
         address = server.database()
-        both = [Store.open(address) for _ in range(2)]
-        ids = [store.begin_run(replace(RUN, seed=seed)) for seed, store in enumerate(both)]
-        with away(server, address), pytest.warns(UserWarning, match="kept in"):
-            for place, store in enumerate(both):
-                store.add_many(ids[place], SCOPE, [numbered(place), numbered(5)])
-                store.finish_run(ids[place], "done")
-            assert len(spools()) == 2
-        with Store.open(address) as third:
-            assert third.rows() == [] and len(spools()) == 2  # who keeps them is alive
-        with pytest.warns(UserWarning, match="is in it"):
-            for store in both:
-                store.close()
+        with pytest.warns(UserWarning, match="autotune store merge"), ExitStack() as absence:
+            with open_for_runs(address) as store:
+                store.add(store.begin_run(RUN), SCOPE, numbered(1))
+                absence.enter_context(away(server, address))
+            with pytest.raises(StoreError, match="cannot be reached"), open_for_runs(address):
+                pass
+        with open_for_runs(address):
+            pass
         with Store.open(address) as store:
-            assert numbers(store) == [0, 1, 5, 5]
+            assert numbers(store) == [1]
+
+    def test_an_interrupted_run_waits_a_second_for_its_server(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        address = server.database()
+        stop = Interrupted("Ctrl-C")
+        kept = pytest.warns(UserWarning, match="autotune store merge")
+        with kept, pytest.raises(Interrupted), open_for_runs(address) as store:
+            store.add(store.begin_run(RUN), SCOPE, numbered(1))
+            monkeypatch.setattr(SharedStore, "push", lambda self: time.sleep(20))
+            begun = time.monotonic()
+            raise stop
+        assert time.monotonic() - begun < 2
+        with Store.open(local_file()) as store:
+            assert numbers(store) == [1]
+
+    def test_two_runs_at_once_lose_and_double_nothing(self, server: Server, often: None) -> None:
+        """Of one machine, and so by one local file."""
+        address = server.database()
+
+        def measure(start: int) -> None:
+            with open_for_runs(address) as store:
+                run_id = store.begin_run(replace(RUN, seed=start))
+                for number in range(start, start + 40):
+                    store.add(run_id, SCOPE, numbered(number))
+                    time.sleep(0.002)
+                store.finish_run(run_id, "done")
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(measure, (0, 40))) == [None, None]
+        with Store.open(address) as store:
+            assert numbers(store) == [*range(80)]
             assert [run.ended for run in store.runs()] == ["finished", "finished"]
 
-    def test_what_a_killed_run_kept_is_sent_by_the_next_command(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    def test_the_rows_of_a_killed_run_are_sent_by_the_next(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         address = server.database()
         here, there = forked.Pipe()
         data = str(Path(data_path()).parent)
-        process = forked.Process(target=add_while_away_and_die, args=(address, data, there))
+        process = forked.Process(target=add_and_die, args=(address, data, there))
         process.start()
         assert here.poll(30) and here.recv()
-        monkeypatch.setenv("AUTOTUNE_STORE", address)
         with away(server, address):
             here.send(True)
-            assert here.poll(30) and here.recv()
-            here.send(True)
             process.join(30)
-            assert run(["runs"]) == 1  # down at start
-            error = capsys.readouterr().err
-            assert error.count("\n") == 1 and "cannot be reached" in error
-        assert len(spools()) == 1
-        assert run(["results", "sgemm", "--json"]) == 0
-        rows = json.loads(capsys.readouterr().out)
-        assert [row["config"]["NUMBER"] for row in rows] == [1, 2]
-        assert spools() == []
+            assert process.exitcode == -signal.SIGKILL
         with Store.open(address) as store:
+            assert numbers(store) == []
+        with open_for_runs(address) as store:
+            assert set(store.remembered(SCOPE)) == {numbered(n).configuration for n in (1, 2)}
             assert store.interrupted_attempts(SCOPE) == {numbered(3).configuration: 1}
-
-    def test_a_server_that_stays_away_is_told_and_nothing_is_lost(self, server: Server) -> None:
-        address = server.database()
-        store = Store.open(address)
-        run_id = store.begin_run(RUN)
-        with away(server, address), pytest.warns(UserWarning) as said:
-            store.add(run_id, SCOPE, numbered(1))
-            store.close()
-        assert "does not take" in str(said[0].message) or "accepting" in str(said[0].message)
-        assert "the next command" in str(said[-1].message)
         with Store.open(address) as store:
-            assert numbers(store) == [1]
-
-    def test_a_full_disk_of_the_server_loses_nothing(self, server: Server) -> None:
-        place = server.folder / "small"
-        place.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=12m,mode=777", "tmpfs", str(place)]
-        if subprocess.run(mount, stderr=subprocess.PIPE).returncode:
-            pytest.skip("no tmpfs may be mounted here")
-        try:
-            shutil.chown(place, "postgres", "postgres")
-            server.sql(f"CREATE TABLESPACE small LOCATION '{place}'")
-            address = server.database("TABLESPACE small")
-            with Store.open(address) as store:
-                run_id = store.begin_run(RUN)
-                with pytest.warns(UserWarning, match="the server's disk is full"):
-                    for number in range(60):
-                        message = "x" * 100_000 + os.urandom(100_000).hex()
-                        store.add(run_id, SCOPE, numbered(number, message))
-                assert spools()
-                sql(address, "SELECT 1")
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    store.close()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with Store.open(
-                    address
-                ) as store:  # still full: what fits is there, the rest is kept
-                    there = set(numbers(store))
-            (kept,) = spools()
-            with Store.open(kept / "store.sqlite") as store:
-                assert there | set(numbers(store)) == {*range(60)}
-        finally:
-            server.sql(f"DROP DATABASE {address.rpartition('/')[2]} WITH (FORCE)")
-            server.sql("DROP TABLESPACE small")
-            subprocess.run(["umount", place], check=True)
+            assert numbers(store) == [1, 2]
+            assert [run.ended for run in store.runs()] == ["killed"]
 
 
-# ---------------------------------------------------------------- roles, TLS and passwords
-
-
-def documented_sql() -> list[str]:
-    """The statements of the documents that make the roles."""
-    (block,) = re.findall(r"```sql\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)
-    return [part.strip() for part in re.sub(r"--.*", "", block).split(";") if part.strip()]
+# ---------------------------------------------------------------- TLS and passwords
 
 
 @pytest.mark.postgres
 @pytest.mark.xdist_group("postgres")
-class TestRoles:
-    """What the documents say a role may do is what it may do."""
-
-    def test_a_role_that_only_appends_and_one_that_only_reads(self, server: Server) -> None:
-        address = server.database()
-        Store.open(address).close()
-        sql(address, *(text.replace("CHANGE-ME", "secret") for text in documented_sql()))
-        owner = f"tester:{server.password}"
-        runner, reader = (address.replace(owner, f"{name}:secret") for name in ("runner", "reader"))
-        with Store.open(runner) as store:
-            run_id = store.begin_run(RUN)
-            store.open_attempts(run_id, SCOPE, [numbered(1).configuration])
-            store.add(run_id, SCOPE, numbered(1))
-            store.finish_run(run_id, "done")
-        for statement in (
-            "DELETE FROM measurements",
-            "UPDATE measurements SET median_ms = 0",
-            "UPDATE runs SET command = ''",
-            "UPDATE scopes SET driver = ''",
-            "DELETE FROM runs",
-            "DELETE FROM scopes",
-            "TRUNCATE measurements",
-            "DROP TABLE measurements",
-            "UPDATE autotune_schema SET version = 1",
-            "CREATE TABLE mine (n INT)",
-        ):
-            for role in (runner, reader):
-                with pytest.raises(
-                    sa.exc.ProgrammingError, match=r"permission denied|must be owner"
-                ):
-                    sql(role, statement)
-        with Store.open(reader) as store:
-            assert numbers(store) == [1] and store.runs()[0].ended == "finished"
-            refused(lambda: store.begin_run(RUN), "permission denied", "GRANT")
+class TestAccess:
+    """TLS and passwords are those of libpq."""
 
     def test_a_connection_is_encrypted_where_the_url_asks_for_it(
         self, server: Server, tmp_path: Path
@@ -421,31 +411,6 @@ def certificate(name: Path) -> Path:
 # ---------------------------------------------------------------- autotune store
 
 
-def test_old_rows_are_removed_and_those_of_a_wrong_clock_kept(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AUTOTUNE_STORE", url)
-    with Store.open(url) as store:
-        old, new = store.begin_run(RUN), store.begin_run(RUN)
-        store.add_many(old, SCOPE, [numbered(1), numbered(2)])
-        store.add_many(new, SCOPE, [numbered(2), numbered(3)])
-    sql(
-        url,
-        "UPDATE measurements SET created = '2020-01-01T00:00:00.000+00:00' WHERE run_id = 1",
-        "UPDATE runs SET started = '2020-01-01T00:00:00.000+00:00', state = 'done' WHERE id = 1",
-        "UPDATE measurements SET created = '2999-01-01T00:00:00.000+00:00' WHERE id = 4",
-    )
-    assert run(["store", "vacuum", "--older-than", "90d", "--dry-run"]) == 0
-    assert "2 rows would be removed" in capsys.readouterr().out
-    assert run(["store", "vacuum", "--older-than", "90d"]) == 0
-    assert "2 rows removed" in capsys.readouterr().out
-    with Store.open(url) as store:
-        assert [r.measurement.configuration.NUMBER for r in store.rows()] == [2, 3]
-        assert [each.id for each in store.runs()] == [2]
-        store.add(2, SCOPE, numbered(1))
-        assert set(store.remembered(SCOPE)) == {numbered(n).configuration for n in (1, 2, 3)}
-
-
 def test_what_a_store_holds(
     other: Store,
     monkeypatch: pytest.MonkeyPatch,
@@ -457,7 +422,7 @@ def test_what_a_store_holds(
     held = json.loads(capsys.readouterr().out)
     assert (held["rows"], held["runs"], held["scopes"]) == (4, 2, 2)
     assert held["kernels"] == {"reduce": 1, "sgemm": 3}
-    assert run(["store", "info"]) == run(["store", "migrate"]) == 0
+    assert run(["store", "info"]) == 0
     assert "4 rows of 2 runs" in capsys.readouterr().out
     missing = str(tmp_path / "none.sqlite")
     assert run(["store", "merge", missing, str(other.address)]) == 1

@@ -34,8 +34,7 @@ COMMANDS = {
     "new": ("kernels", "Write a kernel and its space file to start from."),
     "check": ("kernels", "Check a space file; compile a sample of it for each architecture."),
     "lookup": ("records", "Answer with the tuned configuration for a problem."),
-    "results": ("records", "List what was measured."),
-    "runs": ("history", "List what ran, with what command, and how it ended."),
+    "results": ("records", "List what was measured, or the runs that measured it."),
     "report": ("records", "Write the report of what is in the store."),
     "export": ("records", "Write tuned results in another format."),
     "import": ("exchange", "Take in a tuned record, or what other tools measured."),
@@ -46,9 +45,8 @@ COMMANDS = {
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "fleet": ("fleet", "Start, show or stop a cluster of GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
-    "store": ("storage", "Say what the results store holds; convert, merge and thin it."),
+    "store": ("storage", "Show what the results store holds, or merge two stores."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
-    "completion": ("machine", "Print the script that completes commands in a shell."),
     "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
 }
 

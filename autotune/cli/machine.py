@@ -1,4 +1,4 @@
-"""`autotune doctor`, `cache`, `completion`: what works on this machine, what is kept on its disk, its shell."""
+"""`autotune doctor` and `autotune cache`: the state of this machine, and the files kept on its disk."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _limits(name: str | None, as_json: bool) -> None:
     from autotune.devices.choose import choose_device
     from autotune.measure.limits import Limits
     from autotune.run.limits import known_limits, measure_limits
-    from autotune.store import Store, default_url
+    from autotune.store import default_url, open_for_runs
 
     device = choose_device(name)
-    with Store.open(default_url()) as store:
+    with open_for_runs(default_url()) as store:
         measure_limits(device, store, fresh=True)
     limits = known_limits(device) or Limits()
     if as_json:
@@ -110,23 +110,4 @@ def cache(clear: str | None, as_json: bool) -> None:
         )
 
 
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the script that completes commands, options and kernels in SHELL.
-
-    
-    autotune completion bash     into ~/.local/share/bash-completion/completions/autotune
-    autotune completion zsh      into _autotune in a folder of fpath
-    autotune completion fish     into ~/.config/fish/completions/autotune.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    from autotune.cli import autotune
-
-    made = get_completion_class(shell)
-    assert made is not None
-    click.echo(made(autotune, {}, "autotune", "_AUTOTUNE_COMPLETE").source())
-
-
-COMMANDS = {"doctor": doctor, "cache": cache, "completion": completion}
+COMMANDS = {"doctor": doctor, "cache": cache}

@@ -156,6 +156,8 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     is_flag=True,
     help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
 )
+@click.option("--runs", is_flag=True, help="List runs and how they ended, instead.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="With --runs: the newest N.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
@@ -163,6 +165,8 @@ def results(
     device: str | None,
     best: int | None,
     pareto: bool,
+    runs: bool,
+    last: int | None,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -172,6 +176,7 @@ def results(
     autotune results sgemm --best 5
     autotune results sgemm --pareto
     autotune results sgemm --json
+    autotune results --runs --last 50
     """
     from autotune.errors import UsageError, unknown
     from autotune.kernel.catalog import listings
@@ -179,6 +184,11 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
+    if runs:
+        from autotune.cli.storage import list_runs
+
+        list_runs(kernel, device, last or 20, as_json)
+        return
     with Store.open(default_url()) as store:
         found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
     rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +116,6 @@ _DRIFT = 0.03
     help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
     "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
 )
-@click.option(
-    "--live", is_flag=True, help="Serve a page to this machine that grows while the run goes on."
-)
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
 @TRUST
@@ -141,7 +137,6 @@ def run(
     seed: int,
     fresh: bool,
     sanitize: bool | None,
-    live: bool,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -232,15 +227,11 @@ def run(
             click.echo(f"{found} {text}" + (f" ({name})" if further else ""), err=True)
     folder = _folder_for(objective, out)
     if fleet:
-        if live:
-            raise UsageError(
-                "run: --live shows one run on this machine; leave out --fleet or --live"
-            )
         hours_s = None if max_hours is None else max_hours * 3600
         _run_on_fleet(fleet, declared, device, request, hours_s, folder, as_json)
         return
     asked = request(declared[0], devices)
-    _run(asked.with_default_problems(), folder, live, as_json)
+    _run(asked.with_default_problems(), folder, as_json)
 
 
 def _folder_for(objective: str, out: Path) -> Path:
@@ -250,37 +241,28 @@ def _folder_for(objective: str, out: Path) -> Path:
     return out if is_named or objective == "time" else Path(f"{out}-{objective}")
 
 
-def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
-    from autotune.cli.live import LivePage
+def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.run.command import execute
     from autotune.run.result import CutShortRun
-    from autotune.store import Store, default_url
+    from autotune.store import default_url, open_for_runs
     from autotune.tuned.writing import require_mergeable
 
     require_mergeable(out, request.device, request.kernel, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
-    page = LivePage(progress.standing, request.device.name) if live else None
-    with page or nullcontext():
-        if page:
-            click.echo(f"live:    {page.url}", err=True)
-        try:
-            with Store.open(default_url()) as store, progress:
-                result = execute(request, store, progress)
-        except CutShortRun as error:
-            from autotune.report.publish import publish_decided
+    try:
+        with open_for_runs(default_url()) as store, progress:
+            result = execute(request, store, progress)
+    except CutShortRun as error:
+        from autotune.report.publish import publish_decided
 
-            raise publish_decided(error, out) from error
-        published = None
-        if request.only is None:
-            from autotune.report.publish import publish  # what nobody waits for before
-
-            published = publish(result, out)
-        if page and published:
-            page.end(f"finished; report: {published.html_file or published.markdown_file}")
-    if published is None:
+        raise publish_decided(error, out) from error
+    if request.only is not None:
         _show_single(_rows_of(result), as_json)
         return
+    from autotune.report.publish import publish  # imported once the result is there: it takes long
+
+    published = publish(result, out)
     if as_json:
         from autotune.tuned.writing import encode
 
@@ -570,7 +552,6 @@ _BESIDE_REPLAY = {
     "fresh": "nothing is remembered, and nothing is measured",
     "fleet": "nothing is measured",
     "sanitize": "nothing is launched",
-    "live": "it is over at once",
     "out": "a replay writes no record, header or report",
     "spaces": "a recording has its own space",
 }

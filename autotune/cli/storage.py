@@ -1,8 +1,9 @@
-"""`autotune store`: what the results store holds, its conversion, merging two of them, removing what is old."""
+"""`autotune store`: what the results store holds, merging two of them; the list of runs."""
 
 from __future__ import annotations
 
-import sys
+from dataclasses import asdict
+from datetime import datetime
 
 import click
 
@@ -13,34 +14,29 @@ from autotune.cli.tables import print_table
 
 @click.group("store")
 def store() -> None:
-    """Say what the results store holds; convert, merge and thin it.
+    """Show what the results store holds, or merge two stores.
 
-    AUTOTUNE_STORE is where it is: a SQLite file or postgresql://user@host/database. Passwords are read
-    from ~/.pgpass, PGPASSWORD or AUTOTUNE_STORE, and printed nowhere.
+    AUTOTUNE_STORE names the store: a SQLite file or postgresql://user@host/database. Passwords are
+    read from ~/.pgpass, PGPASSWORD or AUTOTUNE_STORE, and printed nowhere.
 
     \b
     autotune store info
-    autotune store migrate
-    autotune store vacuum --older-than 90d --dry-run
     """
 
 
 @store.command("info")
 @JSON
 def info(as_json: bool) -> None:
-    """Say where the store is, and how much of what is in it.
+    """Show where the store is, its size and its rows by kernel.
 
     \b
     autotune store info
     """
-    from dataclasses import asdict
-
     from autotune.report import wording
     from autotune.store import Store, default_url
-    from autotune.store.upkeep import contents
 
     with Store.open(default_url()) as opened:
-        held = contents(opened)
+        held = opened.contents()
     if as_json:
         emit_json({"store": str(opened.address), **asdict(held)})
         return
@@ -55,43 +51,23 @@ def info(as_json: bool) -> None:
         print_table({"kernel": name, "rows": f"{rows:,}"} for name, rows in held.kernels.items())
 
 
-@store.command("migrate")
-def migrate() -> None:
-    """Convert the tables of an older autotune to this one's.
-
-    A file is converted when it is opened; a server's tables, which others use too, only by this, and
-    by who owns them. Older versions of autotune refuse them then. All rows stay as they are.
-
-    \b
-    autotune store migrate
-    """
-    from autotune.store import Store, default_url
-    from autotune.store.schema import VERSION
-
-    with Store.open(default_url(), may_convert=True) as opened:
-        found = opened.found_version
-    was = "" if found == VERSION else f", was {found}" if found else ", was empty"
-    click.echo(f"{opened.address}: schema {VERSION}{was}")
-
-
 @store.command("merge")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="INTO")
 def merge(source: str, target: str) -> None:
-    """Add to the store INTO what FROM has and it lacks; files and servers in any direction.
+    """Add to the store INTO the rows of FROM that it lacks; files and servers in any direction.
 
-    What is there already is known by its content, so that merging again adds nothing and goes on where
-    it was stopped. FROM stays as it is. Of two rows of one configuration the later one is remembered.
+    Rows are compared by content. Merging again adds nothing, and continues a merge that was stopped.
+    FROM is not changed. Of two rows of one configuration the later one is remembered.
 
     \b
     autotune store merge node7.sqlite all.sqlite
     autotune store merge all.sqlite postgresql://tuner@db.example.com/autotune
     """
     from autotune.errors import UsageError
-    from autotune.store import Store
+    from autotune.store import Store, merging
     from autotune.store.address import Address
     from autotune.store.database import WAIT_S
-    from autotune.store.merging import merge as merged
 
     addresses = [Address.parse(each, WAIT_S) for each in (source, target)]
     for address in addresses:
@@ -103,48 +79,49 @@ def merge(source: str, target: str) -> None:
     if addresses[0].url == addresses[1].url:
         raise UsageError(f"{addresses[0]}: FROM and INTO are one store")
     with Store.open(source, must_exist=True) as first, Store.open(target) as second:
-        done = merged(first, second, _counted if sys.stderr.isatty() else lambda rows: None)
-    if sys.stderr.isatty():
-        click.echo(err=True)
+        merged = merging.merge(first, second)
     click.echo(
-        f"{done.rows:,} rows of {first.address}: {done.added:,} added to {second.address}, "
-        f"{done.rows - done.added:,} were there"
+        f"{merged.rows:,} rows of {first.address}: {merged.added:,} added to {second.address}, "
+        f"{merged.rows - merged.added:,} were there"
     )
 
 
-def _counted(rows: int) -> None:
-    click.echo(f"\r{rows:,} rows", nl=False, err=True)
-
-
-@store.command("vacuum")
-@click.option("--older-than", metavar="AGE", help="Remove rows that are older: 90d, 12w, 36h.")
-@click.option("--dry-run", is_flag=True, help="Only say how many rows that would be.")
-def vacuum(older_than: str | None, dry_run: bool) -> None:
-    """Give back the space of what was removed, and remove what is older than AGE.
-
-    A configuration whose rows are gone is measured again where a search comes to it; tuned records are
-    files of their own, and stay.
-
-    \b
-    autotune store vacuum
-    autotune store vacuum --older-than 90d --dry-run
-    """
-    from autotune.report import wording
-    from autotune.retune.stale import age_in_days
+def list_runs(kernel: str | None, device: str | None, last: int, as_json: bool) -> None:
+    """Print the newest runs, oldest first, and how each ended: `autotune results --runs`."""
+    from autotune.errors import UsageError, unknown
+    from autotune.kernel.catalog import space_files
     from autotune.store import Store, default_url
-    from autotune.store.upkeep import compact, remove_older, size_bytes
 
-    days = age_in_days(older_than) if older_than else None
     with Store.open(default_url()) as opened:
-        before = size_bytes(opened)
-        rows = 0 if days is None else remove_older(opened, days, dry_run=dry_run)
-        if not dry_run:
-            compact(opened)
-        now = size_bytes(opened)
-    would = "would be " if dry_run else ""
-    click.echo(
-        f"{opened.address}: {rows:,} rows {would}removed; {wording.size(before)}, now {wording.size(now)}"
-    )
+        found = opened.runs(kernel, device, last)
+    if as_json:
+        emit_json([{**asdict(run), "seconds": run.seconds} for run in found])
+    elif found:
+        print_table(
+            {
+                "run": run.id,
+                "kernel": run.kernel,
+                "started": f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}",
+                "took": "" if run.seconds is None else _duration(round(run.seconds)),
+                "rows": str(run.rows),
+                "ended": run.ended,
+                "device": run.device_name,
+                "command": run.command,
+            }
+            for run in found
+        )
+    elif kernel and kernel not in (known := space_files()):
+        raise UsageError(unknown("kernel", kernel, sorted(known)))
+    else:
+        click.echo(f"no runs yet; run: autotune run {kernel or 'KERNEL'}", err=True)
+
+
+def _duration(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 COMMANDS = {"store": store}

@@ -17,7 +17,7 @@ from autotune.run.command import execute
 from autotune.run.request import Request
 from autotune.run.result import CutShortRun, RunResult
 from autotune.search.session import Listener
-from autotune.store import Store
+from autotune.store import open_for_runs
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Driver:
     def _run(self, request: Request, listener: Listener) -> None:
         outcome: Outcome | BaseException
         try:
-            with Store.open(self._url) as store:
+            with open_for_runs(self._url) as store:
                 outcome = Outcome(
                     request, execute(request, store, listener, FleetSite(self._fleet))
                 )

@@ -66,8 +66,8 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
 def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
     """The content of what the store remembers about a kernel and the record's device.
 
-    As `from_rows`, which gets no more rows of a problem than a page can draw: an even share of them
-    and the fastest.
+    As `from_rows`, which gets no more rows of a problem than a page can draw: the newest and the
+    fastest.
     """
     by_problem: dict[Problem, list[Row]] = {}
     for last in store.newest_of_scopes(record.kernel, record.device.name):
@@ -88,7 +88,7 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
 
 
 def rows_of(store: Store, scope: str) -> list[Row]:
-    """What is measured alike, oldest first: of many rows an even share, and the fastest."""
+    """Return rows of one scope, oldest first: of many the newest and the fastest."""
     rows = {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
     rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
     return [rows[number] for number in sorted(rows)]

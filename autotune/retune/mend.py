@@ -39,7 +39,7 @@ from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import CutShortRun, RunResult
 from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
-from autotune.store import Store, default_url
+from autotune.store import Store, default_url, open_for_runs
 from autotune.tuned.reading import path_of, read, user_folder
 from autotune.tuned.record import TIME, Confirmed, Entry, Provenance, TunedRecord, timestamp
 
@@ -214,7 +214,7 @@ class Mending(ExitStack):
     @cached_property
     def store(self) -> Store:
         """The results store, opened when something is first measured."""
-        return self.enter_context(Store.open(default_url()))
+        return self.enter_context(open_for_runs(default_url()))
 
     def mend(self, targets: Sequence[Target]) -> list[Mended]:
         """Mend what may be wrong first, then what is cheap to confirm, then what is new."""

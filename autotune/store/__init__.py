@@ -1,20 +1,19 @@
-"""The results store: every configuration that was tried, and what came of it. Knows no statistics.
+"""The results store: every configuration that was tried, and its result. Knows no statistics.
 
 =========== ==========================================================================
-`rows`      what goes in and comes out, and a measurement's form as JSON
-`address`   where the store is, and a connection to it
-`schema`    the tables, and whether a database is one of ours
-`faults`    what a database's complaint means and what to do about it
+`rows`      the values of the store, and a measurement as JSON
+`address`   the store's address, and a connection to it
+`schema`    the tables, and the check that a database is one of ours
+`faults`    a database's errors in words, with what to do
 `database`  opening, reading and writing the tables
-`merging`   what one store has and another lacks
-`spool`     where runs write while their server is away
+`merging`   copying the rows that another store lacks
 `access`    `Store`: runs, attempts, measurements
-`appending` rows of a search, appended beside it
-`upkeep`    what a whole store holds; removing what is old
+`appending` a thread that appends the rows of a search
+`sharing`   the local file of runs that share a server
 =========== ==========================================================================
 
 The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL where the address is
-a ``postgresql://`` URL. A run only ever adds measurements; `upkeep` alone removes some.
+a ``postgresql://`` URL. Runs write to a file in both cases; its rows are merged into the server.
 """
 
 from autotune.errors import needing
@@ -24,6 +23,7 @@ with needing("the results store"):
     from autotune.store.address import default_url
     from autotune.store.appending import Appender
     from autotune.store.rows import PastRun, Row, RunInfo, RunState, Scope
+    from autotune.store.sharing import open_for_runs
 
 __all__ = [
     "Appender",
@@ -35,4 +35,5 @@ __all__ = [
     "Scope",
     "Store",
     "default_url",
+    "open_for_runs",
 ]

@@ -1,31 +1,28 @@
 """`Store`: begins runs, opens attempts, adds measurements and remembers them.
 
-Knows neither devices nor what makes a measurement good. Every method is one transaction: after it
-returns its effect outlives the process, and where it fails it has none. What a run writes while a
-server is away goes to a file (`spool`), and counts as written.
+Every method is one transaction: after it returns its effect outlives the process, and where it fails
+it has none.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Status
 from autotune.store.address import Address
-from autotune.store.database import WAIT_S, Database
-from autotune.store.faults import ServerAway
+from autotune.store.database import Database
 from autotune.store.rows import (
+    Contents,
     PastRun,
     Row,
     RunEnding,
@@ -35,19 +32,13 @@ from autotune.store.rows import (
     decode,
     encode,
 )
-from autotune.store.schema import attempts, measurements, runs, scopes
-from autotune.store.spool import Spool
+from autotune.store.schema import VERSION, attempts, measurements, runs, scopes
 from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
-#: Numbers of rows times one prime, modulo another, are spread evenly, and as no habit of a search is:
-#: every 96th row might be what it tried first in each batch.
-_MULTIPLIER, _MODULUS = 7919, 10007
 #: Names one start of this machine's system.
 _BOOT = "/proc/sys/kernel/random/boot_id"
-#: Rows whose configurations are told apart to be counted: a second for each million.
-_COUNTED = 100_000
 #: Configurations that one statement names.
 _AT_ONCE = 500
 
@@ -65,68 +56,36 @@ class Store(Database):
 
     def __init__(self, address: Address, engine: sa.Engine) -> None:
         super().__init__(address, engine)
-        self._spool = None if address.path else Spool(self)
         #: By their texts, which thousands of rows share.
         self._problems: dict[str, Problem] = {}
 
-    @classmethod
-    def open(
-        cls,
-        url: str | Path,
-        *,
-        wait_s: float = WAIT_S,
-        may_convert: bool = False,
-        must_exist: bool = False,
-    ) -> Self:
-        """Open the store as `Database.open` does, and send what an earlier run could not send to it."""
-        store = super().open(url, wait_s=wait_s, may_convert=may_convert, must_exist=must_exist)
-        if store._spool:
-            store._spool.send_left()
-        return store
-
-    def close(self) -> None:
-        """Let go of the database; warns where something could not be sent to it."""
-        if self._spool:
-            self._spool.close()
-        super().close()
-
     def begin_run(self, info: RunInfo) -> int:
-        """Open a run, written by this process; returns its id."""
+        """Add a run of this process; return its id."""
         about = {**vars(info), "seed": str(info.seed), "process": identity(os.getpid())}
         about |= {"state": "running", "started": now()}
-        run_id = self.insert_run(about)
-        if self._spool:
-            self._spool.begun(run_id, about)
-        return run_id
+        with self.writing() as connection:
+            (run_id,) = connection.execute(runs.insert(), about).inserted_primary_key or (0,)
+        return int(run_id)
 
     def finish_run(self, run_id: int, state: RunState) -> None:
-        """End a run in good order: its open attempts killed nobody, and so do not count."""
-        finished = now()
-
-        def end(store: Database, run: int) -> None:
-            with store.writing() as connection:
-                change = runs.update().where(runs.c.id == run)
-                connection.execute(change.values(state=state, finished=finished))
-                connection.execute(attempts.delete().where(attempts.c.run_id == run))
-
-        self._append(run_id, end)
+        """End a run, and remove its open attempts: they killed no process."""
+        with self.writing() as connection:
+            change = runs.update().where(runs.c.id == run_id)
+            connection.execute(change.values(state=state, finished=now()))
+            connection.execute(attempts.delete().where(attempts.c.run_id == run_id))
 
     def open_attempts(
         self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
     ) -> None:
         """Note that these configurations are about to be tried."""
-        attempt = {"scope": scope.fingerprint, "opened": now()}
+        attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": now()}
         opened = [
             {**attempt, "configuration": configuration.canonical_json()}
             for configuration in configurations
         ]
-
-        def note(store: Database, run: int) -> None:
-            with store.writing() as connection:
-                connection.execute(attempts.insert(), [{**row, "run_id": run} for row in opened])
-
         if opened:
-            self._append(run_id, note)
+            with self.writing() as connection:
+                connection.execute(attempts.insert(), opened)
 
     def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
         """Count the attempts that a dead run left open, since the configuration's last row.
@@ -139,7 +98,8 @@ class Store(Database):
             .join(runs)
             .where(attempts.c.scope == scope.fingerprint)
         )
-        found = self.asked(query)
+        with self.reading() as connection:
+            found = connection.execute(query).all()
         alive = {process: _is_alive(process) for _, process in found}
         counts = Counter(key for key, process in found if not alive[process])
         return {decode(key, Configuration): count for key, count in counts.items()}
@@ -166,32 +126,20 @@ class Store(Database):
         ]
         tried = {scope.fingerprint, *(fingerprint for fingerprint, _ in rows)}
         texts = [row["configuration"] for _, row in rows]
-
-        def insert(store: Database, run: int) -> None:
-            with store.writing() as connection:
-                known = store.scope_ids(connection, map(_columns_of_scope, of_device.values()))
-                values = [
-                    {"run_id": run, "scope_id": known[fingerprint], **row}
-                    for fingerprint, row in rows
-                ]
-                connection.execute(measurements.insert(), values)
-                for begin in range(0, len(texts), _AT_ONCE):
-                    some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
-                    closed = attempts.delete().where(attempts.c.scope.in_(tried), some)
-                    connection.execute(closed)
-            store.learn_scopes(known)
-
-        self._append(run_id, insert)
-
-    def _append(self, run_id: int, write: Callable[[Database, int], None]) -> None:
-        """Let a run write, here or while the server is away to a file."""
-        if self._spool:
-            self._spool.append(run_id, write)
-        else:
-            write(self, run_id)
+        with self.writing() as connection:
+            known = self.scope_ids(connection, map(_columns_of_scope, of_device.values()))
+            values = [
+                {"run_id": run_id, "scope_id": known[fingerprint], **row}
+                for fingerprint, row in rows
+            ]
+            connection.execute(measurements.insert(), values)
+            for begin in range(0, len(texts), _AT_ONCE):
+                some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
+                connection.execute(attempts.delete().where(attempts.c.scope.in_(tried), some))
+        self.learn_scopes(known)
 
     def remembered(self, scope: Scope) -> Remembered:
-        """The newest row of every configuration measured in this scope."""
+        """Return the newest row of every configuration measured in this scope."""
         return Remembered(self, scope.fingerprint)
 
     def rows(
@@ -203,29 +151,19 @@ class Store(Database):
         scope: str | None = None,
         most: int | None = None,
     ) -> list[Row]:
-        """List measurements, oldest first: only what matches; a device by name or uuid.
+        """List the measurements that match, oldest first, or the newest ``most`` of them.
 
-        Where more than ``most`` match, about so many are listed, spread over all of them.
+        A device is given by name or uuid.
         """
         conditions: list[sa.ColumnElement[bool]] = []
         if run is not None:
             conditions.append(_table.run_id == run)
         if chosen := _chosen(kernel, device, scope):
             conditions.append(_table.scope_id.in_(sa.select(scopes.c.id).where(*chosen)))
+        query = _ROWS.where(*conditions).order_by(_table.id.desc()).limit(most)
         with self.reading() as connection:
-            if most is not None:
-                count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
-                scattered = sa.cast(sa.func.abs(_table.id), sa.BigInteger) * _MULTIPLIER % _MODULUS
-                conditions.append(scattered * (count or 0) < most * _MODULUS)
-                numbers = connection.scalars(sa.select(_table.id).where(*conditions)).all()
-                pages = [
-                    _ROWS.where(_table.id.in_(numbers[begin : begin + _AT_ONCE]))
-                    for begin in range(0, len(numbers), _AT_ONCE)
-                ]
-            else:
-                pages = [_ROWS.where(*conditions)]
-            found = [row for page in pages for row in connection.execute(page).mappings()]
-            listed = [self._row(row) for row in sorted(found, key=itemgetter("id"))]
+            found = connection.execute(query).mappings().all()
+        listed = [self._row(row) for row in reversed(found)]
         return [row for row in listed if problem is None or row.problem == problem]
 
     def runs(
@@ -252,7 +190,7 @@ class Store(Database):
         return [_past_run(run) for run in found]
 
     def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
-        """The newest row of every scope, oldest first; a device by name or uuid."""
+        """Return the newest row of every scope, oldest first; a device is given by name or uuid."""
         newest = sa.select(sa.func.max(_table.id)).where(_table.scope_id == scopes.c.id)
         numbers = sa.select(newest.scalar_subquery()).select_from(scopes)
         chosen = _table.id.in_(numbers.where(*_chosen(kernel, device)))
@@ -261,15 +199,15 @@ class Store(Database):
             return [self._row(row) for row in found.mappings()]
 
     def count(self, scope: str) -> int:
-        """How many rows a scope has."""
-        query = sa.select(sa.func.count(_table.id)).where(_table.scope_id == _number_of(scope))
+        """Count the rows of a scope."""
+        query = sa.select(sa.func.count(_table.id)).where(_table.scope_id == number_of(scope))
         with self.reading() as connection:
             return connection.scalar(query) or 0
 
     def fastest(self, scope: str, count: int) -> list[Row]:
-        """The right rows of a scope with the smallest medians, best first."""
+        """Return the correct rows of a scope with the smallest medians, best first."""
         right = _table.status == Status.OK, _table.median_ms.is_not(None)
-        query = _ROWS.where(_table.scope_id == _number_of(scope), *right)
+        query = _ROWS.where(_table.scope_id == number_of(scope), *right)
         query = query.order_by(_table.median_ms, _table.id).limit(count)
         with self.reading() as connection:
             return [self._row(row) for row in connection.execute(query).mappings()]
@@ -288,7 +226,7 @@ class Store(Database):
         )
 
     def decoded(self, number: int, text: str, kind: type[Value]) -> Value:
-        """What is in a row; StoreError where it is damaged."""
+        """Return a value of a row; raise StoreError where it is damaged."""
         try:
             return decode(text, kind)
         except ValueError as error:
@@ -297,39 +235,54 @@ class Store(Database):
                 "its row, or name another store by AUTOTUNE_STORE"
             ) from None
 
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """As `Database.reading`; where the server is known to be away, nobody waits for it."""
-        if self._spool:
-            self._spool.require_server()
-        with super().reading() as connection:
-            yield connection
+    def contents(self) -> Contents:
+        """Count the rows of the whole store."""
+        rows = sa.func.count(_table.id)
+        per_scope = sa.select(_table.scope_id, rows.label("rows")).group_by(_table.scope_id)
+        counted = per_scope.subquery()
+        by_kernel = (
+            sa.select(scopes.c.kernel, sa.func.sum(counted.c.rows))
+            .join_from(scopes, counted)
+            .group_by(scopes.c.kernel)
+            .order_by(scopes.c.kernel)
+        )
+        of_runs = sa.select(
+            sa.func.count(runs.c.id), sa.func.min(runs.c.started), sa.func.max(runs.c.started)
+        )
+        with self.reading() as connection:
+            kernels = {name: int(count) for name, count in connection.execute(by_kernel)}
+            count, first, last = connection.execute(of_runs).one()
+            return Contents(
+                version=VERSION,
+                rows=sum(kernels.values()),
+                runs=count,
+                scopes=connection.scalar(sa.select(sa.func.count(scopes.c.id))) or 0,
+                size_bytes=self._size_bytes(connection),
+                first_run=first,
+                last_run=last,
+                kernels=kernels,
+            )
 
-    def asked(self, query: sa.Select[Any]) -> Sequence[Any]:
-        """What a run asks while it goes on; nothing while its server is away."""
-        try:
-            with self.reading() as connection:
-                return connection.execute(query).all()
-        except ServerAway:
-            if self._spool is None or not self._spool.has_run:
-                raise
-            return []
+    def _size_bytes(self, connection: sa.Connection) -> int:
+        path = self.address.path
+        if path is None:
+            size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
+            return connection.scalar(size) or 0
+        files = (path, Path(f"{path}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
 
 class Remembered(Mapping[Configuration, Measurement]):
-    """The newest row of every configuration measured in a scope before now; read when asked for.
-
-    A run that goes on while its server is away remembers nothing then. Of more than `_COUNTED` rows the
-    length is theirs, with a configuration that was measured twice counted twice.
-    """
+    """The newest row of every configuration measured in a scope before now; read when asked for."""
 
     def __init__(self, store: Store, scope: str) -> None:
         self._store = store
         self._read: dict[Configuration, Measurement | None] = {}
-        last = sa.select(_table.scope_id, _table.id).where(_table.scope_id == _number_of(scope))
-        found = self._store.asked(last.order_by(_table.scope_id.desc(), _table.id.desc()).limit(1))
-        #: Number of the scope and of its newest row; None where it has none, and nothing is asked.
-        self._known = found[0] if found else None
+        last = sa.select(_table.scope_id, _table.id).where(_table.scope_id == number_of(scope))
+        newest = last.order_by(_table.scope_id.desc(), _table.id.desc()).limit(1)
+        with store.reading() as connection:
+            #: Number of the scope and of its newest row; None where it has none.
+            self._known = connection.execute(newest).one_or_none()
 
     @cached_property
     def _rows(self) -> list[sa.ColumnElement[bool]]:
@@ -341,14 +294,9 @@ class Remembered(Mapping[Configuration, Measurement]):
     def _count(self) -> int:
         if self._known is None:
             return 0
-        rows = sa.select(sa.func.count(_table.id)).where(_table.scope_id == self._known[0])
-        named = sa.select(_table.configuration).where(_table.configuration != "").distinct()
-        different = named.where(_table.scope_id == self._known[0]).subquery()
-        ((count,),) = self._store.asked(rows) or ((0,),)
-        if count < _COUNTED:
-            exact = sa.select(sa.func.count()).select_from(different)
-            ((count,),) = self._store.asked(exact) or ((0,),)
-        return int(count)
+        query = sa.select(sa.func.count(_table.configuration.distinct())).where(*self._rows)
+        with self._store.reading() as connection:
+            return connection.scalar(query) or 0
 
     def __len__(self) -> int:
         return self._count
@@ -356,7 +304,7 @@ class Remembered(Mapping[Configuration, Measurement]):
     def __iter__(self) -> Iterator[Configuration]:
         if self._known is None:
             return
-        query = sa.select(_table.configuration).where(*self._rows, _table.configuration != "")
+        query = sa.select(_table.configuration).where(*self._rows)
         with self._store.reading() as connection:
             rows = connection.execute(query.execution_options(yield_per=10_000))
             yield from (decode(text, Configuration) for text in dict.fromkeys(rows.scalars()))
@@ -369,7 +317,7 @@ class Remembered(Mapping[Configuration, Measurement]):
         return found
 
     def read(self, configurations: Iterable[Configuration]) -> None:
-        """Read those of these configurations that were not asked for yet, at once."""
+        """Read the rows of configurations that were not read yet, at once."""
         unread = {c.canonical_json(): c for c in configurations if c not in self._read}
         texts = list(unread) if self._known else []
         for begin in range(0, len(texts), _AT_ONCE):
@@ -381,11 +329,13 @@ class Remembered(Mapping[Configuration, Measurement]):
                 _table.id.in_(newest.group_by(_table.configuration))
             )
             self._read |= {unread[text]: None for text in some}
-            for number, text, measurement in self._store.asked(query):
+            with self._store.reading() as connection:
+                found = connection.execute(query).all()
+            for number, text, measurement in found:
                 self._read[unread[text]] = self._store.decoded(number, measurement, Measurement)
 
     def by_time(self, status: Status) -> Iterator[Configuration]:
-        """Configurations whose newest row has this status and a median, smallest first."""
+        """Yield the configurations whose newest row has this status and a median, smallest first."""
         if self._known is None:
             return
         newer = measurements.alias()
@@ -400,7 +350,8 @@ class Remembered(Mapping[Configuration, Measurement]):
         )
         page = query
         while True:
-            found = self._store.asked(page)
+            with self._store.reading() as connection:
+                found = connection.execute(page).all()
             for _, _, text in found:
                 yield decode(text, Configuration)
             if len(found) < _AT_ONCE:
@@ -424,7 +375,6 @@ def _ending(run: sa.RowMapping) -> RunEnding:
 
 
 def _columns(measurement: Measurement) -> dict[str, object]:
-    """One row of the table, but for whose it is and when it was added."""
     return {
         "status": measurement.status,
         "median_ms": measurement.median_ms,
@@ -438,14 +388,14 @@ def _columns_of_scope(scope: Scope) -> dict[str, object]:
     return {**named, "fingerprint": scope.fingerprint, "problem": encode(scope.problem)}
 
 
-def _number_of(scope: str) -> sa.ScalarSelect[int]:
+def number_of(scope: str) -> sa.ScalarSelect[int]:
+    """Return a query for the number of a scope with this fingerprint."""
     return sa.select(scopes.c.id).where(scopes.c.fingerprint == scope).scalar_subquery()
 
 
 def _chosen(
     kernel: str | None, device: str | None, scope: str | None = None
 ) -> list[sa.ColumnElement[bool]]:
-    """What holds of the scopes of a kernel, of a device by name or uuid, or of one by fingerprint."""
     wanted = [
         (kernel, scopes.c.kernel == kernel),
         (device, sa.or_(scopes.c.device_name == device, scopes.c.device_uuid == device)),
@@ -455,7 +405,7 @@ def _chosen(
 
 
 def identity(pid: int) -> str:
-    """Name a process as no other, later or elsewhere, is named; empty when it is not running."""
+    """Return a name of a running process that no other process ever has; empty where it is gone."""
     # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
     about = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(about) < 20 or about[0] in "ZX":
@@ -476,5 +426,5 @@ def _is_alive(process: str) -> bool:
 
 
 def now() -> str:
-    """This moment, as rows say it: ISO 8601, UTC."""
+    """Return the present time as rows have it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Where the store is, in words that hold no secret, and an engine that reaches it. Knows no tables.
+"""The store's address, printed without its secrets, and an engine that reaches it. Knows no tables.
 
 A SQLite file is opened in WAL mode, where readers and one writer do not wait for each other, with
 ``synchronous=NORMAL``: a row outlives the death of the process, whenever it happens. Waiting for
@@ -32,7 +32,7 @@ NO_TRANSACTION = {"begin": ""}
 
 
 def default_url() -> str:
-    """Say where results go when nobody says: ``$AUTOTUNE_STORE``, else the user's data folder."""
+    """Return the default address: ``$AUTOTUNE_STORE``, else a file in the user's data folder."""
     return os.environ.get("AUTOTUNE_STORE") or data_path("store.sqlite")
 
 
@@ -46,7 +46,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str | Path, wait_s: float) -> Address:
-        """Tell a file from a server; StoreError where it is neither."""
+        """Read the address of a file or a server; raise StoreError where it is neither."""
         text = os.fspath(url)
         if isinstance(url, Path) or "://" not in text:
             return cls(_file(text), wait_s)
@@ -66,13 +66,13 @@ class Address:
 
     @property
     def path(self) -> Path | None:
-        """The SQLite file; None for a server."""
+        """Return the SQLite file; None for a server."""
         is_file = self.url.drivername == "sqlite" and self.url.database
         return Path(self.url.database or "") if is_file else None
 
     @property
     def holds_secret(self) -> bool:
-        """Whether it was given a password."""
+        """Return whether it has a password."""
         return any(self._secrets)
 
     @property
@@ -82,7 +82,7 @@ class Address:
 
     @property
     def key(self) -> str:
-        """Names a server's database, whoever asks for it, as a part of a file's name."""
+        """Return a name of a server's database, the same for all its users, as part of a file name."""
         query = self.url.query
         place = self.url.host or query.get("host"), self.url.port or query.get("port")
         return sha256(repr((*place, self.url.database)).encode()).hexdigest()[:16]
@@ -98,13 +98,13 @@ class Address:
         return f"Address({self})"
 
     def without_secrets(self, text: str) -> str:
-        """Blank out the password in what a driver says."""
+        """Blank out the password in a driver's message."""
         for secret in self._secrets:
             text = text.replace(str(secret), "***")
         return text
 
     def engine(self) -> sa.Engine:
-        """Make the engine; connects nowhere yet, but for making a file's folder."""
+        """Make the engine, and a file's folder; it connects later."""
         engine = self._file_engine(self.path) if self.path else self._server_engine()
         pool = type(engine.pool)  # by whose name it logs
         logging.getLogger(f"{pool.__module__}.{pool.__name__}").addFilter(_is_no_interruption)
@@ -145,14 +145,14 @@ def _file(text: str) -> sa.URL:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Take SQLite's write lock at once where asked: a lock taken later can fail without a wait."""
+    """Take SQLite's write lock at the begin of a write: a later lock can fail without a wait."""
     statement = connection.get_execution_options().get("begin", "BEGIN")
     if statement:
         connection.exec_driver_sql(statement)
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Whether a pool's message is worth a line: it logs an interruption, with a traceback, and passes it on."""
+    """Filter out a pool's messages of interruptions, which it logs with a traceback and passes on."""
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 

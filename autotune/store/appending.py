@@ -1,4 +1,4 @@
-"""Appends the rows of a search beside it, so that neither it nor its devices wait for the database."""
+"""A thread that appends the rows of a search, so that its devices do not wait for the database."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from autotune.measure.measurement import Measurement
 from autotune.store.access import Store
 from autotune.store.rows import Scope
 
-#: Most rows that wait: what a process that is killed may have measured and not kept.
+#: Most rows that wait; a process that is killed loses these.
 WAITING = 8
 
 
 class Appender:
-    """A thread that appends rows in the order in which they come, all that wait in one transaction.
+    """A thread that appends rows in their order, all that wait in one transaction; a context manager.
 
-    A context manager, which at its end has appended all. A row that waits when the process is killed is
-    lost: its attempt is open, and it is measured again.
+    A row that waits when the process is killed is lost: its attempt is open, and it is measured again.
     """
 
     def __init__(self, store: Store, run_id: int, scope: Scope) -> None:
@@ -29,13 +28,7 @@ class Appender:
         self._thread = Thread(target=self._append, daemon=True)
 
     def add(self, measurement: Measurement) -> None:
-        """Have a row appended soon.
-
-        Raises
-        ------
-        StoreError
-            If one before it could not be.
-        """
+        """Append a row soon; raise the StoreError of an earlier row."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < WAITING or self._error)
             if self._error:
@@ -54,7 +47,6 @@ class Appender:
                 return
 
     def _next(self) -> list[Measurement]:
-        """All that waits; nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
             rows, self._waiting = self._waiting, []

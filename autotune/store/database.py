@@ -1,7 +1,6 @@
-"""`Database`: a store's tables behind one address, opened, checked and converted; read and written.
+"""`Database`: the tables behind one address, opened, read and written.
 
-Every transaction is one of `reading` or `writing`, whose failures are explained. Knows what a run and a
-scope are made of, and no measurement.
+Every transaction is one of `reading` or `writing`, which explain their failures.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from autotune.errors import StoreError
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
-from autotune.store.schema import runs, scopes
+from autotune.store.schema import scopes
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
@@ -39,38 +38,17 @@ class Database:
         self._writing = engine.execution_options(**WRITES)
         #: Numbers of scopes that are known to be there, by fingerprint.
         self._scopes: dict[str, int] = {}
-        #: Version of the schema that was found when it was opened; 0 where it was made.
-        self.found_version = schema.VERSION
 
     @classmethod
-    def open(
-        cls,
-        url: str | Path,
-        *,
-        wait_s: float = WAIT_S,
-        may_convert: bool = False,
-        must_exist: bool = False,
-    ) -> Self:
-        """Open the store of a SQLite file or ``postgresql://`` URL, and make it where there is none.
-
-        A file of an older version is converted; a server's tables, which others use too, only where
-        the caller ``may_convert`` them.
-
-        Raises
-        ------
-        StoreError
-            It cannot be opened, is damaged, belongs to another program, or is of another version.
-        """
+    def open(cls, url: str | Path, *, wait_s: float = WAIT_S, must_exist: bool = False) -> Self:
+        """Open the store of a SQLite file or ``postgresql://`` URL; make it where there is none."""
         address = Address.parse(url, wait_s)
         if must_exist and address.path and not address.path.exists():
             raise StoreError(f"results store {address}: there is no such file")
         store = cls(address, address.engine())
         with store._explaining():
             try:
-                may_convert = may_convert or address.path is not None
-                store.found_version = schema.prepare(
-                    store._engine, address, may_convert=may_convert
-                )
+                schema.prepare(store._engine, address)
                 if address.path:
                     _use_wal(store._engine, wait_s)
             except BaseException:
@@ -79,7 +57,7 @@ class Database:
         return store
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -91,16 +69,10 @@ class Database:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
 
-    def insert_run(self, about: Mapping[str, object]) -> int:
-        """Add a row to the table of runs; for this package."""
-        with self.writing() as connection:
-            (run_id,) = connection.execute(runs.insert(), about).inserted_primary_key or (0,)
-        return int(run_id)
-
     def scope_ids(
         self, connection: sa.Connection, wanted: Iterable[Mapping[str, object]]
     ) -> dict[str, int]:
-        """Numbers of scopes by fingerprint, added where they are missing; for this package."""
+        """Return the numbers of scopes by fingerprint; add those that are missing."""
         rows = {str(row["fingerprint"]): row for row in wanted}
         known = {text: self._scopes[text] for text in rows if text in self._scopes}
         new = [row for text, row in rows.items() if text not in known]
@@ -115,28 +87,20 @@ class Database:
         return known
 
     def learn_scopes(self, known: Mapping[str, int]) -> None:
-        """Keep what `scope_ids` found, once its transaction is done and can take nothing back."""
+        """Keep the numbers that `scope_ids` returned, once its transaction is committed."""
         self._scopes |= known
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that reads; for this package."""
+        """Begin a transaction that reads."""
         with self._explaining(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that writes; for this package."""
+        """Begin a transaction that writes."""
         with self._explaining(), self._writing.begin() as connection:
             yield connection
-
-    def run_alone(self, *statements: str) -> None:
-        """Run statements outside of any transaction; for this package."""
-        level = {} if self.address.path else {"isolation_level": "AUTOCOMMIT"}
-        alone = self._engine.execution_options(**NO_TRANSACTION, **level)
-        with self._explaining(), alone.connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement).close()
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -147,7 +111,7 @@ class Database:
 
 
 def _use_wal(engine: sa.Engine, wait_s: float) -> None:
-    """Switch the file to WAL, once in its life; SQLite does not wait for others by itself here."""
+    """Switch the file to WAL, once in its life; SQLite does not wait for other processes here."""
     deadline = time.monotonic() + wait_s
     with engine.execution_options(**NO_TRANSACTION).connect() as connection:
         while True:

@@ -1,4 +1,4 @@
-"""What a database's complaint means, in words for a person: what, where, what to do."""
+"""A database's errors in words for a person: what happened, where, what to do."""
 
 from __future__ import annotations
 
@@ -47,34 +47,15 @@ UNREACHABLE = (
     "the server cannot be reached, or does not let this user in; check that it runs, and host, "
     "port, user, password and database"
 )
-#: SQLSTATE codes, by their start, of a server that will do the same some time later: connections,
-#: resources, disks, and a standby that takes over.
-AWAY = ("08", "53", "57P", "58", "25006")
 CHANGED = "the tables are not as this version of autotune left them; name another store"
 
 
-class ServerAway(StoreError):
-    """A server that does not answer, or will not do now what it does at other times."""
-
-
 def explained(error: Exception, address: Address) -> StoreError:
-    """Word one failure, as SQLAlchemy raised it, of the database behind `address`.
-
-    To be raised ``from None``: what a driver says may quote secrets, and its traceback helps nobody
-    who can act on it.
-    """
+    """Return an error of SQLAlchemy as one message; raise it ``from None``: a driver's may quote secrets."""
     cause = getattr(error, "orig", None) or error
     said = address.without_secrets(" ".join(str(cause).split()))
     advice = _advice(cause, address).format(wait=address.wait_s, where=address)
-    kind = ServerAway if _is_away(error, address) else StoreError
-    return kind(f"results store {address}: {said}: {advice}")
-
-
-def _is_away(error: Exception, address: Address) -> bool:
-    if address.path or not isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
-        return False
-    state = getattr(error.orig, "sqlstate", None)
-    return state is None or state.startswith(AWAY)
+    return StoreError(f"results store {address}: {said}: {advice}")
 
 
 def _advice(cause: Exception, address: Address) -> str:

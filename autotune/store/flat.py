@@ -1,7 +1,4 @@
-"""Measurements as flat rows: what `autotune results` prints and what a pandas frame is made of.
-
-Knows neither where measurements come from nor how they are shown.
-"""
+"""Measurements as flat rows, for `autotune results` and pandas frames."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str) -> dict[str, Any]:
-    """One measurement as plain values; absent ones are None.
+    """Return a measurement as plain values; absent ones are None.
 
     The keys are documented in ``docs/formats.md``.
     """
@@ -50,7 +47,7 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
 
 
 def stored_row(row: Row) -> dict[str, Any]:
-    """One row of the store, with its provenance."""
+    """Return a row of the store as plain values, with its provenance."""
     return {
         **row_of(row.kernel, row.problem, row.measurement, row.device_name),
         "device_uuid": row.device_uuid,

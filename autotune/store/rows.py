@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it, and a measurement's form as JSON. Knows no SQL."""
+"""The values that go into the store and come out of it, and a measurement as JSON. Knows no SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 #: How a run ended: nothing was left to try, or its budget was spent, or something ended it.
 RunState: TypeAlias = Literal["done", "budget", "interrupted", "failed"]
-#: What became of a run as far as can be seen from here; of `RunState` ``done`` is ``finished``.
+#: How a run ended as far as this machine can see; ``done`` of `RunState` is ``finished``.
 RunEnding: TypeAlias = Literal[
     "running", "finished", "budget", "interrupted", "failed", "killed", "killed or elsewhere"
 ]
@@ -30,7 +30,7 @@ RunEnding: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Scope:
-    """All that a remembered measurement is keyed by, but for the configuration itself.
+    """The key of a remembered measurement, without the configuration itself.
 
     The search space is no part of it: a new value in a parameter's list re-measures nothing.
     """
@@ -53,7 +53,7 @@ class Scope:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over every field: equal scopes, equal text."""
+        """Return the sha256 of all fields."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         named["problem"] = self.problem.canonical_json()
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
@@ -61,7 +61,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run before its first measurement."""
+    """The facts of a run before its first measurement."""
 
     kernel: str
     device_name: str
@@ -90,17 +90,34 @@ class PastRun:
     finished: str | None
     #: When its newest measurement was stored; None where it has none.
     last_row: str | None
-    #: Measurements that it stored: what it remembered of others is theirs.
+    #: Measurements that it stored itself.
     rows: int
     ended: RunEnding
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, as far as is known; None where it left no trace of its end."""
+        """Return its duration, to its newest row where it has no end; None where it has neither."""
         end = self.finished or self.last_row
         if end is None:
             return None
         return (datetime.fromisoformat(end) - datetime.fromisoformat(self.started)).total_seconds()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The counts of a whole store."""
+
+    #: Of its schema.
+    version: int
+    rows: int
+    runs: int
+    scopes: int
+    size_bytes: int
+    #: When its first and its latest run began, ISO 8601, UTC; None where it has none.
+    first_run: str | None
+    last_run: str | None
+    #: Rows by kernel.
+    kernels: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -141,7 +158,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str, kind: type[Value]) -> Value:
-    """Read what `encode` made of a value of this kind; ValueError where it is damaged."""
+    """Read the text that `encode` made of a value of this kind; raise ValueError where it is damaged."""
     decoder = _decoder(cast(Any, kind))
     try:
         if "\\ud" not in text:
