@@ -246,7 +246,7 @@ def accuracy(
 
     tasks.prepare(job)
     executor, data = tasks.current()
-    ready = tasks.Loaded(job, configuration, binary)
+    ready = tasks.Launchable(job, configuration, binary)
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)

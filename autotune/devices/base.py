@@ -1,7 +1,7 @@
 """The contract of a backend: list devices, compile, and execute launch sequences on one device.
 
-A backend knows nothing of search or storage. `Backend` can be used in any process; an `Executor`
-holds a device context, so only the worker process makes one.
+Any process can use a `Backend`. An `Executor` holds a device context, so only the worker process
+makes one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Bytes before and after every buffer that no kernel may touch: where a matrix is small, a whole tile
-#: or row beyond its end is in them.
+#: Bytes before and after every buffer that no kernel may touch. A whole tile or row beyond the end of a
+#: small matrix lies in them.
 GUARD_BYTES = 1 << 20
-#: Value of every guard byte: none of `Poison`. Large, or NaN, in every type (8.4e37 as float, 2.1e9 as
-#: integer), so that what is read beyond a buffer shows in a sum; a small number would be rounded away.
+#: Value of every guard byte: none of `Poison`. It is large, or NaN, in every type (8.4e37 as float, 2.1e9
+#: as integer), so that a read beyond a buffer shows in a sum; a small number would be rounded away.
 GUARD_VALUE = 0x7E
-#: A batch of hot calls lasts so long, or holds so many.
+#: Length of a batch of hot calls, and its most calls.
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
 
 
-#: What to do about a kernel of others that has them; references to textures went with CUDA 12.
+#: Advice for kernels of other tools; CUDA 12 removed texture references.
 NO_TEXTURES = (
     "textures are not supported: pass the array as an argument, and read it through a "
     "const __restrict__ pointer"
@@ -36,9 +36,9 @@ NO_TEXTURES = (
 
 
 class Poison(IntEnum):
-    """Every byte of an output before a launch.
+    """The value of every byte of an output before a launch.
 
-    An output that nobody wrote passes where its poison is what is expected, so there are two.
+    An output that was not written is right where its poison is expected, so there are two poisons.
     """
 
     #: As floating-point number; -1 as integer, true as bool.
@@ -60,12 +60,12 @@ class LaunchError(Exception):
 
 
 class ContextLostError(Exception):
-    """The device context is broken for good (an illegal address, say): the process must go."""
+    """The device context is broken for good, for example by an illegal address: the process must end."""
 
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One launch with everything decided: geometry as three integers, arguments as values."""
+    """One launch with its geometry as three integers, and its arguments as values."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -77,7 +77,7 @@ class BoundLaunch:
 
 @dataclass(frozen=True)
 class BoundFill:
-    """Set every element of a buffer."""
+    """The step that sets every element of a buffer."""
 
     buffer: Any
     value: np.generic
@@ -85,13 +85,13 @@ class BoundFill:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An output and what it must hold."""
+    """An output and its expected values."""
 
     buffer: Any
-    #: Of its elements: floating-point, integer or bool.
+    #: Type of the elements: floating-point, integer or bool.
     dtype: np.dtype[Any]
     #: Buffer of as many elements: integers and bools of the same type; float64 for floating-point
-    #: numbers, or float32 where it has four bytes for each.
+    #: numbers, or float32 if it has four bytes for each.
     expected: Any
     count: int
     #: Largest absolute error allowed.
@@ -102,14 +102,14 @@ class Comparison:
 class Side:
     """One of the sequences that run at the same time; see `Executor.at_once`."""
 
-    #: Enqueues, by the same executor, what makes the side's buffers fresh for a run.
+    #: Enqueues, on the same executor, the reset of the side's buffers before a run.
     renew: Callable[[], object]
     steps: Sequence[BoundLaunch | BoundFill]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Size of an output's deviation from the expected values."""
+    """The deviation of an output from its expected values."""
 
     max_error: float
     rms_error: float
@@ -118,67 +118,60 @@ class Difference:
 
 
 def with_defines(source: str, defines: Mapping[str, str]) -> str:
-    """A source with macros in front.
+    """Return a source with macros in front.
 
-    Not as options of a compiler, whose own headers they would reach: one called ``size`` breaks
-    NVRTC's, and names in lower case are what kernels of others have.
+    As options of the compiler they would reach its own headers: a macro ``size`` breaks NVRTC's.
     """
     return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
 class Timer(Protocol):
-    """Takes samples of one launch sequence or vendor call; ``timer(count)`` is that many.
+    """The timer of one launch sequence or vendor call.
 
-    All contenders of a race are launched the same way: `by_stream` brings those that could be
-    captured down to what the others can do.
+    All contenders of a race are launched the same way: if one cannot be captured, `by_stream` is called
+    for all others.
     """
 
-    #: ``graph``: as one captured unit; ``stream``: launch by launch.
+    #: ``graph``: as one captured graph; ``stream``: launch by launch.
     launched_by: str
-    #: What taking a sample would add to it, in milliseconds; samples are without it.
+    #: Milliseconds that timing adds to a sample; samples are without it.
     overhead_ms: float
 
     def __call__(self, count: int) -> list[float]:
-        """Milliseconds per call, ``count`` samples: cold or hot, as it was made."""
+        """Take samples, cold or hot as the timer was made, in milliseconds per call."""
 
     def singly(self, count: int) -> list[float]:
-        """Milliseconds of so many calls, one by one also where hot samples are batches."""
+        """Take samples of single calls; a hot timer's too, whose other samples are batches."""
 
     def hot(self, count: int) -> list[float]:
-        """Milliseconds per call of calls back to back, ``count`` batches of them."""
+        """Take samples of batches of calls back to back, in milliseconds per call."""
 
     def clean(self, count: int) -> list[float]:
-        """Milliseconds of calls, one by one, each after a flush that left no line to be written back."""
+        """Take samples of single calls, each after a flush that leaves no cache line to be written back."""
 
     def sustained(self, is_enough: Callable[[int], bool]) -> None:
-        """Calls back to back, so that the device never waits, until somebody says that it is enough.
+        """Call back to back, so that the device never waits, until ``is_enough(calls)`` is true.
 
-        ``is_enough`` is told how many are done, about every millisecond or after every batch.
+        It is asked about every millisecond or after every batch.
         """
 
     def by_stream(self) -> None:
-        """Launch by launch from now on."""
+        """Launch one by one from now on."""
 
 
 class Executor(Protocol):
-    """One device context. Buffers are opaque; every one lies between guard bands.
+    """One device context. Every buffer is opaque and lies between guard bands.
 
-    What launches may raise `LaunchError` and `ContextLostError`.
+    Methods that launch may raise `LaunchError` and `ContextLostError`.
     """
 
     device: Device
 
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> Any:
-        """Make a buffer with intact guard bands; contents undefined.
+        """Make a buffer with intact guard bands and undefined contents; MemoryError if there is no room.
 
-        It begins so many bytes past a boundary of 256; see `Device.places_arrays`.
-
-        Raises
-        ------
-        MemoryError
-            If the device has not enough memory.
-        DeviceError
-            If it cannot begin there.
+        It begins ``offset_bytes`` past a boundary of 256; DeviceError where it cannot, see
+        `Device.places_arrays`.
         """
 
     def write(self, buffer: Any, array: NDArray[Any]) -> None:
@@ -191,10 +184,10 @@ class Executor(Protocol):
         """Copy one buffer's contents to another of the same size, on the device."""
 
     def poison(self, buffer: Any, poison: Poison = Poison.NAN) -> None:
-        """Enqueue that every byte is set."""
+        """Enqueue a write of every byte."""
 
     def mend_guards(self, buffer: Any) -> None:
-        """Write the guard bands again."""
+        """Restore the guard bands."""
 
     def inspect(
         self,
@@ -202,83 +195,67 @@ class Executor(Protocol):
         buffers: Sequence[Any] = (),
         pairs: Sequence[tuple[Any, Any]] = (),
     ) -> tuple[list[Difference], list[bool], list[bool]]:
-        """Compare outputs, and check guard bands and bytes, waiting for the device once.
+        """Compare outputs, and check guard bands and bytes, in one wait for the device.
 
-        Integers are compared as they are, floating-point numbers as float64: NaN is right only where
-        NaN is expected, and so are infinities.
-
-        Returns the difference of each output; whether both guard bands are intact, for each buffer;
-        and whether both hold the same bytes, for each pair of buffers of equal size and offset.
+        Integers are compared in their type, floating-point numbers as float64. NaN and infinities are
+        right only where they are expected. The result is the difference of each output, whether both
+        guard bands of each buffer are intact, and whether each pair of buffers, of equal size and
+        offset, holds the same bytes.
         """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
-        """Make a binary launchable and set its module symbols."""
+        """Load a binary and set its module symbols."""
 
     def calibrate(self) -> None:
-        """Find out now what the first timer would need to know."""
+        """Measure now what the first timer needs."""
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
-        """Enqueue a sequence once and wait for it.
-
-        Returns
-        -------
-        float
-            Milliseconds on the device, what launching costs between the steps included.
-        """
+        """Enqueue a sequence once, wait, and return its milliseconds, launching between steps included."""
 
     def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
-        """Make sequences that have run before ready to run at the same time.
+        """Return a function that runs each sequence ``times`` times on a queue of its own, and waits.
 
-        What is returned runs each of them so many times, on a queue of its own, and waits for all.
+        The sequences have run before.
         """
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
-        """Make a sequence that has run before ready to be timed often."""
+        """Return the timer of a sequence that has run before."""
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
-        """Make anything that enqueues on this executor's stream ready to be timed often.
-
-        It has been called before: what a library makes at its first call is there by now.
-        """
+        """Return the timer of a call that enqueues on this executor's stream, and was made before."""
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         """Bind a vendor call to device arrays; see `Baseline`."""
 
     def memory_held_elsewhere(self) -> int:
-        """Bytes of the device's memory that other processes hold; 0 where that is not known."""
+        """Return the bytes of device memory that other processes hold; 0 where unknown."""
 
     def clocks(self) -> Clocks:
-        """State of the device now."""
+        """Read the clocks of the device."""
 
     def energy_mj(self) -> int:
-        """What the device has taken so far, from some moment on, in millijoules.
-
-        Raises
-        ------
-        DeviceError
-            Where it has no such counter; see `Backend.why_no_energy`.
-        """
+        """Read the energy counter in millijoules; DeviceError without one, see `Backend.why_no_energy`."""
 
     def power(self) -> Power:
-        """What the device draws now, and what it may."""
+        """Read draw and limit of the device."""
 
 
 class Backend(Protocol):
-    """What any process may ask."""
+    """The devices and the compiler of one kind, without a context."""
 
     name: str
 
     def devices(self) -> list[Device]:
-        """Usable devices, in selector order; empty where there is none."""
+        """Return the usable devices, in selector order."""
 
     def why_unavailable(self) -> str:
-        """What is missing, and the command that installs it; empty where devices are usable."""
+        """Return the missing part and the command that installs it; empty where devices are usable."""
 
     def why_no_energy(self, device: Device) -> str:
-        """Why a device does not tell the energy it takes; empty where it does. Makes no context."""
+        """Return why the energy of a device cannot be read; empty where it can."""
 
     def toolchain(self) -> str:
-        """Name and version of the compiler, part of every binary's key."""
+        """Return name and version of the compiler, part of every binary's key."""
 
     def compile(
         self,
@@ -288,32 +265,22 @@ class Backend(Protocol):
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
-        """Compile for a device or an architecture; needs no device context (CUDA: no device).
+        """Compile for a device or an architecture; `CompileError` with the log. CUDA needs no device.
 
-        ``entries`` are the functions that will be launched. CUDA instantiates those that are
-        templates (``scale<128>``) and finds those without C linkage; OpenCL needs no telling.
-
-        Raises
-        ------
-        CompileError
-            With the compiler's log.
+        ``entries`` are the functions to launch. CUDA instantiates templates among them
+        (``scale<128>``) and finds functions without C linkage; OpenCL ignores them.
         """
 
     def load_compiler(self) -> None:
-        """Do in this process what the first compile would take longer for than the next."""
+        """Load the compiler in this process, so that the first compile is as fast as others."""
 
     def get_ready(self, device: Device) -> None:
-        """Do in this process what `open` and the first checks need and what takes no context."""
+        """Import and compile in this process what `open` and the first checks need, without a context."""
 
     def open(self, device: Device) -> Executor:
-        """Make the context of a device in this process.
-
-        Raises
-        ------
-        DeviceError
-        """
+        """Make the context of a device in this process; DeviceError if that fails."""
 
 
 def batch_size(call_ms: float) -> int:
-    """Calls back to back that make one hot sample: one where a call is long by itself."""
+    """Return the calls back to back of one hot sample: one where a single call is long."""
     return max(1, min(_BATCH_CALLS, round(_BATCH_MS / max(call_ms, 1e-6))))

@@ -1,4 +1,4 @@
-"""The backends by name, and the choice of a device by selector.
+"""Finds backends by name, and devices by selector.
 
 `cuda` compiles with NVRTC and launches with CuPy; `opencl` uses any OpenCL device.
 """
@@ -11,15 +11,7 @@ from autotune.errors import DeviceError, UsageError, needing, unknown
 
 
 def backend(name: str) -> Backend:
-    """The backend of a name; imports only that one.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend.
-    MissingDependencyError
-        If what all backends need is not installed.
-    """
+    """Return a backend by name, and import only that one."""
     with needing(f"the {name} backend"):
         if name == "cuda":
             from autotune.devices.cuda import CudaBackend
@@ -33,16 +25,9 @@ def backend(name: str) -> Backend:
 
 
 def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) -> Device:
-    """The device of a selector; default: the first usable of the backends a kernel can run on.
+    """Return the device of a selector; default: the first usable one of a kernel's backends.
 
     A selector is ``BACKEND``, ``BACKEND:INDEX``, ``opencl:cpu`` or ``opencl:gpu``.
-
-    Raises
-    ------
-    UsageError
-        If the selector is malformed or names a backend that the kernel cannot run on.
-    DeviceError
-        If there is no such device; the message says what is missing.
     """
     if selector is None:
         return _first_usable(backends)
@@ -71,17 +56,10 @@ def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) ->
 def choose_devices(
     selector: str | None, backends: tuple[str, ...] = BACKENDS
 ) -> tuple[Device, ...]:
-    """The devices of one host that a run uses at once: ``cuda:0,cuda:1``, or ``cuda:all``.
+    """Return the devices that a run uses together: ``cuda:0,cuda:1``, or ``cuda:all``.
 
-    Selectors of `choose_device`, separated by commas; ``BACKEND:all`` is every device.
-
-    Raises
-    ------
-    UsageError
-        If a device is named twice, or they are of different models: times of one say nothing of
-        another.
-    DeviceError
-        If there is no such device.
+    The text holds selectors of `choose_device`, separated by commas. All devices are of one model:
+    times of one model say nothing about another.
     """
     if selector is None:
         return (choose_device(None, backends),)

@@ -1,4 +1,4 @@
-"""The CUDA backend: devices by the driver interface, binaries by NVRTC, execution by CuPy.
+"""The CUDA backend: devices from the driver, binaries from NVRTC, execution by CuPy.
 
 Listing and compiling make no context; only `CudaExecutor` does, in the worker process.
 """
@@ -44,27 +44,26 @@ from autotune.errors import DeviceError, MissingDependencyError
 #: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
 #: Instructions".
 _FP32_LANES = {75: 64, 80: 64}
-#: A library's call whose time launch by launch is below this share of its time in a graph is launched
-#: so, and its rivals too: the vendor gets the way that suits it. On an H100 a graph's copy of 1 GiB
-#: takes 0.88 ms, `cudaMemcpyAsync` on the stream 0.71.
+#: Where a library's call on the stream takes less than this share of its time in a graph, it and its
+#: rivals are launched on the stream: the vendor gets its faster way. On an H100 a graph's copy of 1 GiB
+#: takes 0.88 ms, `cudaMemcpyAsync` on the stream 0.71 ms.
 _GRAPH_SLOWS = 0.97
 #: Samples of each way to find that out.
 _TRIED = 3
-#: A cold sample starts after a write of this many times the L2 cache.
+#: A cold sample starts after a write of this multiple of the L2 cache.
 _FLUSH_FACTOR = 4
-#: How long empty kernels are timed to know what timing costs, and how many of the last pairs count:
-#: a GPU takes some 0.1 s of work to leave its idle clock.
+#: Seconds for which empty kernels are timed to measure the cost of timing, and the last pairs that count:
+#: a GPU leaves its idle clock after some 0.1 s of work.
 _CALIBRATION_S, _CALIBRATION_PAIRS = 0.3, 50
 #: Least time between two events that differ: 32 ns on an H100.
 _TICK_MS = 0.000032
-#: Work that is enqueued ahead of a sustained load, longer than the host is away between two looks at
-#: the device, and how long it sleeps there.
+#: Work that is enqueued ahead in a sustained load, and the host's sleep between two looks at the device.
 _AHEAD_MS, _LOOK_S = 20.0, 0.0005
 #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
 _MAX_DYNAMIC_SHARED = 8
-#: Errors that tell of too little memory; the context is still usable.
+#: Errors of too little memory; the context is still usable.
 _NO_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
-#: What a context itself takes at most, code of kernels included.
+#: Most memory of a context itself, code of kernels included.
 _CONTEXT_BYTES = 1 << 30
 #: Errors of a launch that leave the context usable.
 _HARMLESS = (
@@ -154,7 +153,7 @@ class CudaBackend:
             raise DeviceError(f"{device.name} ({device.selector}): {error}") from error
 
 
-class _Buffer:
+class CudaBuffer:
     """A guarded allocation: ``whole`` with its guard bands, ``inner`` without."""
 
     def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
@@ -179,9 +178,9 @@ class CudaExecutor:
         #: Events before and after what `run` launches.
         self._around = cupy.cuda.Event(), cupy.cuda.Event()
 
-    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> CudaBuffer:
         try:
-            buffer = _Buffer(self.cupy, nbytes, offset_bytes)
+            buffer = CudaBuffer(self.cupy, nbytes, offset_bytes)
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise MemoryError(
                 f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
@@ -189,7 +188,7 @@ class CudaExecutor:
         self.mend_guards(buffer)
         return buffer
 
-    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+    def write(self, buffer: CudaBuffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if flat.nbytes >= LEAST_BYTES:
             self.stream.synchronize()  # it may still work on what lay there before
@@ -198,11 +197,13 @@ class CudaExecutor:
         buffer.inner.set(flat, stream=self.stream)
         self.stream.synchronize()
 
-    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def read(
+        self, buffer: CudaBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
         host: NDArray[Any] = buffer.inner.get(stream=self.stream)
         return host.view(dtype).reshape(shape)
 
-    def copy(self, target: _Buffer, source: _Buffer) -> None:
+    def copy(self, target: CudaBuffer, source: CudaBuffer) -> None:
         self.cupy.cuda.runtime.memcpyAsync(
             target.inner.data.ptr,
             source.inner.data.ptr,
@@ -211,21 +212,21 @@ class CudaExecutor:
             self.stream.ptr,
         )
 
-    def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
+    def poison(self, buffer: CudaBuffer, poison: Poison = Poison.NAN) -> None:
         self._memset(buffer.inner, poison)
 
-    def mend_guards(self, buffer: _Buffer) -> None:
+    def mend_guards(self, buffer: CudaBuffer) -> None:
         for guard in buffer.guards:
             self._memset(guard, GUARD_VALUE)
 
     def inspect(
         self,
         comparisons: Sequence[Comparison],
-        buffers: Sequence[_Buffer] = (),
-        pairs: Sequence[tuple[_Buffer, _Buffer]] = (),
+        buffers: Sequence[CudaBuffer] = (),
+        pairs: Sequence[tuple[CudaBuffer, CudaBuffer]] = (),
     ) -> tuple[list[Difference], list[bool], list[bool]]:
-        # For each comparison the first wrong index, the largest error and the sum of squares; then a
-        # flag for each buffer and pair.
+        # First wrong index, then largest error and sum of squares, of each comparison; then a flag for
+        # each buffer and pair.
         begin, end = 8 * len(comparisons), 24 * len(comparisons)
         results = self.cupy.empty(end + 4 * (len(buffers) + len(pairs)), np.uint8)
         if not results.nbytes:
@@ -262,7 +263,7 @@ class CudaExecutor:
         return differences, right[: len(buffers)], right[len(buffers) :]
 
     def _compare(self, comparison: Comparison, first: Any, sizes: Any) -> None:
-        """Enqueue a comparison; it finds the first wrong index, and the size of the error."""
+        """Enqueue a comparison, which writes the first wrong index and the errors."""
         self._memset(first[:8], 0xFF)
         dtype, count = comparison.dtype, comparison.count
         wanted = "float" if comparison.expected.nbytes == 4 * count else "double"
@@ -325,7 +326,7 @@ class CudaExecutor:
             self.stream = own
 
         def run() -> None:
-            self._guarded(own.synchronize)  # what was enqueued before, on the same buffers
+            self._guarded(own.synchronize)  # earlier work on the same buffers
             for graph in graphs:
                 self._guarded(graph.launch)
             for stream in streams:
@@ -352,10 +353,10 @@ class CudaExecutor:
         flush: Callable[[], object] | None,
         calls: int = 1,
     ) -> list[float]:
-        """Milliseconds per call between two events around each call, or around so many at once.
+        """Return milliseconds per call, between two events around ``calls`` calls.
 
         The flush before a cold sample keeps the device busy while the host enqueues events and
-        launches, so that launch latency does not get between the events.
+        launches, so that launch latency is not between the events.
         """
         cp = self.cupy
         pairs = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(count)]
@@ -397,13 +398,12 @@ class CudaExecutor:
 
     @cached_property
     def graph_overhead_ms(self) -> float:
-        """What the two events of a graph, and the launch after the first, add to every sample.
+        """Milliseconds that the two events of a graph, and the launch after the first, add to a sample.
 
-        The intercept of the times of one and of nine empty kernels, so that it holds nothing of
-        what a kernel or a launch after another one takes. On an H100 it is 2.1 µs; with it taken
-        off, medians of 19 calls of 1 to 76 µs (kernels, CUB, cuBLAS, a copy) differ from CUPTI's by
-        -0.04 to +0.41 µs, in the middle by +0.2. Measured while the clock rises from idle and then
-        as long again: only the last samples count.
+        It is the intercept of the times of one and of nine empty kernels, so that the time of a kernel
+        and of a further launch is not in it. On an H100 it is 2.1 µs. Without it, medians of 19 calls
+        of 1 to 76 µs (kernels, CUB, cuBLAS, a copy) differ from CUPTI's by -0.04 to +0.41 µs, +0.2 µs
+        in the middle. It is measured while the clock rises from idle; only the last samples count.
         """
         empty = _checks(self.cupy, self.device.arch, "float").get_function("empty")
         launch = partial(empty, (1,), (32,), (), stream=self.stream)
@@ -419,12 +419,12 @@ class CudaExecutor:
 
     @cached_property
     def flush(self) -> Callable[[], None]:
-        """Enqueues a write of so much memory that none of a call's is left in the L2 cache."""
+        """Function that enqueues a write of enough memory to flush the L2 cache."""
         return partial(self._memset, self._flush_buffer, 0)
 
     @cached_property
     def flush_clean(self) -> Callable[[], None]:
-        """Enqueues a flush and a read of as much other memory: what it leaves need not be written back."""
+        """Function that enqueues a flush and a read of other memory, which need not be written back."""
         halves = self._flush_buffer
         half = halves.nbytes // 2
         differ = _checks(self.cupy, self.device.arch, "float").get_function("differ")
@@ -444,7 +444,7 @@ class CudaExecutor:
         return calls[0] if len(calls) == 1 else partial(_all, calls)
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
-        """Prepare one step so that enqueueing it costs as little host time as possible."""
+        """Prepare one step, so that enqueueing it takes little host time."""
         if isinstance(step, BoundFill):
             return self._fill_call(step)
         function = self._guarded(lambda: module.get_function(step.entry))
@@ -455,7 +455,7 @@ class CudaExecutor:
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        args = tuple(map(_passed, step.args))
+        args = tuple(map(_as_passed, step.args))
         return partial(
             function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
         )
@@ -470,14 +470,14 @@ class CudaExecutor:
         return partial(kernel, self._grid(count), (256,), args, stream=self.stream)
 
     def _grid(self, count: int) -> tuple[int]:
-        """Blocks of 256 threads for a loop over ``count``."""
+        """Return the blocks of 256 threads for a loop over ``count``."""
         return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
 
     def _memset(self, array: Any, value: int) -> None:
         self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Run a device call; tell refusals from a lost context."""
+        """Run a device call; raise MemoryError, LaunchError, or ContextLostError if it fails."""
         errors = (
             self.cupy.cuda.runtime.CUDARuntimeError,
             self.cupy.cuda.driver.CUDADriverError,
@@ -496,9 +496,9 @@ class CudaExecutor:
 class CudaTimer:
     """See `autotune.devices.base.Timer`.
 
-    A sample is one launch of a graph that holds the flush, an event, the call and another event.
-    What the events add is measured once per process (`CudaExecutor.graph_overhead_ms`) and taken
-    off. docs/timing.md compares this with CUPTI and with the ways that lost.
+    A sample is one launch of a graph of the flush, an event, the call and another event. The time of
+    the events is measured once per process (`CudaExecutor.graph_overhead_ms`) and subtracted.
+    docs/timing.md compares this with CUPTI and with other ways.
     """
 
     def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
@@ -554,7 +554,6 @@ class CudaTimer:
         self.launched_by, self.overhead_ms = "stream", 0.0
 
     def singly(self, count: int) -> list[float]:
-        """Milliseconds of single calls, cold or hot as this timer is."""
         if self._once:
             return [self._net(self._once.take_ms()) for _ in range(count)]
         flush = self._executor.flush if self._cold else None
@@ -564,7 +563,7 @@ class CudaTimer:
         return max(round(taken_ms - self.overhead_ms, 6), _TICK_MS)
 
     def _captured(self, flush: Callable[[], object] | None, calls: int = 1) -> _Sample | None:
-        """A sample as a graph; None where the call cannot be captured."""
+        """Capture a sample as a graph; None where the call cannot be captured."""
         try:
             return _Sample(self._executor, partial(_repeat, self._call, calls), flush)
         except CaptureError:
@@ -572,7 +571,7 @@ class CudaTimer:
 
 
 class _Sample:
-    """One graph: where it is not hot a flush, an event, what is timed, another event."""
+    """One graph of a flush (unless hot), an event, the timed call, and another event."""
 
     def __init__(
         self,
@@ -591,26 +590,26 @@ class _Sample:
             call()
             record(self._events[1].ptr, stream)
 
-        # In place of the memory pool, whose blocks are another's once the call has returned.
+        # No memory pool: its blocks may be reused once the call has returned.
         with executor.cupy.cuda.using_allocator(_no_allocation):
             self._graph = Graph(stream, enqueue)
 
     def launch(self) -> None:
-        """Enqueue it once more."""
+        """Enqueue the graph."""
         self._graph.launch()
 
     def take_ms(self) -> float:
-        """Launch it once, wait, and return the time between the events."""
+        """Launch once, wait, and return the time between the events."""
         self._executor._guarded(self.launch)
         self._executor._guarded(self._executor.stream.synchronize)
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
 
 
-def _passed(argument: Any) -> Any:
-    """What CuPy passes to a kernel for an argument of a step."""
+def _as_passed(argument: Any) -> Any:
+    """Return a step's argument as CuPy passes it to a kernel."""
     if argument is None:
         return np.uintp(0)
-    return argument.inner if isinstance(argument, _Buffer) else argument
+    return argument.inner if isinstance(argument, CudaBuffer) else argument
 
 
 def _all(calls: Sequence[Callable[[], object]]) -> None:
@@ -624,12 +623,11 @@ def _repeat(call: Callable[[], object], times: int) -> None:
 
 
 def _no_allocation(nbytes: int) -> Any:
-    """Refuse to allocate during a capture."""
     raise CaptureError(f"it allocates {nbytes} bytes at every call")
 
 
 def _c_type(dtype: np.dtype[Any]) -> str:
-    """How CUDA C++ calls an element type; LaunchError where none of its types is that."""
+    """Return the CUDA C++ name of an element type; LaunchError if it has none."""
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
         "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
@@ -643,7 +641,6 @@ def _c_type(dtype: np.dtype[Any]) -> str:
 
 @cache
 def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
-    """What `_checks` loads."""
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
     kind = {"__half": ["-DTYPE_IS_HALF"], "float": [], "double": []}.get(
         c_type, ["-DTYPE_IS_INTEGER"]
@@ -655,7 +652,7 @@ def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
 
 @cache
 def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
-    """The module of checks.cu for one element type, and one type of expected values."""
+    """Load checks.cu for one element type, and one type of expected values."""
     module = cp.cuda.function.Module()
     module.load(_checks_code(arch, c_type, expected))
     return module
@@ -663,7 +660,7 @@ def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
 
 @cache
 def _devices() -> tuple[Device, ...]:
-    """Every device the driver lists; makes no context."""
+    """Return the devices that the driver lists, without a context."""
     from cuda.bindings import driver as cu
 
     def ask(result: tuple[Any, ...]) -> Any:

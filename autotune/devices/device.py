@@ -1,7 +1,7 @@
-"""What a device is: its identity, the limits that decide which configurations can run, its clocks.
+"""A device: its identity, the limits that decide which configurations can run, its clocks.
 
-Knows no kernels. Backends make these values from a live device; `for_arch` and `for_model` make one
-from tables, for compiling and planning with no device at hand.
+Backends make these values from a live device. `for_arch` and `for_model` make them from tables, for
+compiling and planning without a device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import UsageError, unknown
 
-#: What devices can be driven by.
+#: Names of the backends.
 BACKENDS = ("cuda", "opencl")
 
 
@@ -48,73 +48,67 @@ class Device:
 
     @property
     def folder(self) -> str:
-        """The name as a folder: every run of other characters than letters and digits is ``_``.
-
-        Records of others name a device too: whatever they say, it is one folder, and a name.
-        """
+        """Name as one folder: each run of characters other than letters and digits is ``_``."""
         named = "" if self.backend == "cuda" else self.backend
         words = [_plain(named), _plain(self.name) or _plain(self.arch) or "device"]
         return "_".join(filter(None, words))
 
     @property
     def compute_capability(self) -> int:
-        """Both digits as one number, 90 for ``sm_90``; 0 where it is not CUDA."""
+        """Both digits as one number, 90 for ``sm_90``; 0 for OpenCL."""
         return _compute_capability(self.arch)
 
     @property
     def leaves_host_free(self) -> bool:
-        """Whether the host may compile and start processes while it is timed: it is not a CPU."""
+        """The host may compile and start processes during timing: the device is no CPU."""
         return self.backend == "cuda"
 
     @property
     def times_steadily(self) -> bool:
-        """Whether equal launches take equal times, so that a few slow ones prove something."""
+        """Equal launches take equal times, so that a few slow ones prove something."""
         return self.backend == "cuda"
 
     @property
     def has_limits(self) -> bool:
-        """Whether shares of its memory's and arithmetic's rates mean anything.
-
-        A CPU's caches hold whole problems.
-        """
+        """Shares of memory and arithmetic rates mean something. A CPU's caches hold whole problems."""
         return self.backend == "cuda"
 
     @property
     def has_graphs(self) -> bool:
-        """Whether a launch sequence can be captured and launched as one unit."""
+        """A launch sequence can be captured as a graph."""
         return self.backend == "cuda"
 
     @property
     def has_nvidia_tools(self) -> bool:
-        """Whether NVIDIA's tools read what runs on it: compute-sanitizer, nvdisasm."""
+        """NVIDIA's tools work on it: compute-sanitizer, nvdisasm."""
         return self.backend == "cuda"
 
     @property
     def compiles_for_arch(self) -> bool:
-        """Whether binaries are of an architecture: made without a device, and of no driver."""
+        """Binaries are for an architecture: compiling needs no device, and no driver."""
         return self.backend == "cuda"
 
     @property
     def places_arrays(self) -> bool:
-        """Whether an array may begin at any of its elements: a buffer of OpenCL begins aligned."""
+        """An array may begin at any element: an OpenCL buffer begins aligned."""
         return self.backend == "cuda"
 
     @property
     def selector(self) -> str:
-        """How the command line names this device, for example ``cuda:0``."""
+        """Name on the command line, for example ``cuda:0``."""
         return f"{self.backend}:{self.index}"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """State of the device around a measurement; None where the device does not say."""
+    """The state of the device around a measurement; None where unknown."""
 
     sm_mhz: int | None = None
     temperature_c: int | None = None
     throttle_reasons: tuple[str, ...] = ()
 
     def worst(self, other: Clocks) -> Clocks:
-        """Both ends of a measurement as one: the slower clock, the hotter, either's reasons."""
+        """Combine two readings: the slower clock, the higher temperature, the reasons of both."""
         clocks = [mhz for mhz in (self.sm_mhz, other.sm_mhz) if mhz is not None]
         degrees = [heat for heat in (self.temperature_c, other.temperature_c) if heat is not None]
         reasons = dict.fromkeys((*self.throttle_reasons, *other.throttle_reasons))
@@ -122,24 +116,23 @@ class Clocks:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the device ran slower than it can for long: heat or power delivery.
+        """The device is slowed by heat or power delivery.
 
-        A power cap is left out: a kernel that meets it meets it in production too.
+        A power cap does not count: a kernel that meets it meets it in production, too.
         """
         return any(reason != "power cap" for reason in self.throttle_reasons)
 
 
-#: Clocks of what does not say them.
+#: Clocks of a device without readings.
 UNKNOWN_CLOCKS = Clocks()
 
 
 @dataclass(frozen=True)
 class Power:
-    """Power of a device in watts, of the whole board; None where it does not say."""
+    """The power of the whole board in watts; None where unknown."""
 
-    #: Now, or in the last second: what the device calls now.
+    #: Now, or the mean of the last second: devices differ.
     draw_w: float | None = None
-    #: The most that it may draw now.
     limit_w: float | None = None
 
 
@@ -157,18 +150,12 @@ _CUDA_LIMITS: dict[int, tuple[int, int, int]] = {
     120: (101376, 102400, 1536),
     121: (101376, 102400, 1536),
 }
-#: The architectures that `for_arch` knows.
+#: Architectures of `for_arch`.
 CUDA_ARCHS = tuple(f"sm_{number}" for number in _CUDA_LIMITS)
 
 
 def for_arch(arch: str) -> Device:
-    """Make the device of a CUDA architecture from the published limits.
-
-    Raises
-    ------
-    UsageError
-        If the architecture is not in the table.
-    """
+    """Return the device of a CUDA architecture, from the published limits."""
     limits = _CUDA_LIMITS.get(_compute_capability(arch))
     if limits is None:
         raise UsageError(unknown("architecture", arch, CUDA_ARCHS))
@@ -205,7 +192,7 @@ _MODELS: dict[str, tuple[str, int, int, float, float]] = {
 
 
 def for_model(name: str) -> Device | None:
-    """Make the device of a common GPU from published figures; None where it is not among them."""
+    """Return the device of a common GPU, from published figures; None for other names."""
     if name not in _MODELS:
         return None
     arch, sm_count, l2_mib, gb_per_s, tflop_per_s = _MODELS[name]
@@ -225,5 +212,4 @@ def _compute_capability(arch: str) -> int:
 
 
 def _plain(name: str) -> str:
-    """A name with every run of other characters than letters and digits as ``_``."""
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")

@@ -1,7 +1,4 @@
-"""One CUDA graph of what is enqueued on a stream: captured once, launched often.
-
-Knows the driver's graph interface; neither kernels nor what a graph is good for.
-"""
+"""Captures the work on a CUDA stream as a graph, once, to launch it often."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _EXTERNAL = 1
 
 
 class CaptureError(Exception):
-    """What was enqueued cannot be captured; ``str(error)`` says why."""
+    """The enqueued work cannot be captured; ``str(error)`` says why."""
 
 
 class GraphError(Exception):
@@ -24,15 +21,10 @@ class GraphError(Exception):
 
 
 class Graph:
-    """An executable graph of what ``enqueue()``, called once, puts on a stream.
+    """An executable graph of the work that ``enqueue()``, called once, puts on a stream.
 
-    The stream is given by its pointer; nothing may be captured on it now. ``enqueue`` enqueues on it
-    only, without waiting, and allocates nothing.
-
-    Raises
-    ------
-    CaptureError
-        If it does something else.
+    The stream is given by its pointer, and is not being captured. ``enqueue`` enqueues on it only,
+    without waiting, and allocates nothing; otherwise `CaptureError` is raised.
     """
 
     def __init__(self, stream: int, enqueue: Callable[[], object]) -> None:
@@ -62,23 +54,17 @@ class Graph:
         self._ask(driver.cuGraphUpload(self._executable, self._stream))
 
     def launch(self) -> None:
-        """Enqueue the whole graph.
-
-        Raises
-        ------
-        GraphError
-            Where the driver refuses, or the context is lost.
-        """
+        """Enqueue the whole graph; `GraphError` if the driver refuses or the context is lost."""
         (status,) = self._driver.cuGraphLaunch(self._executable, self._stream)
         if int(status) != 0:
             raise GraphError(str(status))
 
     def _until_gone(self, destroy: Callable[[Any], object], made: Any) -> None:
-        """Destroy with this object: graphs keep device memory, and a search makes thousands."""
+        """Destroy a graph with this object: graphs hold device memory, and a search makes thousands."""
         weakref.finalize(self, destroy, made).atexit = False  # the context may be gone by then
 
     def _allocates(self) -> bool:
-        """Whether it holds allocations: they would be timed, and are no part of a kernel."""
+        """Return whether the graph allocates: that would be timed, and is no part of a kernel."""
         count = self._ask(self._driver.cuGraphGetNodes(self._graph))[1]
         nodes = self._ask(self._driver.cuGraphGetNodes(self._graph, count))[0]
         kind = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC
@@ -91,7 +77,7 @@ class Graph:
 
 
 def capture_of(stream: int) -> int:
-    """The number of the capture that a stream is part of; no other in this process has it."""
+    """Return the number of the capture that a stream is part of, unique in this process."""
     from cuda.bindings import driver
 
     _, _, number, *_ = driver.cuStreamGetCaptureInfo(driver.CUstream(stream))
@@ -100,7 +86,7 @@ def capture_of(stream: int) -> int:
 
 @contextmanager
 def everything_allowed() -> Iterator[None]:
-    """Let this thread allocate and load code while a stream is captured, whatever the mode."""
+    """Allow this thread to allocate and load code while a stream is captured, in any mode."""
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -112,12 +98,7 @@ def everything_allowed() -> Iterator[None]:
 
 
 def record(event: int, stream: int) -> None:
-    """Enqueue the recording of an event, as a node of the graph where one is captured.
-
-    Raises
-    ------
-    CaptureError
-    """
+    """Enqueue the recording of an event, as a node of the graph if one is captured."""
     from cuda.bindings import driver
 
     (status,) = driver.cuEventRecordWithFlags(

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of driver, clocks and energy. Makes no CUDA context, sets nothing."""
+"""Reads driver version, clocks and energy from NVIDIA's management library, without a CUDA context."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Power
 from autotune.errors import DeviceError
 
-#: Reasons that slow the clock down; idle and settings of the user's own are left out. Source:
-#: NVML API reference, nvmlClocksEventReasons.
+#: Reasons that slow the clock down, without idle and the user's own settings. Source: NVML API
+#: reference, nvmlClocksEventReasons.
 _THROTTLE = {
     0x0004: "power cap",
     0x0008: "hardware slowdown",
@@ -22,21 +22,21 @@ _THROTTLE = {
 
 
 def driver_version() -> str:
-    """The driver's version; empty where NVML is not there."""
-    with suppress(Exception):  # every NVML failure means only "not known"
+    """Return the driver's version; empty without NVML."""
+    with suppress(Exception):  # every NVML failure means "unknown"
         return str(_nvml().nvmlSystemGetDriverVersion())
     return ""
 
 
 def clocks_of(uuid: str) -> Clocks:
-    """Clock, temperature and throttling of a GPU now, as far as they are known."""
+    """Read clock, temperature and throttling of a GPU, as far as known."""
     with suppress(Exception):
         return clocks(_nvml(), _handle(uuid))
     return UNKNOWN_CLOCKS
 
 
 def clocks(nvml: Any, handle: Any) -> Clocks:
-    """The same of a device handle; ``nvml`` is the initialised module `pynvml`."""
+    """Read the clocks of a device handle; ``nvml`` is the initialised module `pynvml`."""
 
     def asked(question: Callable[[], int]) -> int | None:
         with suppress(Exception):
@@ -54,7 +54,7 @@ def clocks(nvml: Any, handle: Any) -> Clocks:
 
 
 def why_no_energy(uuid: str) -> str:
-    """Why the energy that a GPU takes is not known; empty where it is. A MIG slice has no counter."""
+    """Return why the energy of a GPU cannot be read; empty where it can. A MIG slice has no counter."""
     try:
         energy_mj(uuid)
     except DeviceError as error:
@@ -63,36 +63,23 @@ def why_no_energy(uuid: str) -> str:
 
 
 def energy_mj(uuid: str) -> int:
-    """What a GPU took since the driver was loaded, in millijoules; NVML counts from Volta on.
-
-    Raises
-    ------
-    DeviceError
-        Where NVML does not say.
-    """
+    """Read the energy of a GPU since the driver was loaded, in millijoules; from Volta on."""
     try:
         return int(_nvml().nvmlDeviceGetTotalEnergyConsumption(_handle(uuid)))
-    except Exception as error:  # every NVML failure means only "not known"
-        said = f"{type(error).__name__}: {error}"
-        raise DeviceError(f"NVML has no energy counter of it ({said})") from error
+    except Exception as error:  # every NVML failure means "unknown"
+        why = f"{type(error).__name__}: {error}"
+        raise DeviceError(f"NVML has no energy counter of it ({why})") from error
 
 
 def power_of(uuid: str) -> Power:
-    """Draw and limit of a GPU now, as far as they are known."""
-    with suppress(Exception):
-        return power(_nvml(), _handle(uuid))
-    return Power()
+    """Read draw and limit of a GPU, as far as known."""
 
-
-def power(nvml: Any, handle: Any) -> Power:
-    """The same of a device handle; ``nvml`` is the initialised module `pynvml`."""
-
-    def watts(question: Callable[[Any], int]) -> float | None:
+    def watts(question: str) -> float | None:
         with suppress(Exception):
-            return int(question(handle)) / 1000  # NVML counts milliwatts
+            return int(getattr(_nvml(), question)(_handle(uuid))) / 1000  # NVML counts milliwatts
         return None
 
-    return Power(watts(nvml.nvmlDeviceGetPowerUsage), watts(nvml.nvmlDeviceGetEnforcedPowerLimit))
+    return Power(watts("nvmlDeviceGetPowerUsage"), watts("nvmlDeviceGetEnforcedPowerLimit"))
 
 
 @cache

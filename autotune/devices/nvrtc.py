@@ -1,7 +1,4 @@
-"""Compiles CUDA C++ to a cubin with NVRTC: no device, no driver, any architecture.
-
-Knows nothing of launching. CompiledFunction come from the assembler's report in the compile log.
-"""
+"""Compiles CUDA C++ to a cubin with NVRTC, for any architecture, without device or driver."""
 
 from __future__ import annotations
 
@@ -31,13 +28,7 @@ _NOISE = ("ptxas info", "ptxas         .")
 
 
 def nvrtc() -> Any:
-    """The NVRTC binding.
-
-    Raises
-    ------
-    MissingDependencyError
-        If it is not installed.
-    """
+    """Return the NVRTC binding."""
     try:
         from cuda.bindings import nvrtc as binding
     except ImportError as error:
@@ -47,7 +38,7 @@ def nvrtc() -> Any:
 
 @cache
 def version() -> str:
-    """NVRTC's version, for example ``nvrtc 13.0``."""
+    """Return NVRTC's version, for example ``nvrtc 13.0``."""
     status, major, minor = nvrtc().nvrtcVersion()
     _check(status)
     return f"nvrtc {major}.{minor}"
@@ -55,7 +46,7 @@ def version() -> str:
 
 @cache
 def include_options() -> tuple[str, ...]:
-    """``-I`` options of the CUDA and CCCL headers that can be found."""
+    """Return the ``-I`` options of the CUDA and CCCL headers."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     folders = []
@@ -71,7 +62,7 @@ def include_options() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What NVRTC made of a source."""
+    """The result of compiling a source."""
 
     code: bytes
     log: str
@@ -80,33 +71,21 @@ class Compilation:
 
 
 def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Compilation:
-    """Compile one source to a cubin, with the assembler's resource report in the log.
+    """Compile a source to a cubin, with the assembler's resource report in the log.
 
-    Nothing is read beside the source but the toolkit's headers. The options name the architecture.
-    ``names`` are name expressions of functions without C linkage, for example ``scale<128>``:
-    instantiates them, and says what they are called in the code.
-
-    Raises
-    ------
-    CompileError
-        With the log.
+    The options name the architecture. ``names`` are name expressions of functions without C linkage,
+    for example ``scale<128>``: NVRTC instantiates them, and the result has their names in the code.
     """
     return _compiled(source, [*options, "--ptxas-options=-v"], names, "CUBIN")
 
 
 def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) -> str:
-    """Compile one source to PTX; ``options`` name a virtual architecture (``compute_90``).
-
-    Raises
-    ------
-    CompileError
-        With the log.
-    """
+    """Compile a source to PTX; ``options`` name a virtual architecture (``compute_90``)."""
     return _compiled(source, options, names, "PTX").code.rstrip(b"\0").decode()
 
 
 def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: str) -> Compilation:
-    """Run NVRTC; the form of the code is ``CUBIN`` or ``PTX``."""
+    """Run NVRTC; the form of the code is ``CUBIN`` or ``PTX``. CompileError has the log."""
     binding = nvrtc()
     status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(status)
@@ -134,13 +113,13 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
 
 
 def expressions(source: str, entries: Sequence[str]) -> list[str]:
-    """The entries that NVRTC must be told of: templates, and functions without C linkage."""
+    """Return the entries that NVRTC needs as name expressions: templates, and functions without C linkage."""
     has_c_linkage = 'extern "C"' in source
     return [entry for entry in entries if not (has_c_linkage and entry.isidentifier())]
 
 
 def entries(log: str) -> tuple[CompiledFunction, ...]:
-    """CompiledFunction of each kernel function, read from the compile log."""
+    """Read the resources of each kernel function from the compile log."""
     found = []
     for match in _REPORT.finditer(log):
         shared = _SHARED.search(match["rest"])
@@ -156,7 +135,7 @@ def entries(log: str) -> tuple[CompiledFunction, ...]:
 
 
 def warnings(log: str) -> str:
-    """The log without the resource report."""
+    """Return the log without the resource report."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_NOISE)]
     return "\n".join(lines)
 

@@ -1,10 +1,7 @@
-"""The OpenCL backend: any OpenCL device; the CPU default on a machine without a GPU.
+"""The OpenCL backend: any OpenCL device, and the default on a machine without a GPU.
 
-What is looked at or set outside the timing goes through mapped buffers: of a CPU they are the host's
-memory, where NumPy works on all cores and nothing is copied.
-
-Where Intel's CPU run-time is installed as a Python package it is made visible first, since its
-loader entry points nowhere.
+Checks and guard bands use mapped buffers. A CPU maps them to the host's memory, where NumPy works on
+all cores and nothing is copied.
 """
 
 from __future__ import annotations
@@ -44,12 +41,12 @@ from autotune.devices.device import Clocks, Device, Power
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.extras import install
 
-#: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
+#: Libraries of Intel's run-time that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
 _LANGUAGE, _VERSION = "-cl-std=", "CL3.0"
-#: Options of `clBuildProgram`, and what others begin with. Source: OpenCL 3.0, 5.8.6.
+#: Options of `clBuildProgram`, and the beginnings of others. Source: OpenCL 3.0, 5.8.6.
 _OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
-#: Sub-group width where the device lets a kernel choose one.
+#: Sub-group width of a CPU, where a kernel may choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
 #: NumPy's names of OpenCL C's types.
@@ -58,8 +55,8 @@ _SCALARS = {
     **{"uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64"},
     **{"half": "float16", "float": "float32", "double": "float64"},
 }
-#: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
-#: on them, and Linux lets only root read it (CVE-2020-8694).
+#: Why no energy is measured: the counter covers all cores of a package and every program on them, and
+#: only root can read it in Linux (CVE-2020-8694).
 _NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
 #: Status codes of a launch that leave the context usable: the OpenCL specification's names.
 _HARMLESS = (
@@ -145,13 +142,13 @@ class OpenclBackend:
 
 
 def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
-    """What a kernel takes; of a parameter whose type has another name, nothing."""
+    """Return the parameter types of a kernel; empty for a type with another name."""
     try:
         names = [
             kernel.get_arg_info(index, cl.kernel_arg_info.TYPE_NAME)
             for index in range(kernel.num_args)
         ]
-    except (cl.Error, RuntimeError):  # a compiler may keep it to itself
+    except (cl.Error, RuntimeError):  # some compilers do not report them
         names = [""] * kernel.num_args
     bases = (_SCALARS.get(name.rstrip("*"), "") for name in names)
     return tuple(
@@ -159,7 +156,7 @@ def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
     )
 
 
-class _Buffer:
+class OpenclBuffer:
     """A guarded allocation: ``inner`` is a sub-buffer between two guard bands."""
 
     def __init__(self, cl: Any, context: Any, nbytes: int) -> None:
@@ -181,7 +178,7 @@ class OpenclExecutor:
         self.queue = self.cl.CommandQueue(self.context, self.live, properties)
         self._flush: Any = None
 
-    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> OpenclBuffer:
         if offset_bytes:
             raise DeviceError(
                 f"{self.device.name}: buffers begin aligned, not {offset_bytes} bytes on"
@@ -189,48 +186,44 @@ class OpenclExecutor:
         if nbytes > self.live.max_mem_alloc_size:
             raise MemoryError(f"{self.device.name} allows no buffer of {nbytes} bytes")
         try:
-            buffer = _Buffer(self.cl, self.context, nbytes)
+            buffer = OpenclBuffer(self.cl, self.context, nbytes)
         except self.cl.Error as error:
             raise MemoryError(f"{self.device.name} has no room for {nbytes} bytes") from error
         self.mend_guards(buffer)
         return buffer
 
-    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+    def write(self, buffer: OpenclBuffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.cl.enqueue_copy(self.queue, buffer.inner, flat)
         self.queue.finish()
 
-    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def read(
+        self, buffer: OpenclBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
         host = np.empty(shape, dtype)
         self.cl.enqueue_copy(self.queue, host, buffer.inner)
         self.queue.finish()
         return host
 
-    def copy(self, target: _Buffer, source: _Buffer) -> None:
+    def copy(self, target: OpenclBuffer, source: OpenclBuffer) -> None:
         self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
 
-    def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
+    def poison(self, buffer: OpenclBuffer, poison: Poison = Poison.NAN) -> None:
         self._fill(buffer.inner, np.uint8(poison), 0, buffer.nbytes)
 
     def inspect(
         self,
         comparisons: Sequence[Comparison],
-        buffers: Sequence[_Buffer] = (),
-        pairs: Sequence[tuple[_Buffer, _Buffer]] = (),
+        buffers: Sequence[OpenclBuffer] = (),
+        pairs: Sequence[tuple[OpenclBuffer, OpenclBuffer]] = (),
     ) -> tuple[list[Difference], list[bool], list[bool]]:
-        differences = [
-            self.compare(asked.buffer, asked.dtype, asked.expected, asked.count, asked.bound)
-            for asked in comparisons
-        ]
-        return differences, *self.unharmed(buffers, pairs)
+        return (
+            [self._compare(comparison) for comparison in comparisons],
+            [self._guards_intact(buffer) for buffer in buffers],
+            [self._same_bytes(buffer, other) for buffer, other in pairs],
+        )
 
-    def unharmed(
-        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
-    ) -> tuple[list[bool], list[bool]]:
-        same = [self._same_bytes(buffer, other) for buffer, other in pairs]
-        return [self._guards_intact(buffer) for buffer in buffers], same
-
-    def _same_bytes(self, buffer: _Buffer, other: _Buffer) -> bool:
+    def _same_bytes(self, buffer: OpenclBuffer, other: OpenclBuffer) -> bool:
         word = np.uint64 if buffer.nbytes % 8 == 0 else np.uint8
         count = buffer.nbytes // np.dtype(word).itemsize
         with (
@@ -239,12 +232,12 @@ class OpenclExecutor:
         ):
             return all(in_pieces(lambda _, i, j: np.array_equal(found[i:j], wanted[i:j]), count))
 
-    def _guards_intact(self, buffer: _Buffer) -> bool:
+    def _guards_intact(self, buffer: OpenclBuffer) -> bool:
         with self._mapped(buffer.whole, np.uint8, buffer.nbytes + 2 * GUARD_BYTES) as whole:
             head, tail = whole[:GUARD_BYTES], whole[-GUARD_BYTES:]
             return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
 
-    def mend_guards(self, buffer: _Buffer) -> None:
+    def mend_guards(self, buffer: OpenclBuffer) -> None:
         nbytes = buffer.nbytes + 2 * GUARD_BYTES
         with self._mapped(buffer.whole, np.uint8, nbytes, write=True) as whole:
             whole[:GUARD_BYTES] = whole[-GUARD_BYTES:] = GUARD_VALUE
@@ -253,7 +246,7 @@ class OpenclExecutor:
     def _mapped(
         self, buffer: Any, dtype: DTypeLike, count: int, write: bool = False
     ) -> Iterator[NDArray[Any]]:
-        """The first elements of a buffer in the host's memory, once the queue is done."""
+        """Map the first elements of a buffer into the host's memory, once the queue is done."""
         flag = self.cl.map_flags.WRITE if write else self.cl.map_flags.READ
         mapped, _ = self.cl.enqueue_map_buffer(self.queue, buffer, flag, 0, (count,), dtype)
         try:
@@ -261,18 +254,16 @@ class OpenclExecutor:
         finally:
             mapped.base.release(self.queue)
 
-    def compare(
-        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
-    ) -> Difference:
-        # Of what is true one byte is right.
-        raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    def _compare(self, comparison: Comparison) -> Difference:
+        dtype, expected, count = comparison.dtype, comparison.expected, comparison.count
+        raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # true is the byte 1 alone
         floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
         stored = floats if dtype.kind == "f" else raw
         with (
-            self._mapped(buffer.inner, raw, count) as got,
+            self._mapped(comparison.buffer.inner, raw, count) as got,
             self._mapped(expected.inner, stored, count) as want,
         ):
-            parts = in_pieces(partial(_difference, got, want, bound), count)
+            parts = in_pieces(partial(_difference, got, want, comparison.bound), count)
         return Difference(
             max_error=max((worst for worst, _, _ in parts), default=0.0),
             rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
@@ -290,7 +281,7 @@ class OpenclExecutor:
             raise LaunchError(f"the device rejects the binary: {error}") from error
 
     def calibrate(self) -> None:
-        pass  # events tell of the kernel alone
+        pass  # events cover the kernel alone
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1)[0]
@@ -301,7 +292,7 @@ class OpenclExecutor:
 
         def run() -> None:
             own = self.queue
-            own.finish()  # what was enqueued before, on the same buffers
+            own.finish()  # earlier work on the same buffers
             try:
                 for _ in range(times):
                     for self.queue, mine in zip(queues, calls, strict=True):
@@ -339,25 +330,25 @@ class OpenclExecutor:
         return Power()
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
-        """What enqueues one step and returns its event; a launch has a kernel object of its own."""
+        """Return a function that enqueues one step and returns its event."""
         if isinstance(step, BoundFill):
             return partial(self._fill, step.buffer.inner, step.value, 0, step.buffer.nbytes)
         if step.shared_bytes:
             raise LaunchError("the OpenCL dialect has no dynamic shared memory")
         try:
             kernel = self.cl.Kernel(module, step.entry)
-            kernel.set_args(*(a.inner if isinstance(a, _Buffer) else a for a in step.args))
+            kernel.set_args(*(a.inner if isinstance(a, OpenclBuffer) else a for a in step.args))
         except (self.cl.Error, TypeError, ValueError) as error:
             raise LaunchError(f"{step.entry}: {error}") from error
         size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
 
-        def enqueue() -> Any:  # holds the step, whose buffers a kernel object lets go of
+        def enqueue() -> Any:  # holds the step: a kernel object does not hold its buffers
             return self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block)
 
         return enqueue
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Run a device call; tell refusals from a lost context."""
+        """Run a device call; raise LaunchError or ContextLostError if it fails."""
         try:
             return call()
         except self.cl.Error as error:
@@ -368,7 +359,7 @@ class OpenclExecutor:
         return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
 
     def _flush_cache(self, clean: bool = False) -> None:
-        """Write so much memory that the cache holds nothing else; clean: then read its first half."""
+        """Write enough memory to flush the cache; ``clean``: then read its first half."""
         if self._flush is None:
             size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
             self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
@@ -382,7 +373,7 @@ class OpenclExecutor:
 def _difference(
     got: NDArray[Any], want: NDArray[Any], bound: float, _: int, begin: int, end: int
 ) -> tuple[float, float, int | None]:
-    """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
+    """Return the largest error of a piece, the sum of its squares, and the first wrong index."""
     values, wanted = got[begin:end], want[begin:end]
     if values.dtype == wanted.dtype and np.array_equal(values, wanted):
         return 0.0, 0.0, None
@@ -394,7 +385,7 @@ def _difference(
 
 
 def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
-    """How far each value is off: infinitely where NaN is on one side only."""
+    """Return the error of each value, infinite where only one side is NaN."""
     if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
         ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
         return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)
@@ -409,10 +400,10 @@ def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
 
 
 class OpenclTimer:
-    """See `autotune.devices.base.Timer`. The queue's own profile: launch gaps are in no sample.
+    """See `autotune.devices.base.Timer`. Times come from the queue's profile, without launch gaps.
 
-    Cold: four times the device's cache is written before each call. Hot: calls follow each other in
-    the queue, so a sample is the time from the start of the first to the end of the last, shared.
+    Cold: four times the device's cache is written before each call. Hot: a sample is the time from
+    the start of the first call to the end of the last one, over their number.
     """
 
     launched_by = "stream"
@@ -454,17 +445,16 @@ class OpenclTimer:
         return self._batch_ms(1)
 
     def _batch_ms(self, calls: int) -> float:
-        """Milliseconds per call of so many calls in a row."""
         guarded = self._executor._guarded
         events = [guarded(enqueue) for _ in range(calls) for enqueue in self._sequence]
         guarded(self._executor.queue.finish)
-        # Where the clock stood still, its unit: no call takes no time.
+        # At least the clock's unit: no call takes no time.
         taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
         return float(taken_ns) / 1e6 / calls
 
 
 def _checked_options(options: Sequence[str]) -> list[str]:
-    """Options as they are built with; whoever builds may take what it does not know without a word."""
+    """Return the build options; an unknown one is refused, since compilers may ignore it silently."""
     for option in options:
         if option not in _OPTIONS and not option.startswith(_OPTIONS_BEGIN):
             raise CompileError(
@@ -477,7 +467,7 @@ def _checked_options(options: Sequence[str]) -> list[str]:
 
 @cache
 def _pyopencl() -> Any:
-    """Import pyopencl, after making Intel's run-time findable where it is installed."""
+    """Import pyopencl. Intel's CPU run-time as a Python package is made visible to its loader first."""
     _show_intel_runtime(Path(sys.prefix) / "lib")
     try:
         import pyopencl
@@ -501,7 +491,7 @@ def _show_intel_runtime(lib: Path) -> None:
 
 @cache
 def _live_devices() -> tuple[Any, ...]:
-    """Every device of every platform, CPUs last."""
+    """Return every device of every platform, CPUs last."""
     cl = _pyopencl()
     try:
         platforms = cl.get_platforms()
@@ -539,9 +529,9 @@ def _device(index: int, live: Any) -> Device:
 
 
 def _wavefront(live: Any) -> int:
-    """Threads of a GPU that run in step: AMD's driver says how many, others have NVIDIA's 32."""
-    is_told = "cl_amd_device_attribute_query" in live.extensions.split()
-    return int(live.wavefront_width_amd) if is_told else 32
+    """Return the threads of a GPU that run in step: AMD's driver reports them, others have NVIDIA's 32."""
+    is_amd = "cl_amd_device_attribute_query" in live.extensions.split()
+    return int(live.wavefront_width_amd) if is_amd else 32
 
 
 def _build_log(program: Any, live: Any) -> str:

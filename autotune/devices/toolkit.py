@@ -1,4 +1,4 @@
-"""Where programs of the CUDA toolkit are: on PATH, in a toolkit, or in a Python package."""
+"""Finds programs of the CUDA toolkit: on PATH, in a toolkit, or in a Python package."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
 
 
 def find_program(name: str) -> str:
-    """The path of a program such as ``nvcc``; empty where it is not found."""
+    """Return the path of a program such as ``nvcc``; empty where it is not found."""
     toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     places = os.pathsep.join(str(Path(toolkit, "bin")) for toolkit in toolkits if toolkit)
     return which(name) or which(name, path=places) or _packaged(name)
 
 
 def _packaged(name: str) -> str:
-    """The program of one of NVIDIA's Python packages; empty where none is installed."""
-    with suppress(Exception):  # no pathfinder, or one that does not know this name
+    with suppress(Exception):  # no pathfinder, or an unknown name
         from cuda.pathfinder import find_nvidia_binary_utility
 
         return find_nvidia_binary_utility(name) or ""

@@ -1,7 +1,7 @@
-"""Host arrays to CUDA device memory, in page-locked pieces that several threads fill.
+"""Uploads host arrays to CUDA device memory, in page-locked pieces that several threads fill.
 
-The driver copies ordinary memory through one staging buffer and one thread, several times slower than the bus;
-and pages of a mapped file are brought in by whoever touches them first, here by all threads.
+The driver copies ordinary memory through one staging buffer and one thread, several times slower than
+the bus. Pages of a mapped file are read by the first thread that touches them, here by all threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PIECE_BYTES, _THREADS = 16 << 20, 8
 
 
 class Uploader:
-    """Page-locked pieces and a stream for each thread, kept for the next upload."""
+    """The page-locked pieces and streams of the upload threads, kept for the next upload."""
 
     def __init__(self, cupy: Any, index: int) -> None:
         self._cupy, self._index = cupy, index
@@ -53,7 +53,7 @@ class Uploader:
 
     @cached_property
     def _lanes(self) -> list[tuple[NDArray[np.uint8], Any]]:
-        """A page-locked piece and a stream for each thread."""
+        """Page-locked piece and stream of each thread."""
         memory = self._cupy.cuda.alloc_pinned_memory
         return [
             (

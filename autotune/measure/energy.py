@@ -1,6 +1,6 @@
-"""A device's energy counter over a window of calls back to back -> what one call takes.
+"""Measures the energy of one call, from a device's counter over a window of calls back to back.
 
-Knows neither configurations nor how a counter is read. docs/timing.md says why it is done so.
+docs/timing.md has the reasons.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 from autotune.devices.base import Executor, LaunchError, Timer
 from autotune.measure.measurement import Energy
 
-#: A window of a search, and of finals: so long at least, from one update of the counter to another.
+#: Least length of a window in a search and in finals, from one update of the counter to another.
 SEARCH_S, FINALS_S = 0.3, 0.4
-#: Load before a window: clocks settle, and the counter lags, by one of its steps at most.
+#: Load before a window: clocks settle, and the counter lags by at most one of its steps.
 WARM_UP_S = 0.15
-#: Updates of the counter in a window, with those at its ends, and of how many calls are done.
+#: Updates of the counter in a window, those at its ends included, and ends of batches of calls.
 _LEAST_UPDATES, _LEAST_BATCHES = 4, 3
-#: A window is given up after so long: the counter stands still, or one call takes seconds.
+#: A longer window is given up: the counter stands still, or one call takes seconds.
 _MOST_S = 10.0
 
 
 class Reading(NamedTuple):
-    """A look at a device under load."""
+    """A reading of a device under load."""
 
     #: Of `time.monotonic`.
     at_s: float
@@ -36,21 +36,10 @@ class Reading(NamedTuple):
 
 
 def measure(executor: Executor, timer: Timer, seconds: float) -> Energy:
-    """What a call takes, from a window of at least so many seconds.
+    """Measure the energy of a call in a window of at least these seconds.
 
-    Raises
-    ------
-    LaunchError
-        If the counter stands still, or the calls take too long.
-    DeviceError
-        If the device has no counter.
+    LaunchError if the counter stands still or calls take too long, DeviceError if there is no counter.
     """
-    taken = of_readings(read_window(executor, timer, seconds))
-    return replace(taken, limit_w=executor.power().limit_w, clocks=executor.clocks())
-
-
-def read_window(executor: Executor, timer: Timer, seconds: float) -> list[Reading]:
-    """The looks at a device of which `measure` makes what a call takes; raises the same."""
     readings: list[Reading] = []
     begun_s = time.monotonic()
 
@@ -66,14 +55,15 @@ def read_window(executor: Executor, timer: Timer, seconds: float) -> list[Readin
             f"no energy: in {_MOST_S:g} s the counter moved {len(_steps(readings, 'taken_mj'))} "
             f"times, and calls ended {len(_steps(readings, 'calls'))} times"
         )
-    return readings
+    taken = of_readings(readings)
+    return replace(taken, limit_w=executor.power().limit_w, clocks=executor.clocks())
 
 
 def of_readings(readings: Sequence[Reading]) -> Energy:
-    """Power times time of one call, of a window as `measure` takes it.
+    """Return the energy of one call from the readings of a window.
 
-    A counter moves in steps, of some tens of milliseconds, and calls end in steps too; what is
-    between the first and the last step of each is known as well as the moments of the looks.
+    The counter moves in steps of some tens of milliseconds, and calls end in steps, too. The amount
+    between the first and the last step of each is as exact as the times of the readings.
     """
     power_w = _per_second(readings, "taken_mj") / 1e3
     steps = _steps(readings, "calls")
@@ -86,7 +76,7 @@ def of_readings(readings: Sequence[Reading]) -> Energy:
 
 
 def _is_window(readings: Sequence[Reading], seconds: float) -> bool:
-    """Whether the last look is at an update, and the window from the first one long enough."""
+    """Return whether the last reading is an update, and the window from the first one long enough."""
     if len(readings) < 2 or readings[-1].taken_mj == readings[-2].taken_mj:
         return False
     updates = _steps(readings, "taken_mj")
@@ -98,14 +88,14 @@ def _is_window(readings: Sequence[Reading], seconds: float) -> bool:
 
 
 def _per_second(readings: Sequence[Reading], name: str) -> float:
-    """How fast a count grows, between its first step and its last."""
+    """Return the growth of a count per second, between its first step and its last."""
     first, *_, last = _steps(readings, name)
     grown = getattr(last, name) - getattr(first, name)
     return float(grown / (last.at_s - first.at_s))
 
 
 def _steps(readings: Sequence[Reading], name: str) -> list[Reading]:
-    """The readings at which a count has grown."""
+    """Return the readings at which a count has grown."""
     return [
         after
         for before, after in pairwise(readings)

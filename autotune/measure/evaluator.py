@@ -1,8 +1,4 @@
-"""Measures configurations of one problem on one device or several: compile > prune > verify > time.
-
-Yields each measurement as soon as it is made. Knows nothing of search or storage;
-`replay.ReplayEvaluator` honours the same contract over a recorded space.
-"""
+"""Measures configurations of one problem on one device or several: compile, prune, verify, time."""
 
 from __future__ import annotations
 
@@ -33,30 +29,29 @@ from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
 from autotune.values import Configuration
 
-#: Configurations that a GPU has at a time: one that it measures, and the next, which gets ready
-#: meanwhile.
+#: Configurations that a GPU has at a time: one is measured, the next is prepared.
 PER_DEVICE = 2
 #: Configurations that a CPU compiles before it measures them.
 AT_ONCE = 16
 #: Configurations whose compile job is remembered.
 _KNOWN = 1024
-#: Seconds after which the main thread gives way to one that has a device's next task.
+#: Seconds after which the main thread gives way to a thread with a device's next task.
 _SWITCH_S = 0.0002
 
-#: What is known of a configuration once it need not, or need no longer, be compiled.
+#: A configuration that is compiled, or whose measurement needs no compile.
 _Known: TypeAlias = Compiled | Measurement
 
 
 def nothing() -> None:
-    """Nothing is at hand."""
+    """Return None: no configuration is at hand."""
 
 
 def ignore(configuration: Configuration) -> None:
-    """What whoever does not care does when a configuration is begun."""
+    """Ignore that a configuration is begun."""
 
 
 class Evaluator(Protocol):
-    """Whatever can say how fast configurations are."""
+    """The contract of what measures configurations: `DeviceEvaluator`, or a replay of a recorded space."""
 
     def measure(
         self,
@@ -67,28 +62,25 @@ class Evaluator(Protocol):
     ) -> Iterable[Measurement]:
         """Yield one measurement per configuration, in any order.
 
-        ``configurations`` is read no further than what is done needs, nor more than ``ahead`` of
-        results; ``begin`` is called, by the thread that asks for results, with what a device begins.
-        What is ``at_hand``, compiled before, is measured where a device would wait for compilers;
-        None: nothing now.
+        ``configurations`` is read only as devices and compilers need more, at most ``ahead`` of the
+        results. ``begin`` is called with each configuration that a device begins, by the thread that
+        asks for results. Where a device would wait for compilers, a configuration that was compiled
+        before is measured: ``at_hand`` returns it, or None.
         """
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        """Learn what will likely be asked next; returns at once."""
+        """Take note of configurations that are likely to come next; returns at once."""
 
     def recall(self, measurement: Measurement) -> None:
-        """Learn a result that was remembered instead of measured."""
+        """Take note of a result of an earlier run."""
 
 
 class DeviceEvaluator:
-    """Measures on a device, or on several of one model at once.
+    """The evaluator of one device, or of several devices of one model.
 
-    Times of two cards of one model differ by a few per cent: each stops early by the best of its
-    own, and who won is for one card to say. As a context manager it has data uploaded to all devices
-    at once, and lets go of all but the first in the end.
-
-    The job's device and its worker are the first, which a batch of one goes to; ``others`` are of
-    the same model.
+    Times of two cards of one model differ by a few per cent: each stops early by its own best, and one
+    card alone decides the winner. As a context manager it uploads data to all devices, and releases
+    all but the first at the end. The job's device is the first; ``others`` are of the same model.
     """
 
     def __init__(
@@ -113,8 +105,8 @@ class DeviceEvaluator:
         self._switch_s = sys.getswitchinterval()
 
     def __enter__(self) -> DeviceEvaluator:
-        # What the caller does with one result must not hold up the thread that has the next task: a
-        # thread that computes gives way after 5 ms by default, which is longer than many a task.
+        # The caller's work on one result must not delay the thread with the next task. A thread that
+        # computes gives way after 5 ms by default, which is longer than many tasks.
         self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_s, _SWITCH_S))
         for lane in self._lanes:
@@ -122,7 +114,7 @@ class DeviceEvaluator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
+        """Wait for measurements in progress, but not on Ctrl-C."""
         sys.setswitchinterval(self._switch_s)
         for lane in self._lanes:
             lane.end(wait=kind is None)
@@ -136,7 +128,7 @@ class DeviceEvaluator:
             if isinstance(stage, CompileJob):
                 jobs.append(stage)
                 if len(jobs) == self.compilers.processes:
-                    self.compilers.suggest(jobs)  # they begin while the others are made ready
+                    self.compilers.suggest(jobs)  # compilers begin while the others are prepared
         self.compilers.suggest(jobs)
 
     def recall(self, measurement: Measurement) -> None:
@@ -151,10 +143,7 @@ class DeviceEvaluator:
         ahead: int | None = None,
         at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, each as soon as it is there.
-
-        What is compiled first is measured first, on a CPU in the order given.
-        """
+        """Yield one measurement per configuration: first compiled, first measured; a CPU keeps the order."""
         batch = _Batch(self, configurations, min(ahead or LIKELY, LIKELY), at_hand)
         try:
             while True:
@@ -164,12 +153,12 @@ class DeviceEvaluator:
                     self._begin(lane, batch, begin)
                     begun += 1
                 if begun and self.has_room:
-                    continue  # the next may be compiled as well, and be for another device
+                    continue  # the next may be compiled, too, and go to another device
                 if batch.compiling == 0 and not any(lane.begun for lane in self._lanes):
                     return
                 lane = batch.next_done()
                 if lane not in self._lanes:
-                    continue  # a binary, or a device that was left out
+                    continue  # a binary, or a device that failed
                 try:
                     measurement = lane.begun[0].future.result()
                 except AutotuneError as error:
@@ -189,7 +178,7 @@ class DeviceEvaluator:
                     lane.begun.popleft().future.cancel()
 
     def binary(self, configuration: Configuration) -> Binary | None:
-        """The binary of a configuration; None where it does not compile."""
+        """Return the binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
     def _begin(self, lane: _Lane, batch: _Batch, begin: Callable[[Configuration], None]) -> None:
@@ -199,7 +188,7 @@ class DeviceEvaluator:
         lane.begin(self._measured, configuration, known, batch.done.put)
 
     def job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
-        """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
+        """Return the compile job, or the measurement of a pruned configuration; kept, as hints repeat."""
         if configuration not in self._known:
             why = self._pruned(configuration)
             self._known[configuration] = (
@@ -218,7 +207,7 @@ class DeviceEvaluator:
         return launch_sequence(self.kernel, configuration, self.job.problem, self.job.device)
 
     def _pruned(self, configuration: Configuration) -> str:
-        """Why a configuration need not be compiled; empty where it must be."""
+        """Return why a configuration is pruned before compiling, or an empty text."""
         if not self.kernel.allows(configuration, self.job.problem):
             return f"it requires what {self.job.problem} does not meet"
         return over_limit(self._launches(configuration), None, self.job.device)
@@ -226,14 +215,14 @@ class DeviceEvaluator:
     def _measured(
         self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
     ) -> Measurement:
-        """Get ready while another thread is at work on the device, then measure."""
+        """Prepare while another thread uses the device, then measure."""
         ready = self._ready(configuration, known) if isinstance(known, Compiled) else known
         if before is not None:
             wait([before])
         return ready if isinstance(ready, Measurement) else lane.measured(ready)
 
     def _ready(self, configuration: Configuration, compiled: Compiled) -> _Ready | Measurement:
-        """What a device measures, or the verdict on what has no binary that it can launch."""
+        """Return what the device measures, or the measurement where no binary can be launched."""
         binary, seconds = compiled.binary, compiled.seconds
         if binary is None:
             return Measurement(configuration, compiled.status, compiled.message, compile_s=seconds)
@@ -252,16 +241,16 @@ class DeviceEvaluator:
 
     @property
     def has_room(self) -> bool:
-        """Whether a device could have another configuration."""
+        """A device can take another configuration."""
         return self._idlest() is not None
 
     def _idlest(self) -> _Lane | None:
-        """The device with least to do; None where all have enough."""
+        """Return the device with the fewest configurations; None where all have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
         return lane if len(lane.begun) < self._per_device else None
 
     def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
-        """Go on without a device that failed for good; not without the first, which decides."""
+        """Go on without a device that failed; without the first, which decides, the run ends."""
         if lane is self._lanes[0] or isinstance(error, FleetError):
             raise error
         self._lanes.remove(lane)
@@ -275,7 +264,7 @@ class DeviceEvaluator:
 
 
 class _Batch:
-    """Configurations on their way to a device, taken up as compilers need work."""
+    """Configurations on their way to a device, taken from the source as compilers need work."""
 
     def __init__(
         self,
@@ -288,14 +277,14 @@ class _Batch:
         self._ahead = ahead
         self._source, self._at_hand = iter(configurations), at_hand
         self._is_dry = False
-        #: What a device can have, in the order in which it got ready.
+        #: Configurations that a device can take, in the order of compiling.
         self.ready: deque[tuple[Configuration, _Known]] = deque()
         self.compiling = 0
-        #: Devices that are done with a configuration, and what is compiled.
+        #: Devices that are done with a configuration, and configurations that are compiled.
         self.done: SimpleQueue[_Lane | tuple[Configuration, Future[Compiled]]] = SimpleQueue()
 
     def take_up(self, is_measuring: bool) -> None:
-        """Give compilers more to do; on a CPU when the last is measured, and wait for it."""
+        """Give compilers more work; on a CPU once the last is measured, and wait for them."""
         if not self._evaluator.compiles_ahead:
             if not (is_measuring or self.ready):
                 self._take_up_and_wait()
@@ -310,13 +299,13 @@ class _Batch:
                 return  # a device comes first
 
     def supply(self) -> bool:
-        """Have something ready for a device, what is at hand while others compile; whether there is anything."""
+        """Return whether a device can take a configuration; while compilers work, one that is at hand."""
         if not self.ready and self.compiling:
             self._await(self._taken(islice(iter(self._at_hand, None), 1)))
         return bool(self.ready)
 
     def _await(self, taken: Sequence[tuple[Configuration, Future[Compiled] | Measurement]]) -> None:
-        """Have what is being compiled come to `done`, and what is there be ready."""
+        """Send configurations to `done` once they are compiled; those that are go to `ready`."""
         for configuration, stage in taken:
             if isinstance(stage, Measurement):
                 self.ready.append((configuration, stage))
@@ -335,7 +324,7 @@ class _Batch:
     def _taken(
         self, configurations: Iterable[Configuration]
     ) -> list[tuple[Configuration, Future[Compiled] | Measurement]]:
-        """Some that are compiled from now on, or the verdict on what need not be."""
+        """Submit configurations to the compilers, but those that are pruned."""
         stages = [(c, self._evaluator.job_or_verdict(c)) for c in configurations]
         return [
             (c, self._compilers.submit(stage) if isinstance(stage, CompileJob) else stage)
@@ -346,7 +335,7 @@ class _Batch:
         self.done.put((configuration, future))
 
     def next_done(self) -> _Lane | None:
-        """Wait for a device to be done with something; None where something is compiled first."""
+        """Wait for a device to finish a configuration; None where a compile ends first."""
         done = self.done.get()
         if isinstance(done, _Lane):
             return done
@@ -358,7 +347,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A configuration that a device has."""
+    """A configuration that a device has taken."""
 
     configuration: Configuration
     known: _Known
@@ -367,40 +356,37 @@ class _Begun:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A configuration that can be measured."""
+    """A configuration that is ready to be measured."""
 
     configuration: Configuration
     binary: Binary
     compile_s: float
-    #: Equal for configurations that share one measurement: of equal binary, launch and workspaces.
+    #: Equal for configurations of equal binary, launch and workspaces, which share one measurement.
     twin: str
 
 
 class _Lane:
-    """One device: its worker, what is known of its times, and its threads.
-
-    While one waits for the worker, another gets the next configuration ready for it.
-    """
+    """One device with its worker, its best times, and two threads: one measures, one prepares the next."""
 
     def __init__(self, kernel: Kernel, job: Job, worker: Worker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
-        # What is slower may take less energy, or be better by a metric: it is timed in full.
+        # A slower configuration may take less energy, or be better by a metric: it is timed in full.
         self.rule = rule if job.objective.is_time else replace(rule, false_stop=0.0)
         self._scoring = Scoring(job.objective, kernel, job.problem, job.device)
-        #: What was begun and not yielded, in that order.
+        #: Configurations that were begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()
-        #: Samples of the best so far: what others are held against. Empty where there is none.
+        #: Samples of the best so far, with which others are compared; empty where there is none.
         self._best_samples_ms: tuple[float, ...] = ()
         self._best_cost = math.inf
-        #: The card that has these; of a fleet another takes over where one is lost.
+        #: The card of these samples; in a fleet another may replace it.
         self._best_uuid = job.device.uuid
         self._same: dict[str, Measurement] = {}
         self._threads = ThreadPoolExecutor(PER_DEVICE)
-        #: What was given to the threads last.
+        #: Last task of the threads.
         self._last: Future[Any] | None = None
 
     def prepare(self) -> None:
-        """Have data uploaded beside the others; a failure shows at the first measurement."""
+        """Upload data in a thread; a failure shows at the first measurement."""
         self._last = self._threads.submit(self.worker.prepare, self.job)
 
     def begin(
@@ -417,12 +403,12 @@ class _Lane:
         future.add_done_callback(lambda _: done(self))
 
     def end(self, wait: bool) -> None:
-        """End the threads; what is begun after that has new ones."""
+        """End the threads; later configurations get new ones."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
         self._threads, self._last = ThreadPoolExecutor(PER_DEVICE), None
 
     def measured(self, ready: _Ready) -> Measurement:
-        """Measure what no twin of it was measured for."""
+        """Measure a configuration, or reuse the measurement of its twin."""
         if ready.twin not in self._same:
             self._same[ready.twin] = self.worker.measure(
                 self.job,
@@ -443,7 +429,7 @@ class _Lane:
         return measurement
 
     def recall(self, measurement: Measurement) -> None:
-        """Hold what follows against a measurement, where it is the best of its card."""
+        """Compare later configurations with this measurement, if it is the best of its card."""
         if measurement.status is not Status.OK:
             return
         uuid = measurement.device_uuid or self.job.device.uuid

@@ -1,7 +1,4 @@
-"""What a device can do at best, and whether a time is possible at all.
-
-Knows formulas, not how anything is measured.
-"""
+"""Computes how fast a device can be at best, and whether a measured time is possible."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 from autotune.devices.device import Device
 from autotune.kernel.spec import Work
 
-#: A time this far below the bound is a broken measurement rather than a rounding of the peak.
+#: A time below this share of the bound is a wrong measurement, not a rounding of the peak.
 _MARGIN = 0.97
 #: Below this share of the peak something else used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
@@ -22,28 +19,28 @@ FIELDS = {"read": "read_gb_per_s", "copy": "copy_gb_per_s", "ffma": "ffma_gflop_
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device was measured to reach; None where that is not known."""
+    """The measured limits of a device; None where unknown."""
 
     read_gb_per_s: float | None = None
     #: Bytes read plus bytes written.
     copy_gb_per_s: float | None = None
     ffma_gflop_per_s: float | None = None
-    #: By name of the limit: the configuration that reached it, and the record that says so.
+    #: By name of the limit: the configuration that reached it, and the record that holds it.
     reached_by: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rates(self) -> dict[str, float | None]:
-        """The rates by name of the limit."""
+        """Rates by name of the limit."""
         return {name: getattr(self, rate) for name, rate in FIELDS.items()}
 
 
 def least_ms(work: Work, device: Device) -> float:
-    """Time below which no implementation can do the work from a cold L2 cache, in milliseconds.
+    """Return the least milliseconds that any implementation needs from a cold L2 cache.
 
-    The larger of arithmetic at the peak of its pipe and traffic at the peak of the memory, where
-    what stays in L2 need not have reached memory yet (roofline: Williams, Waterman & Patterson,
-    CACM 52(4), 2009). 0 where the device does not know its peaks.
+    This is the larger of arithmetic at the peak of its pipe and traffic at the peak of the memory;
+    written bytes may stay in L2 (roofline: Williams, Waterman & Patterson, CACM 52(4), 2009).
+    It is 0 where the device's peaks are unknown.
     """
     times = [0.0]
     if device.peak_gflop_per_s and work.pipe == "fp32":
@@ -55,16 +52,16 @@ def least_ms(work: Work, device: Device) -> float:
 
 
 def fits_cache(work: Work | None, device: Device) -> bool:
-    """Whether a GPU's L2 cache has room for all that a call reads and writes, as far as that is known."""
+    """Return whether a GPU's L2 cache has room for all bytes of a call; False where unknown."""
     if work is None or not device.leaves_host_free:
         return False
     return work.bytes_read + work.bytes_written <= device.l2_bytes
 
 
 def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str:
-    """Why a time cannot be true; empty where it can.
+    """Return why a time cannot be true, or an empty text.
 
-    Times that are not of flushed caches may beat the memory: inputs can be in L2.
+    Only times from flushed caches can be judged: otherwise inputs may be in L2.
     """
     bound = _MARGIN * least_ms(work, device)
     if not cold or median_ms >= bound:
@@ -78,11 +75,11 @@ def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str
 def share(
     work: Work, median_ms: float, measured: Limits | None, device: Device
 ) -> tuple[float | None, str | None]:
-    """Share of the device's measured limit that a time reaches, and the limit that binds.
+    """Return the share of the device's measured limit that a time reaches, and the name of the limit.
 
-    The limit is the longer of moving the bytes at the measured rate and doing the arithmetic at
-    the measured FFMA rate. Work that only reads is held against the read rate. None where the limit
-    that binds is not known; where only the FFMA rate is not, the device's peak says whether it binds.
+    The limit is the longer time of moving the bytes and of doing the arithmetic, at measured rates.
+    Work that only reads is compared with the read rate. Both results are None where the limit is
+    unknown. Where only the FFMA rate is, the device's peak shows whether arithmetic is the limit.
     """
     rates = (measured or Limits()).rates
     only_reads = work.bytes_written < work.bytes_read / 100
@@ -102,10 +99,10 @@ def share(
 
 
 def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:
-    """Limits without the rates that cannot be true or were not the device's best, and why each went.
+    """Return the limits without the rates that are too high or too low, and why each was removed.
 
-    Above the peak a kernel skips work, or the driver reports wrong clocks; far below it, something
-    else used or slowed the device. A device that does not know its peaks is believed.
+    A rate above the peak means that the kernel skips work or the driver reports wrong clocks. A rate
+    far below the peak means that something else used or slowed the device.
     """
     peaks = {"read": device.peak_gb_per_s, "copy": device.peak_gb_per_s}
     peaks["ffma"] = device.peak_gflop_per_s

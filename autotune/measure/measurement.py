@@ -1,4 +1,4 @@
-"""What trying one configuration yielded: a status, resources, errors and times. No behaviour."""
+"""The measurement of one configuration: status, resources, errors and times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autotune.values import Configuration
 
 
 class Status(StrEnum):
-    """How the trial of one configuration ended. Everything but `OK` carries a message."""
+    """The result of trying one configuration. All but `OK` carry a message."""
 
     OK = "ok"
     #: Timed only until it was clearly slower than the best.
     STOPPED_EARLY = "stopped_early"
-    #: Needs more of a resource than the device has, seen before anything was launched.
+    #: Needs more of a resource than the device has; nothing was launched.
     PRUNED = "pruned"
     COMPILE_FAILED = "compile_failed"
     LAUNCH_FAILED = "launch_failed"
@@ -35,13 +35,13 @@ class Status(StrEnum):
 
     @property
     def is_timed(self) -> bool:
-        """Whether a time of this status may be compared with others."""
+        """A time of this status can be compared with others."""
         return self in (Status.OK, Status.STOPPED_EARLY)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Size of the error of one output on one data set, against the float64 reference."""
+    """The error of one output on one data set, against the float64 reference."""
 
     output: str
     #: ``exact`` (compared bit for bit) or ``random`` (compared with a bound).
@@ -59,9 +59,9 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Recheck:
-    """The reference configuration of a search, timed again in its course: has the device changed?
+    """The reference configuration of a search, timed again to see whether the device changed.
 
-    The reference is the first that was timed in full by the process that holds the device.
+    The reference is the first configuration that the worker timed in full.
     """
 
     configuration: Configuration
@@ -74,25 +74,25 @@ class Recheck:
 
     @property
     def ratio(self) -> float:
-        """Median time now over the one before: above 1 the device is slower now."""
+        """Median time now over the median before: above 1 the device is slower now."""
         return median(self.samples_ms) / self.before_ms
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What a call takes from the device: mean power times time, of a window of calls back to back.
+    """The energy of one call: mean power times time, over a window of calls back to back.
 
-    See docs/timing.md. ``calls`` is 0 where there was no window: then it is what the call takes at
-    least, at the power of the idle device.
+    See docs/timing.md. ``calls`` is 0 where no window was measured. The energy is then a lower bound,
+    from the power of the idle device.
     """
 
-    #: Per call, in millijoules: what the device draws when idle is in it.
+    #: Per call, in millijoules, the draw of the idle device included.
     call_mj: float
     #: Mean over the window, of the whole board.
     power_w: float
     calls: int = 0
     window_s: float = 0.0
-    #: The most that the device was allowed to draw; None where it does not say.
+    #: Power limit of the device; None where unknown.
     limit_w: float | None = None
     #: Read at the end of the window, under load.
     clocks: Clocks = UNKNOWN_CLOCKS
@@ -100,13 +100,13 @@ class Energy:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One configuration, tried once on one problem and one device."""
+    """The measurement of one configuration on one problem and one device."""
 
     configuration: Configuration
     status: Status
     #: One line for a person; empty when all is well.
     message: str = ""
-    #: Time of each launch sequence in milliseconds, the first, discarded one left out.
+    #: Time of each launch sequence in milliseconds, without the first, discarded one.
     samples_ms: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     entries: tuple[CompiledFunction, ...] = ()
@@ -118,22 +118,22 @@ class Measurement:
     verify_s: float = 0.0
     measure_s: float = 0.0
     clocks: Clocks = UNKNOWN_CLOCKS
-    #: Device that it was tried on; empty where there was none, in a replay.
+    #: Empty in a replay.
     device_uuid: str = ""
-    #: Milliseconds per call of calls back to back, from caches that the call before left warm:
-    #: for information beside cold samples. Empty where it was not taken.
+    #: Milliseconds per call of calls back to back, from warm caches. For information; empty where not
+    #: taken.
     hot_samples_ms: tuple[float, ...] = ()
-    #: How it was launched for the samples: ``graph`` or ``stream``; empty where nothing was timed.
+    #: Launching of the samples, ``graph`` or ``stream``; empty where nothing was timed.
     launched_by: str = ""
-    #: What timing itself would have added to every sample, in milliseconds: taken off already.
+    #: Milliseconds that timing itself adds to a sample; samples are without it.
     overhead_ms: float = 0.0
-    #: What the reference took right after this; None where it was not its turn.
+    #: The recheck of the reference right after this one; None where it was not due.
     recheck: Recheck | None = None
-    #: None where it was not asked for, or nothing was timed.
+    #: None where not measured.
     energy: Energy | None = None
-    #: What the kernel's own metrics say of it, by name.
+    #: The kernel's own metrics by name.
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
-    #: What is minimised, where that is not the median; see `cost`.
+    #: The cost where that is not the median; see `cost`.
     score: float | None = None
 
     @property
@@ -143,9 +143,9 @@ class Measurement:
 
     @property
     def cost(self) -> float | None:
-        """What a search minimises; None where nothing comparable was timed.
+        """Number that a search minimises; None where nothing comparable was timed.
 
-        The median, or the objective in its place; see `autotune.measure.objective`.
+        The median, or the cost by the objective; see `autotune.measure.objective`.
         """
         if self.score is None:
             return self.median_ms
@@ -153,7 +153,7 @@ class Measurement:
 
     @property
     def energy_mj(self) -> float | None:
-        """Of one call, in millijoules; None where it was not measured."""
+        """Energy of one call in millijoules; None where not measured."""
         return self.energy.call_mj if self.energy and self.energy.calls else None
 
     @property
@@ -168,7 +168,7 @@ class Measurement:
 
     @property
     def largest_function(self) -> CompiledFunction:
-        """The function that needs most registers; where nothing was compiled one that says nothing."""
+        """Function with most registers; an empty one where nothing was compiled."""
         return max(
             self.entries,
             key=lambda function: function.registers or 0,

@@ -1,7 +1,7 @@
-"""What is made least or most of: time, energy, their product, or a metric that a kernel declares.
+"""Turns measurements into costs: by time, energy, their product, or a metric of the kernel.
 
-A search minimises one number, the cost: the value where lower is better, else its reciprocal, so
-that ratios of costs are ratios of values. Knows neither how a device is measured nor who wins.
+A search minimises the cost. It is the objective's value where lower is better, else its reciprocal,
+so that ratios of costs are ratios of values.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autotune.values import Problem
 
 @dataclass(frozen=True)
 class Objective:
-    """A value of a measurement, and which way of it is better."""
+    """A value of a measurement, and which direction is better."""
 
     #: ``time``, ``energy``, ``edp``, or a metric of the kernel.
     name: str = "time"
     higher_is_better: bool = False
-    #: Whether energy must be measured for it.
+    #: Energy must be measured for it.
     needs_energy: bool = False
 
     @property
@@ -34,18 +34,18 @@ class Objective:
 
     @property
     def unit(self) -> str:
-        """Of its values; empty where only the kernel knows."""
+        """Unit of the values; empty for a metric."""
         return {"time": "ms", "energy": "mJ", "edp": "mJ ms"}.get(self.name, "")
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
-        """Its value; None of a metric, which the kernel computes, and where energy is missing."""
+        """Return the value; None for a metric, and where energy is missing."""
         if self.is_time:
             return time_ms
         factors = {"energy": 1.0, "edp": time_ms}
         return energy.call_mj * factors[self.name] if energy and self.name in factors else None
 
     def is_beyond(self, time_ms: float, least: Energy, best: float) -> bool:
-        """Whether what takes at least so much costs more than the best."""
+        """Return whether the value at a lower bound of the energy is above the best."""
         value = self.of(time_ms, least)
         return value is not None and value > best
 
@@ -56,13 +56,7 @@ EDP = Objective("edp", needs_energy=True)
 
 
 def find(kernel: Kernel, name: str) -> Objective:
-    """An objective by its name.
-
-    Raises
-    ------
-    UsageError
-        If there is none of that name, or it does not say which way is better.
-    """
+    """Return an objective by its name; UsageError for an unknown name, or a metric without direction."""
     common = {objective.name: objective for objective in (TIME, ENERGY, EDP)}
     if name in common:
         return common[name]
@@ -78,13 +72,7 @@ def find(kernel: Kernel, name: str) -> Objective:
 
 
 def require(objective: Objective, device: Device, why_no_energy: str) -> None:
-    """Refuse an objective that a device cannot be measured for.
-
-    Raises
-    ------
-    DeviceError
-        If it needs energy, and there is a reason why the device does not tell that.
-    """
+    """Raise DeviceError if an objective needs energy and the device has no counter."""
     if objective.needs_energy and why_no_energy:
         raise DeviceError(
             f"the objective {objective.name} needs the energy of {device.name} "
@@ -94,7 +82,7 @@ def require(objective: Objective, device: Device, why_no_energy: str) -> None:
 
 @dataclass(frozen=True)
 class Scoring:
-    """An objective of one kernel, problem and device: from measurements to costs."""
+    """The costs of measurements by one objective, on one kernel, problem and device."""
 
     objective: Objective
     kernel: Kernel
@@ -102,13 +90,7 @@ class Scoring:
     device: Device
 
     def with_metrics(self, measurement: Measurement) -> Measurement:
-        """A measurement with what the kernel's metrics say of it.
-
-        Raises
-        ------
-        SpecError
-            If a metric raises or returns no finite number.
-        """
+        """Return a measurement with the kernel's metrics."""
         if not self.kernel.metrics or measurement.median_ms is None:
             return measurement
         known = quantities(measurement)
@@ -123,13 +105,7 @@ class Scoring:
         )
 
     def cost(self, measurement: Measurement) -> float | None:
-        """What is minimised; None where the measurement does not say.
-
-        Raises
-        ------
-        SpecError
-            If a metric raises, or is not above 0, so that a share of it means nothing.
-        """
+        """Return the cost, None where unknown; SpecError for a metric of 0 or less, as ratios need more."""
         value = self.value(measurement)
         if value is None:
             return None
@@ -141,7 +117,7 @@ class Scoring:
         return 1 / value if self.objective.higher_is_better else value
 
     def value(self, measurement: Measurement) -> float | None:
-        """The objective of a measurement; None where it does not say."""
+        """Return the objective's value; None where unknown."""
         time_ms, name = measurement.median_ms, self.objective.name
         if time_ms is None:
             return None
@@ -150,14 +126,14 @@ class Scoring:
         return self.with_metrics(measurement).metrics.get(name)
 
     def scored(self, measurement: Measurement) -> Measurement:
-        """A measurement that a search for this objective can compare; see `Measurement.cost`."""
+        """Return a measurement with its cost for a search; see `Measurement.cost`."""
         score = None if self.objective.is_time else self.cost(measurement)
         return replace(measurement, score=score)
 
     def costs(
         self, measurement: Measurement, samples_ms: Sequence[float], energies: Sequence[Energy]
     ) -> tuple[float, ...]:
-        """The cost in every round of a race: of its time, or of its window beside the median time."""
+        """Return the cost of every round of a race: of its time, or of its energy at the median time."""
         if self.objective.needs_energy:
             of_all = (median(samples_ms),)
             rounds = [replace(measurement, samples_ms=of_all, energy=each) for each in energies]
@@ -168,7 +144,7 @@ class Scoring:
 
 
 def quantities(measurement: Measurement) -> dict[str, float]:
-    """What metrics may ask of a measurement, as far as it is known."""
+    """Return the known quantities of a measurement by the names that metrics take."""
     function, energy = measurement.largest_function, measurement.energy
     found = {
         "time_ms": measurement.median_ms,
@@ -182,10 +158,7 @@ def quantities(measurement: Measurement) -> dict[str, float]:
 
 
 def front(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The Pareto front of time and energy, fastest first: nothing is both faster and more frugal.
-
-    What failed, was stopped early, or has no energy is on no front.
-    """
+    """Return the Pareto front of time and energy, fastest first, of measurements in full."""
     known = [
         (row.median_ms, row.energy_mj, row)
         for row in measured

@@ -1,7 +1,7 @@
-"""Do two launches of a configuration, on one loaded module and at the same time, disturb each other?
+"""Checks whether two launches of a configuration disturb each other: one module, at the same time.
 
-They do where the kernel keeps something in its module: a ticket that is counted, a sum that is
-collected. Each side has buffers and workspaces of its own, as two callers have, and other data.
+They do where the kernel keeps state in its module, such as a counter or a partial sum. Each side has
+buffers, workspaces and data of its own.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from autotune.kernel.launches import bound
 from autotune.measure import verify
 from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job, Loaded, Reply
+from autotune.measure.tasks import Job, Launchable, Reply
 from autotune.values import Configuration
 
-#: Outputs are compared after each of so many rounds; after `_LEAST` of them none is begun later than
+#: Rounds, after each of which outputs are compared; after `_LEAST` of them no round begins later than
 #: `_SECONDS` after the first.
 _ROUNDS, _LEAST, _SECONDS = 12, 3, 0.01
-#: Launches of each side in a round: so many, or what takes so long, but a least.
+#: Launches of each side in a round: at most this number, and this long, but at least a few.
 _LAUNCHES, _LEAST_LAUNCHES, _LAUNCHES_MS = 16, 4, 3.0
 
 
 def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
-    """Run a verified configuration twice at once; whatever fails is its measurement.
+    """Run a verified configuration twice at the same time; a failure becomes its measurement.
 
-    Where the device has no room for the second side, the message of a measurement that is `OK` says
-    so.
+    Where the device has no room for the second side, the measurement is `OK` with a message.
     """
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     lost = False
     try:
-        wrong = _disturbed(Loaded(job, configuration, binary), binary)
+        wrong = _disturbed(Launchable(job, configuration, binary), binary)
         status, message = (Status.WRONG_RESULT, wrong) if wrong else (Status.OK, "")
     except MemoryError as error:
         status, message = Status.OK, str(error)
@@ -46,7 +45,7 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
 
 
 class _Twin(verify.DeviceData):
-    """Working buffers of its own beside pristine copies and expected values that are another's."""
+    """Device data with working buffers of its own; pristine copies and expected values are shared."""
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         is_array = argument.kind in ("input", "out", "inout") and argument.nbytes
@@ -56,8 +55,8 @@ class _Twin(verify.DeviceData):
             )
 
 
-def _disturbed(ready: Loaded, binary: Binary) -> str:
-    """What was wrong after launches at the same time; empty where nothing was."""
+def _disturbed(ready: Launchable, binary: Binary) -> str:
+    """Return which output was wrong after launches at the same time, or an empty text."""
     data, executor = ready.data, ready.executor
     first, *others = data.datasets
     # Module symbols are one data set's: on another's a side of the same module would be wrong.
@@ -88,6 +87,6 @@ def _disturbed(ready: Loaded, binary: Binary) -> str:
 
 
 def _renew(data: verify.DeviceData, dataset: str) -> None:
-    """Enqueue what a launch must not find done: outputs and workspaces of the one before."""
+    """Enqueue poison over the outputs and workspaces of the launch before."""
     data.refresh(dataset, wholly=False)
     data.poison_scratch()

@@ -1,8 +1,4 @@
-"""Does NVIDIA's compute-sanitizer find a fault in a configuration: an access, a race, a barrier?
-
-Runs launches on small problems under each of its tools, in processes of their own, and reads what
-it says. Knows neither search nor storage.
-"""
+"""Runs configurations on small problems under each tool of NVIDIA's compute-sanitizer, and reads its log."""
 
 from __future__ import annotations
 
@@ -34,24 +30,24 @@ from autotune.values import Configuration, Problem
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Longest time of one process: instrumented kernels are up to a thousand times slower.
 TIMEOUT_S = 120.0
-#: Bytes after every allocation that nobody owns, so that one element too far is no neighbour's.
+#: Unused bytes after every allocation, so that an element beyond the end is no neighbour's.
 _PADDING = 1024
-#: What runs under a tool. Modules come from where this process has them: `-m` would begin with the current folder.
+#: The program that runs under a tool. It has this process's path: `-m` would begin with the current folder.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from autotune.measure.sanitize_task import main; "
     "sys.exit(main(*sys.argv[1:3]))"
 )
-#: A place in a kernel, as ``scale+0x80``; ``at 0x80`` before 2022.
+#: A place in a kernel, such as ``scale+0x80``; ``at 0x80`` before 2022.
 _PLACE = re.compile(r"\bat (\S.*\+)?0x[0-9a-f]+")
-#: An address, which is another one in every run.
+#: An address, which differs in every run.
 _ADDRESS = re.compile(r"( at| to)? 0x[0-9a-f]{6,}\b")
-#: Where a kernel names no odd sizes: a problem is halved until it has at most so many points.
+#: Where a kernel has no odd sizes, a problem is halved until it has at most this number of points.
 _POINTS = 1 << 21
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration on one small problem: what is launched under a tool."""
+    """A configuration on a small problem, launched under a tool."""
 
     job: Job
     configuration: Configuration
@@ -60,12 +56,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class SanitizerFault:
-    """The first fault that a tool reports of a configuration."""
+    """The first fault that a tool reports for a configuration."""
 
     tool: str
     #: In the tool's words, without addresses.
     text: str
-    #: The problem that was being run; empty where the tool reports only at the end.
+    #: The problem of the launch; empty where the tool reports only at the end.
     problem: str = ""
 
     def __str__(self) -> str:
@@ -75,23 +71,15 @@ class SanitizerFault:
 
 @dataclass(frozen=True)
 class SanitizerReport:
-    """What all tools say of some configurations; whoever is not named is clean."""
+    """The faults of all tools; configurations that are not named have none."""
 
     faults: Mapping[Configuration, SanitizerFault] = field(default_factory=dict)
-    #: How many configurations a tool has no answer for, and why.
+    #: Number of configurations that a tool could not check, and why.
     unchecked: tuple[str, ...] = ()
 
 
 def required(device: Device) -> str:
-    """The program, where it can check this device.
-
-    Raises
-    ------
-    UsageError
-        If the device is no CUDA device.
-    AutotuneError
-        If it is not installed.
-    """
+    """Return the path of compute-sanitizer; an error where it is missing or not for this device."""
     if not device.has_nvidia_tools:
         raise UsageError(
             f"--sanitize: compute-sanitizer checks CUDA kernels, not those of {device.selector}; "
@@ -107,17 +95,16 @@ def required(device: Device) -> str:
 
 
 def remedy() -> str:
-    """The command that installs it beside this package."""
+    """Return the command that installs compute-sanitizer."""
     return pip("install", SANITIZER_PACKAGE)
 
 
 def small_problems(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> list[Problem]:
-    """Problems that instrumented launches of a configuration get through in seconds.
+    """Return problems that instrumented launches finish in seconds, with the same static fields.
 
-    The kernel's odd sizes where the configuration allows some, else the problem itself, its largest
-    sizes halved. All with the same static fields but for those of the layout.
+    They are the odd sizes that the configuration allows, else the problem with its largest sizes halved.
     """
     odd = [
         edge for edge in kernel.edges_beside(problem, device) if kernel.allows(configuration, edge)
@@ -126,15 +113,16 @@ def small_problems(
 
 
 def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -> SanitizerReport:
-    """Run trials under every tool.
+    """Run trials under every tool, the tools at the same time; a longer process is given up.
 
-    All configurations share a process per tool, the tools run side by side; only where one finds
-    something is each configuration run by itself, to know whose fault it is. A process that takes
-    longer than ``timeout_s`` has no answer.
+    All configurations share a process per tool. If a tool reports anything, each configuration runs
+    alone under it, so that the fault is known to be its own.
     """
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         together = pool.map(partial(_run, program, trials, timeout_s), TOOLS)
-        suspected = [tool for tool, said in zip(TOOLS, together, strict=True) if said != _Said()]
+        suspected = [
+            tool for tool, result in zip(TOOLS, together, strict=True) if result != _ToolResult()
+        ]
         own: dict[Configuration, list[Trial]] = {}
         for trial in trials:
             own.setdefault(trial.configuration, []).append(trial)
@@ -145,13 +133,13 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
         }
         answers = {key: future.result() for key, future in alone.items()}
     faults: dict[Configuration, SanitizerFault] = {}
-    for (configuration, _), said in answers.items():
-        if said.fault is not None:
-            faults.setdefault(configuration, said.fault)
+    for (configuration, _), result in answers.items():
+        if result.fault is not None:
+            faults.setdefault(configuration, result.fault)
     failures = Counter(
-        f"not checked by {tool}: {said.failure}"
-        for (_, tool), said in answers.items()
-        if said.failure
+        f"not checked by {tool}: {result.failure}"
+        for (_, tool), result in answers.items()
+        if result.failure
     )
     return SanitizerReport(
         faults, tuple(f"{count} configurations {why}" for why, count in failures.items())
@@ -159,15 +147,15 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What came of one process; nothing where all is well."""
+class _ToolResult:
+    """The result of one process; empty where the tool found nothing."""
 
     fault: SanitizerFault | None = None
-    #: Why there is no answer; empty where there is.
+    #: Why the tool could not check; empty where it could.
     failure: str = ""
 
 
-def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> _Said:
+def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> _ToolResult:
     """Launch trials in one process under one tool."""
     with tempfile.TemporaryDirectory(prefix="autotune-sanitize-") as folder:
         task, log = Path(folder, "trials"), Path(folder, "log")
@@ -189,20 +177,20 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
     text = parsed(words)
     if text is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
-        return _Said(SanitizerFault(tool, text, lost["problem"] if lost else ""))
+        return _ToolResult(SanitizerFault(tool, text, lost["problem"] if lost else ""))
     if code is None:
-        return _Said(failure=f"not done after {timeout_s:g} s")
+        return _ToolResult(failure=f"not done after {timeout_s:g} s")
     if last == "done":  # warnings alone, which are no faults, have an exit code too
-        return _Said()
-    return _Said(failure=last or f"exit code {code}, and no word")
+        return _ToolResult()
+    return _ToolResult(failure=last or f"exit code {code}, and no word")
 
 
 def parsed(log: str) -> str | None:
-    """The first fault in what a tool printed, on one line; None where it found nothing.
+    """Return the first fault in a tool's log on one line; None where there is none.
 
-    A fault begins at the margin and names a place in a kernel, there or in the indented lines
-    that follow. All else is about the program: how it ended, what the tool could not do. Of races,
-    warnings are left out: in the tool's words, they may be meant.
+    A fault begins at the margin and names a place in a kernel, there or in the indented lines that
+    follow. Other lines are about the program and the tool. Warnings of races are left out, since the
+    tool says that they may be intended.
     """
     lines = [line.removeprefix("=========") for line in log.splitlines()]
     for index, line in enumerate(lines):
@@ -221,7 +209,7 @@ def _is_detail(line: str) -> bool:
 
 
 def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
-    """Exit code and output of a command; None where it had to be killed, with its children."""
+    """Return exit code and output of a command; the code is None if it was killed at the time-out."""
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
@@ -247,7 +235,7 @@ def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
 
 
 def _halved(kernel: Kernel, configuration: Configuration, problem: Problem) -> Problem:
-    """A problem with its largest sizes halved until it is small, or no longer allowed."""
+    """Return a problem with its largest sizes halved until it is small, or no longer allowed."""
     while True:
         sizes = {
             name: value

@@ -1,8 +1,8 @@
-"""What runs under compute-sanitizer: each trial's launches once, on buffers of exactly their size.
+"""The program under compute-sanitizer: it launches each trial once, on buffers of exactly their size.
 
 Every buffer is an allocation of its own, without guard bands and outside CuPy's pool, whose rounded
-blocks would hide an access beyond the end. Outputs and workspaces stay as allocated: poisoning them
-would tell initcheck that they were written.
+blocks would hide an access beyond the end. Outputs and workspaces stay as allocated: poisoning would
+count as a write for initcheck.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.devices.base import ContextLostError, LaunchError
-from autotune.devices.cuda import CudaExecutor, _Buffer
+from autotune.devices.cuda import CudaBuffer, CudaExecutor
 from autotune.devices.device import Device
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.measure.data import RANDOM, Argument, Dataset, loaded_as
@@ -22,8 +22,8 @@ from autotune.measure.sanitize import Trial
 from autotune.measure.verify import DeviceData
 
 
-class _Exact(_Buffer):
-    """An allocation of exactly so many bytes, behind those that lie before it."""
+class _BareBuffer(CudaBuffer):
+    """An allocation of exactly the bytes asked for, after those of the offset."""
 
     def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
         self.nbytes = nbytes
@@ -32,15 +32,15 @@ class _Exact(_Buffer):
         self.guards = (self.whole[:0], self.whole[:0])
 
 
-class _Executor(CudaExecutor):
-    """Allocates without guard bands."""
+class _BareExecutor(CudaExecutor):
+    """An executor that allocates without guard bands."""
 
-    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
-        return _Exact(self.cupy, nbytes, offset_bytes)
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> CudaBuffer:
+        return _BareBuffer(self.cupy, nbytes, offset_bytes)
 
 
-class _Data(DeviceData):
-    """Working buffers only: nothing is compared here."""
+class _BareData(DeviceData):
+    """Device data without pristine copies and expected values: nothing is compared."""
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         if not argument.nbytes:
@@ -59,7 +59,7 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     job, configuration = trial.job, trial.configuration
     kernel = loaded_as(job.origin, job.known_by)
     dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
-    data = _Data(executor, {RANDOM: dataset})
+    data = _BareData(executor, {RANDOM: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
     steps = bound(
         launch_sequence(kernel, configuration, job.problem, job.device),
@@ -73,8 +73,8 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
 
 
 def main(file: str, seconds: str) -> int:
-    """Launch the trials in a file; the last line of output says how that ended."""
-    signal.alarm(int(float(seconds)) + 10)  # should whoever started this be killed
+    """Launch the trials in a file; the last line of output is ``done`` or the failure."""
+    signal.alarm(int(float(seconds)) + 10)  # in case the parent was killed
     trials: list[Trial] = pickle.loads(Path(file).read_bytes())
     executor = _opened(trials[0].job.device)
     for trial in trials:
@@ -95,4 +95,4 @@ def _opened(device: Device) -> CudaExecutor:
     import cupy
 
     cupy.cuda.set_allocator(None)
-    return _Executor(cupy, device)
+    return _BareExecutor(cupy, device)

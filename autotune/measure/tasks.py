@@ -1,7 +1,7 @@
-"""What runs inside the worker process: the only code that holds a device context.
+"""The tasks of the worker process, the only code that holds a device context.
 
-Each function is one task. State that is costly to make (context, uploaded data) is kept between
-tasks and made again when a task needs another problem. Nothing here decides what to try.
+State that is costly to make (context, uploaded data) is kept between tasks, and made again when a
+task needs another problem.
 """
 
 from __future__ import annotations
@@ -33,51 +33,48 @@ from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, prove
 from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
-#: Takes that many samples, in milliseconds.
+#: A function that takes that many samples, in milliseconds.
 Take = Callable[[int], list[float]]
 
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
-#: Batches of hot calls of each configuration whose cold calls take no longer than so many
-#: milliseconds: the shortest. Of the others the finals take them.
+#: Batches of hot calls, of configurations whose cold calls are no longer than these milliseconds. The
+#: finals take those of longer ones.
 _HOT_BATCHES, _HOT_MS = 3, 0.05
-#: Longest age of a reading of the clocks, taken after one measurement, that serves before the next.
+#: Longest age of a reading of the clocks that is used again before the next measurement.
 _CLOCKS_S = 0.1
-#: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the last
-#: column of docs/timing.md.
+#: Most that launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the
+#: last column of docs/timing.md.
 _LAUNCHING_MS = 0.02
-#: The reference is timed again after so many seconds, or so many times as long as that takes,
-#: whichever is more: rechecks take at most 1 % of the time.
+#: The reference is timed again after these seconds, or 100 times the length of a recheck, whichever is
+#: more: rechecks take at most 1 % of the time.
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
-#: Launches of a finalist that are checked after its race, and how long more of them are begun.
+#: Launches of a finalist that are checked after its race, and the seconds in which they begin.
 _FURTHER, _FURTHER_S = 64, 0.05
-#: Runs of a finalist on the same data whose bits are compared where it is declared deterministic; how long
-#: more of them are begun, also on a CPU, where a run takes longer, and how many there are at least.
+#: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
+#: seconds in which they begin, on a GPU and on a CPU; and the fewest runs.
 _RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
-#: A launch on the same inputs that is so much quicker has looked its result up; how often chance may say
-#: so of one that has not.
+#: A launch on the same inputs that is faster by this factor reuses its result, and the probability that
+#: chance alone says so.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
-
-#: What a GPU draws at least while it works, as a share of the power that it may draw: an idle H100
-#: draws 70 W of 700.
+#: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 W of 700.
 _IDLE_SHARE = 0.1
-
-#: Where other processes hold more than this share of the memory, want of it is their doing.
+#: Where other processes hold more than this share of the memory, they are the cause of a lack of it.
 _OTHERS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel on one problem and device: what the worker's state is made from."""
+    """One kernel on one problem and device, from which the worker makes its state."""
 
     origin: Origin
     problem: Problem
     device: Device
     datasets: tuple[Dataset, ...]
     caches: Caches = Caches.COLD
-    #: What the kernel's functions are known by; empty where that does not matter.
+    #: Fingerprint of the kernel's functions; empty where they are not compared.
     known_by: str = ""
-    #: Whether energy is measured depends on it.
+    #: Energy is measured if it needs energy.
     objective: Objective = TIME
 
 
@@ -100,12 +97,12 @@ class Contender:
 
 @dataclass
 class _Reference:
-    """The first configuration of a job that was timed in full, ready to be timed again."""
+    """The first configuration of a job that was timed in full; it is timed again now and then."""
 
     configuration: Configuration
     before_ms: float
     timer: Timer
-    #: What it was bound to; others may have made theirs since.
+    #: Its workspaces; other configurations may have made theirs since.
     scratch: verify.Scratch
     #: Of `time.monotonic`.
     since_s: float
@@ -114,7 +111,7 @@ class _Reference:
 
 @dataclass
 class _State:
-    """What this process keeps between tasks."""
+    """The state of this process between tasks."""
 
     executor: Executor | None = None
     job: Job | None = None
@@ -124,7 +121,7 @@ class _State:
     #: Last reading of the clocks, and when that was (`time.monotonic`).
     clocks: Clocks | None = None
     clocks_read_s: float = 0.0
-    #: The least power that the device was seen to draw.
+    #: Least power of the device so far.
     least_w: float = math.inf
 
 
@@ -137,12 +134,7 @@ def get_ready(device: Device) -> None:
 
 
 def prepare(job: Job) -> None:
-    """Make context, kernel and device data of a job, unless they are there.
-
-    Raises
-    ------
-    DeviceError, SpecError, MemoryError
-    """
+    """Make context, kernel and device data of a job, unless they are there."""
     if _state.job == job:
         return
     before = _state.job
@@ -154,13 +146,13 @@ def prepare(job: Job) -> None:
     if before is None or not job.known_by or (before.origin, before.known_by) != functions:
         _state.kernel = loaded_as(job.origin, job.known_by)
     assert _state.kernel is not None
-    # Another job may have needed their room on the disk.
+    # They may have been removed to make room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(
         _state.executor, {dataset.name: dataset for dataset in datasets}
     )
     _state.job = job
-    if is_new:  # what the first configuration would wait for, while it is compiled
+    if is_new:  # now, while the first configuration is compiled
         _state.executor.calibrate()
         verify.outputs(_state.data, datasets[0].name)
 
@@ -175,8 +167,7 @@ def measure(
 ) -> Reply:
     """Verify a configuration on every data set, then time it.
 
-    Its energy is measured too where the job's objective needs that, unless what it takes at least
-    is more than ``best_cost``.
+    Its energy is measured too where the objective needs it, unless a lower bound exceeds ``best_cost``.
     """
     return _reply(
         job,
@@ -198,13 +189,13 @@ def _reply(
     job: Job,
     configuration: Configuration,
     binary: Binary,
-    finish: Callable[[Measurement, Loaded], Measurement],
+    finish: Callable[[Measurement, Launchable], Measurement],
 ) -> Reply:
-    """Verify a configuration and go on with that; whatever fails is its measurement too."""
+    """Verify a configuration and ``finish`` its measurement; a failure becomes the measurement."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     start = time.perf_counter()
     try:
-        ready = Loaded(job, configuration, binary)
+        ready = Launchable(job, configuration, binary)
         checks = ready.verify()
         draft = replace(
             draft,
@@ -227,9 +218,9 @@ def _reply(
 def interleaved(
     executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
-    """Milliseconds of every round, each in a new random order; None for what cannot run.
+    """Return the milliseconds of every round, each in a new random order.
 
-    Timers among the contenders are launched the same way: where one cannot be captured, none is.
+    All timers are launched in the same way: if one cannot be captured, none is. None cannot run here.
     """
     order = [index for index, take in enumerate(takes) if take is not None]
     samples: list[list[float]] = [[] for _ in takes]
@@ -252,13 +243,13 @@ def interleaved(
 
 
 def current() -> tuple[Executor, verify.DeviceData]:
-    """The executor of this process, and the device data of the job that was prepared last."""
+    """Return the executor of this process, and the device data of the last job."""
     assert _state.executor and _state.data
     return _state.executor, _state.data
 
 
-class Loaded:
-    """A configuration made launchable on the working buffers of a job."""
+class Launchable:
+    """A configuration that is ready to be launched on the working buffers of a job."""
 
     def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
         prepare(job)
@@ -267,17 +258,17 @@ class Loaded:
         kernel = _state.kernel
         self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
-        #: What it is bound to; others may make theirs after it.
+        #: Its workspaces; other configurations may make theirs after it.
         self.scratch = self.data.scratch
         self.binary = binary
         self.deterministic = kernel.is_deterministic(configuration, job.problem)
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
         self._module: Any = None
-        #: Milliseconds that each launch of `verify` took at least.
+        #: Lower bound in milliseconds of each launch of `verify`.
         self.verified_ms: list[float] = []
 
     def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
-        """Module and steps on a data set."""
+        """Return module and steps on a data set."""
         if dataset not in self._bound:
             steps = bound(
                 self.plan,
@@ -287,11 +278,11 @@ class Loaded:
                 self.data.dtypes,
                 self.binary,
             )
-            self._bound[dataset] = self._loaded(dataset), steps
+            self._bound[dataset] = self._module_for(dataset), steps
         return self._bound[dataset]
 
-    def _loaded(self, dataset: str) -> Any:
-        """The module of a data set: one of its own only where it has module symbols to set."""
+    def _module_for(self, dataset: str) -> Any:
+        """Return the module of a data set: one of its own where it sets module symbols."""
         constants = self.data.constants(dataset)
         if constants:
             return self.executor.load(self.binary, constants)
@@ -315,7 +306,7 @@ class Loaded:
 
 def _timed(
     draft: Measurement,
-    ready: Loaded,
+    ready: Launchable,
     job: Job,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
@@ -362,10 +353,10 @@ def _timed(
 def _energy(
     executor: Executor, timer: Timer, job: Job, median_ms: float, best_cost: float
 ) -> Energy:
-    """What a call takes; only what it takes at least where that is more than the best already.
+    """Return the energy of a call, or a lower bound where that exceeds the best already.
 
-    A device at work draws more than an idle one. What it says to draw is a mean of the last second,
-    in which it may have worked, so that no more than a share of its limit counts.
+    A working device draws more than an idle one. Its reading is a mean of the last second, in which it
+    may have worked, so that at most a share of its limit counts as idle.
     """
     power = executor.power()
     _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
@@ -376,7 +367,7 @@ def _energy(
 
 
 def _with_energy(timed: Measurement, taken: Energy, best_cost: float) -> Measurement:
-    """A measurement with its energy; without a window it is one that has lost."""
+    """Return a measurement with its energy; without a window it is stopped early."""
     if taken.calls:
         return replace(timed, energy=taken)
     why = (
@@ -387,15 +378,10 @@ def _with_energy(timed: Measurement, taken: Energy, best_cost: float) -> Measure
 
 
 def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: bool) -> None:
-    """Check what a timer launches after so many launches: the last of them, or one more.
+    """Check the outputs after a timer's launches: of the last one, or of one more.
 
-    One more, on restored data, where others launched in between (``afresh``) or where arguments are
-    read and written, since those hold what all launches together made of them. Workspaces stay as
-    they were left.
-
-    Raises
-    ------
-    WrongResult
+    One more launch, on restored data, is checked where other configurations launched in between
+    (``afresh``), or where arguments are read and written. Workspaces stay as they were left.
     """
     _, data = current()
     data.scratch = scratch
@@ -407,16 +393,15 @@ def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: b
 
 def _slow_when_verified(
     draft: Measurement,
-    ready: Loaded,
+    ready: Launchable,
     job: Job,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
 ) -> Measurement | None:
-    """The measurement of what its verification has proved slower already; None of all else.
+    """Return the measurement of a configuration that its verifying launches prove slower, or None.
 
-    The launches of `verify` found their data in the cache, as far as it has room, so that a cold
-    one would have taken as long or longer. They are held to the bar of as many cold samples; of
-    others, which find the outputs there too, they prove nothing.
+    Those launches found inputs in the cache, so that a cold launch takes as long or longer. They are
+    compared with cold samples only: a hot launch finds the outputs in the cache, too.
     """
     is_cold = job.caches is Caches.COLD
     found = proven_slow(ready.verified_ms, rule, best_samples_ms) if is_cold else None
@@ -443,10 +428,7 @@ def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) ->
 
 
 def _rechecked() -> Recheck | None:
-    """Time the reference again when it is due: the first that was timed in full.
-
-    One that has become wrong is the reference no longer, and says nothing of the device.
-    """
+    """Time the reference again when it is due; a reference that became wrong is dropped."""
     reference, now_s = _state.reference, time.monotonic()
     if reference is None or now_s < reference.due_s:
         return None
@@ -471,17 +453,14 @@ def _rechecked() -> Recheck | None:
 
 
 def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ...]:
-    """Hot samples beside others, where they are cheap."""
+    """Take hot samples of short calls."""
     if job.caches is Caches.HOT:
         return tuple(samples_ms)
     return tuple(timer.hot(_HOT_BATCHES)) if median(samples_ms) <= _HOT_MS else ()
 
 
 def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
-    """Measure again, after ever longer rests, what was measured while the device was throttled.
-
-    The last try counts whatever its clocks: they are stored with it.
-    """
+    """Measure, and again after ever longer rests while the device is throttled; the last try counts."""
     for rest_s in (*_RESTS_S, None):
         before, result = _recent_clocks(executor), measure()
         clocks = before.worst(_clocks(executor))
@@ -492,7 +471,7 @@ def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clock
 
 
 def _recent_clocks(executor: Executor) -> Clocks:
-    """The last reading of the clocks, or a new one where that is old."""
+    """Return the last reading of the clocks, or a new one where that is old."""
     is_recent = time.monotonic() - _state.clocks_read_s < _CLOCKS_S
     return _state.clocks if _state.clocks and is_recent else _clocks(executor)
 
@@ -512,7 +491,7 @@ def _plausible(timed: Measurement, job: Job) -> Measurement:
 
 
 def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Reply:
-    """A workspace too large for the device is the configuration's fault; others' memory is not."""
+    """Fail the configuration for its workspace, unless other processes hold the memory."""
     held = _state.executor.memory_held_elsewhere() if _state.executor else 0
     if held > _OTHERS_SHARE * job.device.memory_bytes:
         raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
@@ -525,28 +504,24 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
 
 @dataclass(frozen=True)
 class Taken:
-    """What takes samples of a contender, and the contender itself where it is no vendor call."""
+    """The timer of a contender, and the configuration where it is no vendor call."""
 
     timer: Timer
     caches: Caches
-    ready: Loaded | None = None
+    ready: Launchable | None = None
 
     def samples_ms(self, count: int) -> list[float]:
-        """So many of the samples that decide."""
+        """Take samples from the caches that the job asks for."""
         return taking_of(self.timer, self.caches)(count)
 
     def verify(self, launches: int) -> None:
-        """Check what it does after so many samples of its own and of others.
+        """Check further launches after the race; WrongResult if one is wrong.
 
-        One more launch as it was timed. Then, of a configuration, further ones on every data set in
-        turn, twice on the last: `_FURTHER`, or what `_FURTHER_S` allow, but one turn at least. They
-        find in outputs and workspaces what the one before made of other data, so a result that is
-        kept there instead of computed is wrong, or quick only where inputs stay what they were; and
-        what goes wrong once in a while has as many chances to do so.
-
-        Raises
-        ------
-        WrongResult
+        The first is launched as it was timed. Then follow launches of a configuration on every data
+        set in turn, twice on the last: `_FURTHER`, or those of `_FURTHER_S`, but one turn at least.
+        Each finds the outputs and workspaces of the launch before, from other data. A result that is
+        kept there instead of computed is then wrong, or fast only where the inputs stay the same. A
+        fault that is rare has as many chances to show.
         """
         _, data = current()
         verify_timed(self.timer, launches, self.ready.scratch if self.ready else {}, afresh=True)
@@ -560,7 +535,7 @@ class Taken:
                 break
             name, times = names[further % len(names)], took_ms[further % len(names)]
             module, steps = self.ready.bind(name)
-            data.restore(name)  # written even where they are the same: caches hold as much of them
+            data.restore(name)  # also where they are the same: caches then hold as much of them
             times.append(self.ready.executor.run(module, steps))
             launches += 1
             verify.verify_last(data, name, launches, with_harm=False)
@@ -569,13 +544,9 @@ class Taken:
             raise verify.WrongResult(why)
 
     def identical_runs(self) -> int:
-        """How many runs on the same data gave the same bits; 0 of who does not say that they do.
+        """Return how many runs on the same data gave the same bits; 0 where that is not declared.
 
-        `_RUNS`, or what `_RUNS_S` allow, on a CPU `_RUNS_ON_CPU_S`; but `_LEAST_RUNS`.
-
-        Raises
-        ------
-        verify.NotDeterministic
+        There are `_RUNS`, or those of `_RUNS_S` (`_RUNS_ON_CPU_S`), but at least `_LEAST_RUNS`.
         """
         if self.ready is None or not self.ready.deterministic:
             return 0
@@ -594,7 +565,7 @@ class Taken:
 
 
 def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:
-    """Why launches on inputs that had changed prove that others looked theirs up; empty if not."""
+    """Return why launches on changed inputs prove that results are kept, or an empty text."""
     bar = _KEPT_FACTOR * bar_ms(len(changed_ms), same_ms, _KEPT_FALSELY)
     if min(changed_ms, default=0.0) <= bar:
         return ""
@@ -614,7 +585,7 @@ def take(job: Job, contender: Contender) -> Taken | None:
         timer = _take_baseline(job, contender.baseline)
         return Taken(timer, job.caches) if timer is not None else None
     assert contender.binary is not None
-    ready = Loaded(job, contender.configuration, contender.binary)
+    ready = Launchable(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
@@ -624,9 +595,9 @@ def take(job: Job, contender: Contender) -> Taken | None:
 
 
 def taking_of(timer: Timer, caches: Caches) -> Take:
-    """What takes the samples that decide, of a timer that was made for a job with such caches.
+    """Return the function that takes samples from the caches that decide.
 
-    Mixed ones are each the geometric mean of a clean call and of a batch of hot ones; all clean ones come first.
+    A mixed sample is the geometric mean of a clean call and a batch of hot calls; clean calls come first.
     """
 
     def mixed(count: int) -> list[float]:
@@ -637,7 +608,6 @@ def taking_of(timer: Timer, caches: Caches) -> Take:
 
 
 def _is_flushed(job: Job) -> bool:
-    """Whether single calls of a job's timers find the caches flushed."""
     return job.caches is not Caches.HOT
 
 
@@ -659,7 +629,7 @@ def _take_baseline(job: Job, name: str) -> Timer | None:
 
 
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
-    """Arguments as a vendor call gets them: buffers with type and shape, scalars as they are."""
+    """Return the arguments of a vendor call: buffers with type and shape, and scalars."""
     arrays = {
         argument.name: (data.buffers[argument.name], np.dtype(argument.dtype), argument.shape)
         for argument in data.arguments

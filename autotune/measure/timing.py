@@ -1,7 +1,4 @@
-"""Launches -> samples in milliseconds: taken how, how many, when to stop, how sure one may be.
-
-Knows nothing of configurations; what it times is a function that takes samples.
-"""
+"""Takes samples in milliseconds: from which caches, how many, when to stop, with what confidence."""
 
 from __future__ import annotations
 
@@ -18,21 +15,18 @@ _LOOKS = (1, 2, 3, 5)
 
 
 class Caches(StrEnum):
-    """What the caches hold before the calls whose times decide; see docs/timing.md."""
+    """The contents of the caches before the calls whose times decide; see docs/timing.md."""
 
-    #: What was written to flush them.
+    #: Other data: a write has flushed the caches.
     COLD = "cold"
-    #: What the call before left.
+    #: The data of the call before.
     HOT = "hot"
-    #: By turns what was read to flush them and what the call before left: the geometric mean decides.
+    #: In turns other data that were read, and the data of the call before: the geometric mean decides.
     MIXED = "mixed"
 
 
 class Timing(StrEnum):
-    """How samples are taken: from which caches, and launched in which way.
-
-    The values are the words of records, store and reports, which `Timing(word)` reads.
-    """
+    """The way samples are taken: caches and launching. Records, store and reports have the values."""
 
     COLD_GRAPH = "cold:graph"
     COLD_STREAM = "cold:flush"
@@ -40,7 +34,7 @@ class Timing(StrEnum):
     HOT_STREAM = "hot"
     MIXED_GRAPH = "mixed:graph"
     MIXED_STREAM = "mixed"
-    #: Any other word, of an older version or another tool: not to be compared with ours.
+    #: Any other word, of an older version or another tool: not comparable with ours.
     OTHER = "other"
 
     @classmethod
@@ -49,69 +43,60 @@ class Timing(StrEnum):
 
     @classmethod
     def of(cls, caches: Caches, launched_by: str) -> Timing:
-        """The timing with ``graph`` or ``stream`` launches; see `autotune.devices.base.Timer`."""
+        """Return the timing with ``graph`` or ``stream`` launches; see `autotune.devices.base.Timer`."""
         by_graph = launched_by == "graph"
         return next(way for way in cls if way.caches is caches and way.by_graph == by_graph)
 
     @property
     def caches(self) -> Caches:
-        """What the caches hold; of other words that of most."""
+        """Contents of the caches; cold for other words."""
         word = self.partition(":")[0]
         return Caches.COLD if self is Timing.OTHER else Caches(word)
 
     @property
     def is_cold(self) -> bool:
-        """Whether caches are flushed before each call."""
+        """Caches are flushed before each call."""
         return self.caches is Caches.COLD
 
     @property
     def remark(self) -> str:
-        """What a person is told beside a time; empty where it is cold."""
+        """Word to print after a time; empty where it is cold."""
         return "" if self.is_cold else self.caches
 
     @property
     def by_graph(self) -> bool:
-        """Whether a sequence is launched as one captured unit."""
+        """A sequence is launched as one captured graph."""
         return self.endswith(":graph")
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When enough samples have been taken.
+    """The rule that ends sampling."""
 
-    Parameters
-    ----------
-    min_samples, max_samples : int
-        Fewest and most samples kept of what is not stopped early; one more is taken first and
-        discarded, because the first launch of a binary pays for loading it.
-    precision : float
-        Enough when the 95 % interval of the median is narrower than this share of it.
-    max_seconds : float
-        Host time after which no further sample is begun, once there are ``min_samples``.
-    false_stop : float
-        Most often that one look may stop a configuration that is as fast as the best, were there
-        no margin on top; see `bar_ms`. 0 where nothing is to be stopped early.
-    longest_discarded_ms : float
-        A first sample that is longer is kept: beside so much, what loading costs is nothing.
-    """
-
+    #: Fewest and most samples of a configuration that is not stopped early. One more is taken first
+    #: and discarded, because the first launch of a binary pays for loading it.
     min_samples: int = 7
     max_samples: int = 21
+    #: Enough when the 95 % interval of the median is narrower than this share of the median.
     precision: float = 0.01
+    #: Host time after which no further sample begins, once there are ``min_samples``.
     max_seconds: float = 1.0
+    #: Probability that one comparison stops a configuration that is as fast as the best, without
+    #: the margin of `bar_ms`. 0: nothing is stopped early.
     false_stop: float = 0.05
+    #: A longer first sample is kept: the cost of loading does not matter there.
     longest_discarded_ms: float = math.inf
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Kept samples in milliseconds, and why there are no more."""
+    """Kept samples in milliseconds, and why sampling ended."""
 
     samples_ms: tuple[float, ...]
-    #: ``precise``, ``apart`` (from the best, by the intervals of both), ``max_samples``,
+    #: ``precise``, ``apart`` (the interval is above that of the best), ``max_samples``,
     #: ``max_seconds`` or ``slow``.
     reason: str
-    #: What all samples of a slow one exceed.
+    #: All samples of a slow configuration exceed this time.
     bar_ms: float = math.inf
 
     @property
@@ -124,14 +109,13 @@ def sample(
     rule: StoppingRule,
     best_samples_ms: Sequence[float] | None = None,
 ) -> Samples:
-    """Take samples until the rule says enough.
+    """Take samples until the rule ends sampling.
 
-    What may be a new best is sampled to the maximum: everything after it is held against these
-    samples, and the more there are, the fewer launches prove another one slower. What is not the
-    best for certain need not be known more precisely than that.
+    A configuration that may be a new best is sampled to the maximum: later ones are compared with
+    these samples, and more samples of the best prove others slower in fewer launches.
 
-    ``take(count)`` returns that many times in milliseconds. ``best_samples_ms`` is empty where this
-    is the first, None where no best is looked for.
+    ``take(count)`` returns ``count`` times in milliseconds. ``best_samples_ms`` is empty for the
+    first configuration, and None where there is no search for a best.
     """
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
@@ -160,9 +144,9 @@ def sample(
 def proven_slow(
     launches_ms: Sequence[float], rule: StoppingRule, best_samples_ms: Sequence[float]
 ) -> Samples | None:
-    """What launches that served another purpose prove already; None where that is not enough.
+    """Return the samples if launches made for verifying prove a configuration slow; else None.
 
-    Of each launch it is known how long it took at least, in order; the first pays for loading.
+    ``launches_ms`` are lower bounds of the launches' times, in order; the first pays for loading.
     """
     first = [launch_ms for launch_ms in launches_ms[:1] if launch_ms > rule.longest_discarded_ms]
     kept = [*first, *launches_ms[1:]]
@@ -173,7 +157,7 @@ def proven_slow(
 
 
 def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> float:
-    """What all of the first samples of a configuration must exceed to prove it slower than the best.
+    """Return the time that all first ``count`` samples must exceed to prove a configuration slower.
 
     A precedence test (Balakrishnan & Ng, Precedence-Type Tests and Applications, ch. 2): were both
     equally fast, all k samples of one would exceed the j-th smallest of the n of the other with
@@ -183,7 +167,7 @@ def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> f
     the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
     the best does not, and one fast sample is enough to go on: noise makes a launch slower.
 
-    Infinite where there are too few samples to prove anything.
+    The time is infinite where there are too few samples to prove anything.
     """
     rank = _rank(count, len(best_samples_ms), false_stop)
     return math.inf if rank is None else (1 + 1 / count) * sorted(best_samples_ms)[rank - 1]
@@ -203,7 +187,7 @@ def _is_precise(samples: Sequence[float], precision: float) -> bool:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Distribution-free confidence interval of the median, from order statistics.
+    """Return the distribution-free confidence interval of the median, from order statistics.
 
     The k-th smallest and k-th largest of n samples enclose the median with probability
     ``1 - 2·P(Binomial(n, 1/2) < k)`` (David & Nagaraja, Order Statistics, 3rd ed., §7.1). With

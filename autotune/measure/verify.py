@@ -1,7 +1,4 @@
-"""Is a configuration right? Outputs against the reference, inputs unchanged, nothing beyond bounds.
-
-Knows nothing of time. Works through an `Executor`, so data stay on the device.
-"""
+"""Verifies a configuration on the device: outputs as the reference, inputs unchanged, no write out of bounds."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import CheckResult
 
 Steps = Sequence[BoundLaunch | BoundFill]
-#: Of an output that is wrong in the second run only.
+#: Remark on an output that is wrong in the second run only.
 _AGAIN = " (second run only: it relies on a fresh workspace, or on NaN in its outputs)"
-#: Workspaces by name: how each was declared, and its buffer.
+#: Workspaces by name: declaration and buffer.
 Scratch = dict[str, tuple[Out, Any]]
 
 
 class WrongResult(Exception):
-    """The configuration computes something else; ``str(error)`` says what, where and by how much."""
+    """An output is wrong, an input changed, or a guard band was written; ``str(error)`` says where."""
 
     def __init__(self, message: str, checks: tuple[CheckResult, ...] = ()) -> None:
         super().__init__(message)
@@ -33,7 +30,7 @@ class WrongResult(Exception):
 
 
 class NotDeterministic(Exception):
-    """Two runs on the same data gave other bits; ``str(error)`` says which and where."""
+    """Two runs on the same data gave different bits; ``str(error)`` names the outputs."""
 
 
 @dataclass
@@ -57,16 +54,16 @@ class DeviceData:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The kernel's arguments, in order."""
+        """Arguments of the kernel, in order."""
         return next(iter(self.datasets.values())).arguments
 
     def argument(self, name: str) -> Argument:
-        """The argument of a name."""
+        """Return the argument of a name."""
         return next(argument for argument in self.arguments if argument.name == name)
 
     @property
     def names(self) -> list[str]:
-        """What a launch without ``args`` gets: arguments, then scratch buffers; no constants."""
+        """Names of what a launch without ``args`` gets: arguments, then workspaces; no constants."""
         return [argument.name for argument in self.arguments if argument.kind != "constant"] + list(
             self.scratch
         )
@@ -78,28 +75,28 @@ class DeviceData:
         return {**{argument.name: argument.dtype for argument in self.arguments}, **scratch}
 
     def all_buffers(self) -> dict[str, Any]:
-        """Working buffers and scratch by name."""
+        """Return working buffers and workspaces by name."""
         return {**self.buffers, **{name: buffer for name, (_, buffer) in self.scratch.items()}}
 
     def pointers(self) -> dict[str, Any]:
-        """What launches are bound to: buffers by name; None, a null pointer, for an empty input."""
+        """Return the buffers that launches get, by name; None, a null pointer, for an empty input."""
         empty = {argument.name: None for argument in self.arguments if _is_empty(argument)}
         return {**empty, **self.all_buffers()}
 
     def scalars(self, dataset: str) -> dict[str, np.generic]:
-        """Scalar arguments of a data set."""
+        """Return the scalar arguments of a data set."""
         arguments = self.datasets[dataset].arguments
         return {
             argument.name: argument.scalar for argument in arguments if argument.kind == "scalar"
         }
 
     def constants(self, dataset: str) -> dict[str, Any]:
-        """Module symbols of a data set."""
+        """Return the module symbols of a data set."""
         chosen = self.datasets[dataset]
         return {o.name: chosen.array(o.name) for o in chosen.arguments if o.kind == "constant"}
 
     def declare_scratch(self, wanted: Mapping[str, Out]) -> None:
-        """Make the workspaces of a configuration; one that fits from before is kept."""
+        """Make the workspaces of a configuration; equal ones from before are kept."""
         kept = {}
         for name, out in wanted.items():
             old = self.scratch.get(name)
@@ -109,14 +106,11 @@ class DeviceData:
 
     @property
     def accumulates(self) -> bool:
-        """Whether a launch finds what the one before it made of an argument."""
+        """An argument is read and written, so that a launch finds the result of the one before."""
         return any(argument.kind == "inout" for argument in self.arguments)
 
     def refresh(self, dataset: str, wholly: bool, poison: Poison = Poison.FINITE) -> None:
-        """Poison outputs and restore what is read and written.
-
-        Wholly: restore inputs and mend all guard bands too.
-        """
+        """Poison outputs and restore `InOut` arguments; ``wholly``: inputs and all guard bands, too."""
         self.poison_outputs(poison)
         self.restore(dataset, wholly)
         if wholly:
@@ -124,7 +118,7 @@ class DeviceData:
                 self.executor.mend_guards(buffer)
 
     def restore(self, dataset: str, wholly: bool = True) -> None:
-        """Restore what is read and written; wholly: inputs too."""
+        """Restore `InOut` arguments; ``wholly``: inputs, too."""
         for argument in self.datasets[dataset].arguments:
             if _is_empty(argument):
                 continue
@@ -133,13 +127,13 @@ class DeviceData:
                 self.executor.copy(self.buffers[argument.name], pristine)
 
     def poison_outputs(self, poison: Poison = Poison.FINITE) -> None:
-        """Let outputs hold nothing that a kernel writes."""
+        """Fill outputs with a value that no kernel writes."""
         for argument in self.arguments:
             if argument.kind == "out":
                 self.executor.poison(self.buffers[argument.name], poison)
 
     def poison_scratch(self, poison: Poison = Poison.NAN) -> None:
-        """Let workspaces hold nothing that an earlier launch left."""
+        """Fill workspaces, so that a launch finds nothing of an earlier one."""
         for _, buffer in self.scratch.values():
             self.executor.poison(buffer, poison)
 
@@ -166,18 +160,13 @@ def verify(
     repeats: int = 2,
     fresh: bool = True,
 ) -> tuple[CheckResult, ...]:
-    """Run a launch sequence on a data set and check everything it must and must not do.
+    """Run a launch sequence on a data set and check it; `WrongResult` if it is wrong.
 
     ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned
-    before each run, with NaN but for the last. Scratch is poisoned before the first, if ``fresh``, and
-    keeps what a run left in it, on other data too: the sequence must neither rely on a fresh one nor
-    on what it keeps there. Guard bands are mended before the first: another configuration may have
-    damaged them.
-
-    Raises
-    ------
-    WrongResult
-        If an output is wrong, an input changed, or a guard band was written.
+    before each run: with NaN, and with a finite number before the last. If ``fresh``, workspaces are
+    poisoned before the first run. Later runs and other data sets find them as they were left, so that
+    the sequence can rely neither on a fresh workspace nor on its contents. Guard bands are restored
+    before the first run, since another configuration may have damaged them.
     """
     checks: tuple[CheckResult, ...] = ()
     if fresh:
@@ -194,15 +183,7 @@ def verify(
 def verify_last(
     data: DeviceData, dataset: str, launches: int, with_harm: bool = True
 ) -> tuple[CheckResult, ...]:
-    """Check what the last of so many launches left; outputs were poisoned before the first.
-
-    With harm: guard bands and inputs too.
-
-    Raises
-    ------
-    WrongResult
-        As `verify` does.
-    """
+    """Check the outputs after ``launches``, and ``with_harm`` guard bands and inputs; see `verify`."""
     try:
         return _inspected(data, dataset, Poison.FINITE, with_harm, again="")
     except WrongResult as error:
@@ -212,13 +193,9 @@ def verify_last(
 def identical_runs(
     data: DeviceData, dataset: str, run: Callable[[], object], goes_on: Callable[[int], bool]
 ) -> int:
-    """Run on the same data as long as it ``goes_on`` after so many runs, and compare the outputs' bits.
+    """Run on the same data while ``goes_on(runs)``; `NotDeterministic` if an output's bits differ.
 
-    Returns how many runs gave the same; 0 where the device has no room for a copy of the outputs.
-
-    Raises
-    ------
-    NotDeterministic
+    Returns the number of runs; 0 where the device has no room for a copy of the outputs.
     """
     written = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
     names = [argument.name for argument in written if not _is_empty(argument)]
@@ -256,7 +233,7 @@ def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
 
 
 def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
-    """Every output and what it must hold, of complex numbers the parts."""
+    """Return every output with its expected values; complex numbers are compared as pairs."""
     comparisons = []
     for name, bound in data.datasets[dataset].bounds.items():
         argument = data.argument(name)
@@ -272,7 +249,7 @@ def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
 def _checked(
     data: DeviceData, dataset: str, found: Sequence[Difference]
 ) -> tuple[CheckResult, ...]:
-    """What the comparisons found, by output."""
+    """Return the differences by output."""
     checks = []
     for (name, bound), of in zip(data.datasets[dataset].bounds.items(), found, strict=True):
         first, parts = of.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
@@ -284,14 +261,10 @@ def _checked(
 def _inspected(
     data: DeviceData, dataset: str, poison: Poison, with_harm: bool, again: str | None
 ) -> tuple[CheckResult, ...]:
-    """Look at outputs and, with harm, at guard bands of all buffers and bytes of all inputs: one wait.
+    """Compare outputs and, ``with_harm``, all guard bands and the bytes of all inputs, in one wait.
 
-    ``again`` is what to add to what is said of an output; None after the first launch on these
-    inputs. Later ones may be wrong because one before changed an input, which is told then.
-
-    Raises
-    ------
-    WrongResult
+    ``again`` is a remark on a wrong output; None after the first launch on these inputs. A later launch
+    may be wrong because an earlier one changed an input: the message is then of the input.
     """
     buffers = data.all_buffers() if with_harm else {}
     inputs = [
@@ -317,7 +290,7 @@ def _inspected(
 
 
 def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
-    """One line: which output, where first, what was got and expected, and how far off at most."""
+    """Return one line: output, first wrong index, value, expected value, and largest error."""
     argument = data.argument(check.output)
     dtype = np.dtype(argument.dtype)
     dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # which shows what is no bool
@@ -338,7 +311,7 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
 
 
 def _is_empty(argument: Argument) -> bool:
-    """Whether an argument is an input of no elements: there is no buffer for it."""
+    """Return whether an argument is an input without elements, which has no buffer."""
     return argument.kind == "input" and not argument.nbytes
 
 
