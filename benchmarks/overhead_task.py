@@ -37,9 +37,7 @@ def after_timing(
         for configuration, binary in asked:
             checked_s.append(0.0)
             start = time.perf_counter()
-            measurement = tasks.measure(
-                job, configuration, binary, StoppingRule(), best
-            ).measurement
+            measurement = tasks.measure(job, configuration, binary, StoppingRule(), best)
             found.append((time.perf_counter() - start, checked_s[-1]))
             samples_ms = measurement.samples_ms
             if samples_ms and (not best or median(samples_ms) < median(best)):

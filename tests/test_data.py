@@ -24,7 +24,6 @@ from autotune.measure.data import (
     prepare,
     prepare_both,
     present,
-    rehearsed,
 )
 from autotune.values import Problem
 
@@ -216,17 +215,6 @@ def test_an_exact_data_set_says_what_was_drawn(kernel):
     for _ in range(2):  # made, then read
         assert prepare(kernel(edit), PROBLEM, EXACT).drawn == drawn
     assert prepare(kernel(edit), PROBLEM, RANDOM).drawn == {}
-
-
-def test_a_rehearsal_runs_whatever_was_made_before_and_leaves_nothing(kernel, tmp_path):
-    declared = kernel(counted(tmp_path))
-    prepare(declared, PROBLEM, EXACT)
-    kept = sorted(cache_folder(cache.DATA).iterdir())
-    for _ in range(2):
-        with rehearsed(declared, PROBLEM, EXACT) as dataset:
-            assert set(np.unique(dataset.array("x"))) == {-2, -1, 1, 2}
-    assert calls(tmp_path) == 3
-    assert sorted(cache_folder(cache.DATA).iterdir()) == kept
 
 
 def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel):

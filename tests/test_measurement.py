@@ -96,7 +96,7 @@ def measured(compiled):
 
     def made(configuration=ONE, caches=Caches.COLD, best=(), edits=(), source=()):
         job, binary = compiled(configuration, edits, source, caches)
-        return tasks.measure(job, configuration, binary, StoppingRule(), best).measurement
+        return tasks.measure(job, configuration, binary, StoppingRule(), best)
 
     return made
 

@@ -33,12 +33,12 @@ def test_a_device_without_room_for_the_second_says_so(
         job = bench.job(problem)
     compiled = compile_now(compile_job(kernel, configuration, problem, device))
     assert compiled.binary is not None
-    assert tasks.check(job, configuration, compiled.binary).measurement.status is Status.OK
+    assert tasks.check(job, configuration, compiled.binary).status is Status.OK
 
     def full(nbytes: int, offset_bytes: int) -> None:
         raise MemoryError(f"no room for {nbytes} bytes")
 
     executor, _ = tasks.current()
     monkeypatch.setattr(executor, "allocate", full)
-    found = overlap.check(job, configuration, compiled.binary).measurement
+    found = overlap.check(job, configuration, compiled.binary)
     assert (found.status, found.message) == (Status.OK, f"no room for {4 * (1 << 19)} bytes")

@@ -22,7 +22,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare_both, rehearsed
+from autotune.measure.data import EXACT, RANDOM, prepare, prepare_both
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
@@ -101,13 +101,13 @@ def _rehearse(report: CheckReport, kernel: Kernel) -> None:
     """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
     problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
-        with rehearsed(kernel, problem, which) as dataset:
-            given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
-            held = [
-                f"{name} is compared {f'within {bound:.3g}' if bound else 'to the bit'}"
-                for name, bound in dataset.bounds.items()
-            ]
-            report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
+        dataset = prepare(kernel, problem, which)
+        given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
+        held = [
+            f"{name} is compared {f'within {bound:.3g}' if bound else 'to the bit'}"
+            for name, bound in dataset.bounds.items()
+        ]
+        report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
 
 
 def _check_default(report: CheckReport, kernel: Kernel, space: Space, device: Device) -> None:

@@ -12,9 +12,9 @@ import inspect
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -182,17 +182,6 @@ def prepare_both(
 def described(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
     """Return a data set without its files, for another machine that makes them."""
     return Dataset(which, _folder(_key(kernel, problem, which, seed, None)), (), {}, seed)
-
-
-@contextmanager
-def rehearsed(kernel: Kernel, problem: Problem, which: str) -> Iterator[Dataset]:
-    """Make a data set past the cache, and remove it afterwards."""
-    with cache.scratch() as folder:
-        key = _key(kernel, problem, which, 0, None)
-        _make(kernel, problem, which, int(key[:32], 16), {}, folder)
-        made = _read(folder, which, 0, has_own_inputs=False)
-        assert made is not None
-        yield made
 
 
 def loaded_as(origin: Origin, known_by: str) -> Kernel:

@@ -16,7 +16,7 @@ from autotune.kernel.launches import bound
 from autotune.measure import verify
 from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job, Launchable, Reply
+from autotune.measure.tasks import Job, Launchable
 from autotune.values import Configuration
 
 #: Rounds, after each of which outputs are compared; after `_LEAST` of them no round begins later than
@@ -26,22 +26,22 @@ _ROUNDS, _LEAST, _SECONDS = 12, 3, 0.01
 _LAUNCHES, _LEAST_LAUNCHES, _LAUNCHES_MS = 16, 4, 3.0
 
 
-def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
+def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Run a verified configuration twice at the same time; a failure becomes its measurement.
 
     Where the device has no room for the second side, the measurement is `OK` with a message.
     """
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
-    lost = False
     try:
         wrong = _disturbed(Launchable(job, configuration, binary), binary)
         status, message = (Status.WRONG_RESULT, wrong) if wrong else (Status.OK, "")
     except MemoryError as error:
         status, message = Status.OK, str(error)
-    except (LaunchError, ContextLostError) as error:
-        lost = isinstance(error, ContextLostError)
-        status, message = Status.CRASHED if lost else Status.LAUNCH_FAILED, str(error)
-    return Reply(replace(draft, status=status, message=" ".join(message.split())), lost)
+    except LaunchError as error:
+        status, message = Status.LAUNCH_FAILED, str(error)
+    except ContextLostError as error:
+        status, message = Status.CRASHED, str(error)
+    return replace(draft, status=status, message=" ".join(message.split()))
 
 
 class _Twin(verify.DeviceData):

@@ -79,14 +79,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A measurement, and whether the context survived it."""
-
-    measurement: Measurement
-    context_lost: bool = False
-
-
-@dataclass(frozen=True)
 class Contender:
     """A configuration in a race; ``baseline`` names a vendor call instead where it is not empty."""
 
@@ -164,12 +156,12 @@ def measure(
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
     best_cost: float = math.inf,
-) -> Reply:
+) -> Measurement:
     """Verify a configuration on every data set, then time it.
 
     Its energy is measured too where the objective needs it, unless a lower bound exceeds ``best_cost``.
     """
-    return _reply(
+    return _verified(
         job,
         configuration,
         binary,
@@ -180,39 +172,42 @@ def measure(
     )
 
 
-def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
+def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Verify a configuration without timing it: for other seeds and edge problems."""
-    return _reply(job, configuration, binary, lambda draft, _: draft)
+    return _verified(job, configuration, binary, lambda draft, _: draft)
 
 
-def _reply(
+def _verified(
     job: Job,
     configuration: Configuration,
     binary: Binary,
     finish: Callable[[Measurement, Launchable], Measurement],
-) -> Reply:
+) -> Measurement:
     """Verify a configuration and ``finish`` its measurement; a failure becomes the measurement."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     start = time.perf_counter()
     try:
         ready = Launchable(job, configuration, binary)
-        checks = ready.verify()
         draft = replace(
             draft,
-            checks=checks,
+            checks=ready.verify(),
             verify_s=time.perf_counter() - start,
             dynamic_shared_bytes=ready.plan.main.shared_bytes,
         )
-        return Reply(finish(draft, ready))
+        return finish(draft, ready)
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
-        return Reply(_failed(wrong, Status.WRONG_RESULT, str(error)))
+        return _failed(wrong, Status.WRONG_RESULT, str(error))
     except LaunchError as error:
-        return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+        return _failed(draft, Status.LAUNCH_FAILED, str(error))
     except MemoryError as error:
-        return _without_room(draft, job, error)
+        # A workspace too large for the device is the configuration's fault; others' memory is not.
+        held = _state.executor.memory_held_elsewhere() if _state.executor else 0
+        if held > _OTHERS_SHARE * job.device.memory_bytes:
+            raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
+        return _failed(draft, Status.LAUNCH_FAILED, str(error))
     except ContextLostError as error:
-        return Reply(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+        return _failed(draft, Status.CRASHED, str(error))
 
 
 def interleaved(
@@ -488,14 +483,6 @@ def _plausible(timed: Measurement, job: Job) -> Measurement:
         return timed
     why = implausible(timed.median_ms, work, job.device, job.caches is Caches.COLD)
     return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
-
-
-def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Reply:
-    """Fail the configuration for its workspace, unless other processes hold the memory."""
-    held = _state.executor.memory_held_elsewhere() if _state.executor else 0
-    if held > _OTHERS_SHARE * job.device.memory_bytes:
-        raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
-    return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
 
 
 def _failed(draft: Measurement, status: Status, message: str) -> Measurement:

@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import overlap, tasks
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Child, ChildDied, Children, ChildTimeout
-from autotune.measure.tasks import Job, Reply
+from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
 from autotune.values import Configuration
@@ -166,13 +166,13 @@ class Worker:
 
     def _guarded(
         self,
-        task: Callable[..., Reply],
+        task: Callable[..., Measurement],
         job: Job,
         configuration: Configuration,
         binary: Binary,
         *args: Any,
     ) -> Measurement:
-        """Run a task that yields a reply; a time-out or death becomes a measurement too."""
+        """Run a task that measures; a time-out or death of the process becomes a measurement, too."""
         failed = Measurement(
             configuration,
             Status.CRASHED,
@@ -183,7 +183,7 @@ class Worker:
         for _ in range(2):
             self.prepare(job)
             try:
-                reply = self.run(self.measure_timeout_s, task, job, configuration, binary, *args)
+                measured = self.run(self.measure_timeout_s, task, job, configuration, binary, *args)
             except ChildTimeout:
                 message = f"no result after {self.measure_timeout_s:g} s; the kernel hangs"
                 return replace(failed, status=Status.TIMED_OUT, message=message)
@@ -192,9 +192,9 @@ class Worker:
                 continue
             except MemoryError as error:
                 raise _no_memory(error) from error
-            if reply.context_lost:
+            if measured.status is Status.CRASHED:  # the context is lost
                 self.renew()
-            return replace(reply.measurement, device_uuid=job.device.uuid)
+            return replace(measured, device_uuid=job.device.uuid)
         return failed
 
     def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
