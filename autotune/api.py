@@ -24,7 +24,7 @@ from autotune.measure.objective import find as find_objective
 from autotune.measure.timing import Caches
 from autotune.report import summary
 from autotune.report.publish import Published, publish, publish_decided
-from autotune.run.command import execute
+from autotune.run.limits import execute
 from autotune.run.request import EFFORTS, Request
 from autotune.run.result import CutShortRun, RunResult
 from autotune.search.names import find

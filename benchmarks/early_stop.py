@@ -33,9 +33,10 @@ import numpy as np
 from harness import command_line, finish, parsed_replay, provenance, write
 
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.timing import StoppingRule, sample
+from autotune.measure.race import Contender, ContenderSamples, Race
+from autotune.measure.timing import StoppingRule, Timing, sample
 from autotune.run.request import EFFORTS
-from autotune.run.selection import Finalist, candidates, decide
+from autotune.run.verdict import candidates, judge
 from autotune.values import Configuration
 
 #: Configurations of a short run, in which the best so far is a poor one for a good part of the time.
@@ -130,14 +131,16 @@ def replay(recorded: Sequence[Sequence[float]], order: Iterable[int], rule: Stop
         )
         if status is Status.OK and (not best or median(done.samples_ms) < median(best)):
             best = done.samples_ms
-    finalists = []
+    contenders, samples = list[Contender](), list[ContenderSamples]()
     for measurement in candidates(measured, EFFORTS["full"].finalists):
         times = recorded[int(measurement.configuration["NUMBER"])]
         spent_ms += sum(times[1 + len(measurement.samples_ms) :])
-        finalists.append(Finalist(measurement, tuple(times[1:])))
-    winner = decide(finalists, {}).winner
+        contenders.append(Contender(measurement.configuration, row=measurement))
+        samples.append(ContenderSamples(tuple(times[1:])))
+    decided = judge(Race(tuple(contenders), tuple(samples), Timing.COLD_STREAM))
+    assert decided is not None
     stopped = sum(measurement.status is Status.STOPPED_EARLY for measurement in measured)
-    regret = median(winner.samples_ms) / min(truths) - 1
+    regret = decided.winner.time_ms.value / min(truths) - 1
     return Pass(spent_ms / all_ms, stopped / len(measured), regret)
 
 

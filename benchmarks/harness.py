@@ -25,8 +25,8 @@ from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Measurement
-from autotune.measure.racing import race
-from autotune.measure.tasks import Contender, Job
+from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
@@ -209,10 +209,10 @@ def raced(
     worker: Worker, job: Job, contenders: Sequence[Contender], rounds: int, seed: int = 0
 ) -> Sequence[Sequence[float]]:
     """Milliseconds of each contender by round, of a race that none of them fails in."""
-    result = race(worker, job, contenders, rounds, seed, MAX_RACE_S)
+    result = race(worker, job, contenders, RaceRules(rounds, seed, MAX_RACE_S))
     if result.failures:
         raise SystemExit(f"{job.problem}: {result.failures}")
-    return result.samples_ms
+    return [samples.times_ms for samples in result.samples]
 
 
 class Waits:

@@ -59,9 +59,9 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
-from autotune.measure.tasks import Contender
+from autotune.measure.race import Contender
 from autotune.run.recording import refitted
-from autotune.run.selection import PortfolioTimes
+from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import Loaded, read

@@ -75,8 +75,8 @@ from autotune.kernel.source import flattened
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
-from autotune.measure.tasks import Contender
-from autotune.run.selection import ratio
+from autotune.measure.race import Contender
+from autotune.run.verdict import ratio
 from autotune.search.simple import in_given_order
 from autotune.values import Configuration, Problem
 

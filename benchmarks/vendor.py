@@ -56,11 +56,12 @@ from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import CheckResult, Measurement, Status
-from autotune.measure.tasks import Contender, Job
+from autotune.measure.race import Contender
+from autotune.measure.tasks import Job
 from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
 from autotune.run.limits import known_limits
-from autotune.run.selection import ratio
+from autotune.run.verdict import ratio
 from autotune.values import Configuration, Problem
 
 FORMAT = "autotune vendor comparison"
@@ -196,7 +197,7 @@ class Comparison:
         """Ours, every vendor call that the space file names, and what stands for a vendor."""
         kernel = subject.kernel
         rivals = {
-            baseline.name: Contender(Configuration(), None, baseline.name)
+            baseline.name: Contender(vendor=baseline.name)
             for baseline in kernel.baselines
             if baseline.backend == self.device.backend
         }

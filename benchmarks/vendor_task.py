@@ -20,7 +20,8 @@ from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.devices.binary import Binary
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM, loaded_as
-from autotune.measure.tasks import Contender, Job, Take
+from autotune.measure.race import Contender, take
+from autotune.measure.tasks import Job, Take
 from autotune.values import Configuration
 
 #: Rounds of the race among all rivals that decides which of them enter the row's race: so many of the
@@ -117,7 +118,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     executor, data = tasks.current()
     rivals, tried, note = _right_rivals(executor, data, job, entrants)
     finalists = _fastest(executor, rivals, set(entrants.rivals), seed)
-    taken = tasks.take(job, entrants.ours)
+    taken = take(job, entrants.ours)
     assert taken is not None and taken.ready is not None
     timers = [taken.timer, *(rivals[name].timer for name in finalists)]
     cold = [*timers, *_empty(executor)]
@@ -162,7 +163,7 @@ def fastest(
     """Positions of the configurations that are the fastest cold, and hot; they are not verified."""
     tasks.prepare(job)
     executor, _ = tasks.current()
-    timers = [taken.timer for one in contenders if (taken := tasks.take(job, one)) is not None]
+    timers = [taken.timer for one in contenders if (taken := take(job, one)) is not None]
     best = []
     for state in (State.COLD, State.HOT):
         takes = [state.of(timer) for timer in timers]
@@ -303,7 +304,7 @@ def _right_rivals(
 ) -> tuple[dict[str, _Rival], int, str]:
     """Every rival that is right, how many were tried, and what was wrong with the last that was not."""
     found: dict[str, _Rival] = {}
-    takes = {name: tasks.take(job, contender) for name, contender in entrants.rivals.items()}
+    takes = {name: take(job, contender) for name, contender in entrants.rivals.items()}
     for name, taken in takes.items():
         if taken is not None:  # it is right: both have been verified
             data.refresh(RANDOM, wholly=False)

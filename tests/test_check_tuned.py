@@ -16,11 +16,9 @@ from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, rec
 from autotune import load
 from autotune.cli import run
 from autotune.measure.measurement import Status
-from autotune.retune.drift import Remeasured
-from autotune.retune.gate import Verdict, verdict
-from autotune.run.selection import Ratio
+from autotune.retune.check import Remeasured, Verdict, verdict
 from autotune.tuned.reading import read
-from autotune.values import Configuration
+from autotune.tuned.record import ContenderResult, Estimate
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
 WIDE = ("--threshold", "5000")
@@ -189,19 +187,19 @@ def test_where_nothing_is_tuned_nothing_regressed(capsys: pytest.CaptureFixture[
     assert "nothing is tuned" in capsys.readouterr().err
 
 
-FASTEST = Configuration({"BLOCK": 32})
+SLOWER = ContenderResult(configuration={"BLOCK": 64}, tied=False, time_ms=Estimate(1.0))
+FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estimate(0.8))
 
 
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (Remeasured(Status.OK, ratio=Ratio(1.08, 1.06, 1.10)), Verdict.SLOWER),
-        (Remeasured(Status.OK, ratio=Ratio(1.08, 1.04, 1.12)), Verdict.HELD),
-        (Remeasured(Status.OK, ratio=Ratio(0.90, 0.88, 0.92)), Verdict.FASTER),
-        (Remeasured(Status.OK, ratio=Ratio(1, 1, 1), is_tied=False, fastest=FASTEST, fastest_share=0.8), Verdict.HELD),
+        (Remeasured(Status.OK, ratio=Estimate(1.08, 1.06, 1.10)), Verdict.SLOWER),
+        (Remeasured(Status.OK, ratio=Estimate(1.08, 1.04, 1.12)), Verdict.HELD),
+        (Remeasured(Status.OK, ratio=Estimate(0.90, 0.88, 0.92)), Verdict.FASTER),
+        (Remeasured(Status.OK, "", Estimate(1, 1, 1), SLOWER, FASTEST), Verdict.HELD),
         (Remeasured(Status.WRONG_RESULT, "off by one"), Verdict.WRONG),
         (Remeasured(Status.TIMED_OUT, "hangs"), Verdict.WRONG),
-        (Remeasured(Status.OK), Verdict.WRONG),
     ],
 )  # fmt: skip
 def test_verdicts(now: Remeasured, expected: Verdict) -> None:

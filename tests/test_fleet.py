@@ -149,7 +149,7 @@ def winners(document: Any) -> list[int]:
 def test_two_kernels_on_two_workers_end_as_they_do_alone(
     cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Functions and modules travel; each configuration has one row, and finals are held twice."""
+    """Functions and modules travel; each configuration has one row."""
     assert run([*tuning(spaces, "scale", "shrink"), "--fleet", cluster.scheduler_address]) == 0
     document = json.loads(capsys.readouterr().out)
     assert winners(document) == [WINNER, WINNER]
@@ -159,8 +159,7 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(
         with Store.open(store) as kept:
             devices = {row.device_uuid for row in kept.rows() if row.kernel == record["kernel"]}
         assert devices == {entry["device_uuid"]}  # as many kernels as cards: one for each
-        assert {entry["device_uuid"], entry["repeated"]["device_uuid"]} == {"cpu-0", "cpu-1"}
-        assert entry["repeated"]["ratio"] > 0
+        assert entry["device_uuid"] in {"cpu-0", "cpu-1"}
     assert run([*tuning(spaces, "scale"), "--device", "opencl:cpu"]) == 0
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 
@@ -208,7 +207,7 @@ def test_what_a_killed_worker_had_is_measured_elsewhere(
     (problem,) = done.result.problems
     assert {row.status for row in problem.measured} <= {Status.OK, Status.STOPPED_EARLY}
     assert rows(store) == asked("scale")
-    assert not alive and problem.finals is not None
+    assert not alive and problem.result is not None
 
 
 def of_two_problems(fleet: Fleet, spaces: Path) -> Request:
@@ -235,7 +234,7 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
     with pytest.raises(Interrupted):
         for outcome in drive(fleet, planned([request]), str(store), lambda _: interrupt):
             decided.append(outcome.result)
-    assert [found.finals is not None for found in decided[0].problems] == [True]
+    assert [found.result is not None for found in decided[0].problems] == [True]
 
 
 def test_a_run_that_fails_tells_what_it_had_decided(

@@ -139,7 +139,7 @@ def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
     assert bad.configuration.WHERE == "side_by_side"
     assert bad.status is Status.WRONG_RESULT
     assert bad.message.startswith("on n=63, step=3 with other inputs: out[1] is")
-    assert result.finals.winner.measurement.configuration.WHERE == "steps"
+    assert result.winner.WHERE == "steps"
 
 
 def test_compilers_begin_with_what_the_next_finals_need(

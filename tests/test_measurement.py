@@ -1,4 +1,4 @@
-"""What is told of measurements: clocks around them, hot times beside cold ones, drift."""
+"""What is told of measurements: clocks around them, hot times beside cold ones, clock changes."""
 
 import math
 import re
@@ -15,7 +15,13 @@ from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.measurement import Measurement, Recheck, Status, drift
+from autotune.measure.measurement import (
+    Measurement,
+    Recheck,
+    Status,
+    clock_change_words,
+    clock_changes,
+)
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, StoppingRule, Timing
 from autotune.measure.verify import WrongResult
@@ -35,12 +41,13 @@ def test_both_ends_of_a_measurement_count_by_their_worse():
     assert Clocks().worst(Clocks()) == Clocks()
 
 
-def test_drift_is_the_range_of_what_the_reference_did():
+def test_clock_changes_are_the_times_of_the_reference_over_its_first():
     plain = Measurement(ONE, Status.OK, samples_ms=(1.0,))
     times = ((1.98, 2.02, 9.0), (1.9, 1.94, 1.94))
     moved = [replace(plain, recheck=Recheck(OTHER, 2.0, samples_ms, 5.0)) for samples_ms in times]
-    assert drift([plain, *moved]) == pytest.approx((-0.03, 0.01))
-    assert drift([plain]) is None
+    assert clock_changes([plain, *moved]) == pytest.approx([1.01, 0.97])
+    assert clock_change_words(clock_changes([plain, *moved])) == "-3.0% … +1.0%"
+    assert clock_change_words(clock_changes([plain])) == ""
 
 
 def test_how_samples_were_taken_has_one_word_everywhere():
@@ -108,7 +115,7 @@ def finalist(compiled, monkeypatch):
 
     def made(edits, source):
         job, binary = compiled(ONE, edits, source)
-        tasks.take(job, tasks.Contender(ONE, binary)).verify(9)
+        tasks.take(job, ONE, binary).verify(9)
 
     return made
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from sample_races import entered, race
 from sample_records import entry as sample_entry
 from sample_records import record as sample
 from sample_spaces import write_space
@@ -33,7 +34,7 @@ from autotune.retune.mend import Deadline, Mending, Orders
 from autotune.retune.stale import Action, Reason, Target, known_entries
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
-from autotune.run.selection import Finalist, candidates, decide
+from autotune.run.verdict import candidates, judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import Loaded, read
@@ -205,14 +206,27 @@ def test_a_front_holds_what_is_faster_or_takes_less() -> None:
     assert [(row.median_ms, row.energy_mj) for row in found] == [(1, 9), (2, 7), (3, 5)]
 
 
-def test_finals_rank_by_cost() -> None:
-    quick = Finalist(measured(32, 1.0), (1.0,) * 30, costs=(500.0, 501.0) * 4)
-    frugal = Finalist(measured(64, 1.2), (1.2,) * 30, costs=(400.0, 401.0) * 4)
-    result = decide([quick, frugal], {})
-    assert result.winner is frugal and result.tied == (frugal,)
-    assert result.against_winner(quick).value == pytest.approx(1.25, rel=0.01)
-    by_time = decide([replace(quick, costs=()), replace(frugal, costs=())], {})
-    assert by_time.winner.median_ms == 1.0
+def test_finals_rank_by_cost(kernel) -> None:
+    """Energies are of windows, which are fewer than rounds; a vendor's call has both ratios."""
+
+    def windows(*mj: float) -> tuple[Energy, ...]:
+        return tuple(Energy(each, each, calls=10) for each in mj)
+
+    quick = entered(measured(32, 1.0), [1.0] * 30, energy=windows(500.0, 501.0) * 4)
+    frugal = entered(measured(64, 1.2), [1.2] * 30, energy=windows(400.0, 401.0) * 4)
+    held = race([quick, frugal], {"blas": [0.6] * 30}, energy=windows(800.0, 802.0) * 4)
+    result = judge(held, Scoring(ENERGY, kernel, P, GPU))
+    assert result and result.vendor
+    assert (result.winner.configuration, result.tied) == ({"BLOCK": 64}, 1)
+    assert result.winner.energy and result.winner.energy.call_mj.value == 400.5
+    assert result.runners_up[0].ratio.value == pytest.approx(1.25, rel=0.01)
+    assert result.vendor.ratio.value == pytest.approx(2.0, rel=0.01)
+    assert result.vendor.speedup.value == 0.5
+    by_time = judge(held)
+    assert by_time and by_time.winner.configuration == {"BLOCK": 32}
+    by_metric = judge(held, Scoring(find(kernel, "width"), kernel, P, GPU))
+    assert by_metric and by_metric.vendor
+    assert by_metric.vendor.ratio is None and by_metric.vendor.speedup
 
 
 def test_who_enters_the_finals_is_chosen_by_cost(kernel) -> None:

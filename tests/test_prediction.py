@@ -21,7 +21,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
-from autotune.run.selection import PortfolioTimes
+from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.fallback import fallback_table
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
+from sample_races import entered, race
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
@@ -38,7 +39,7 @@ from autotune.report.roofline import Roof, roofline
 from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
-from autotune.run import selection
+from autotune.run import verdict
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
@@ -51,6 +52,7 @@ from autotune.tuned.record import (
     Portfolio,
     Prediction,
     Provenance,
+    RaceResult,
     RecordedDevice,
     TunedRecord,
     Vendor,
@@ -160,17 +162,18 @@ def record(entries: Sequence[Entry] = (), kernel: str = "sgemm") -> TunedRecord:
     )
 
 
-def raced() -> selection.Decision:
+def raced() -> RaceResult:
     """Finals of two tied configurations and a vendor."""
     noise = np.random.default_rng(0).normal(0, 0.004, (3, 40))
     found = trials()
     finalists = [
-        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0])), clean_ms=1.2, hot_ms=1.1),
-        selection.Finalist(found[2], tuple(1.251 * (1 + noise[1]))),
-        selection.Finalist(found[0], tuple(2.0 * (1 + noise[2]))),
+        entered(found[4], 1.25 * (1 + noise[0]), clean_ms=1.2, hot_ms=1.1),
+        entered(found[2], 1.251 * (1 + noise[1])),
+        entered(found[0], 2.0 * (1 + noise[2])),
     ]
-    result = selection.decide(finalists, {"cublas": tuple(1.3 * (1 + noise[2]))})
-    return replace(result, vendor_hot_ms={"cublas": 0.9}, launched_by="graph")
+    result = verdict.judge(race(finalists, {"cublas": 1.3 * (1 + noise[2])}, hot_ms=0.9))
+    assert result
+    return result
 
 
 def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") -> RunResult:
@@ -181,7 +184,7 @@ def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") 
 
 def full() -> ReportContent:
     """One problem with everything."""
-    result = ProblemResult(SMALL, space(), trials(), raced(), seconds=12.0)
+    result = ProblemResult(SMALL, space(), trials(), result=raced(), seconds=12.0)
     winner = trials()[4].configuration
     return from_run(run([result]), record([entry(SMALL, winner)]))
 
@@ -199,15 +202,15 @@ def evil() -> ReportContent:
     found = [measurement(c, 1.0 + i) for i, c in enumerate(attacked)]
     found[1] = measurement(found[1].configuration, status=Status.CRASHED, message=EVIL)
     problem = Problem(dtype=EVIL)
-    finalists = [selection.Finalist(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
-    finals = selection.decide(finalists, {EVIL: (2.0, 2.0, 2.0)})
+    finalists = [entered(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
+    finals = verdict.judge(race(finalists, {EVIL: (2.0, 2.0, 2.0)}))
     vendor = Vendor(name=EVIL, median_ms=2.0, ratio=2.0, ratio_interval=(1.9, 2.1))
     tuned_entry = entry(problem, found[0].configuration, vendor=vendor, stale_reasons=(EVIL,))
     tuned_entry = msgspec.structs.replace(tuned_entry, limit_name=EVIL)
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
     written = msgspec.structs.replace(written, device=device, parameters=parameters)
-    result = ProblemResult(problem, attacked, tuple(found), finals)
+    result = ProblemResult(problem, attacked, tuple(found), result=finals)
     return from_run(run([result], command=f"autotune run {EVIL!r}"), written)
 
 
@@ -308,14 +311,14 @@ def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
 def test_a_finalist_that_proved_wrong_counts_as_failed() -> None:
     found = trials()
     wrong = replace(found[4], status=Status.WRONG_RESULT, message="wrong on odd sizes")
-    result = ProblemResult(SMALL, space(), found, None, disqualified=(wrong,))
+    result = ProblemResult(SMALL, space(), found, (wrong,))
     (problem,) = from_run(run([result]), record()).problems
     assert [trial.status for trial in problem.trials].count(Status.WRONG_RESULT) == 2
     assert len(problem.trials) == 6 and problem.best_ms == 1.5
 
 
 def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
-    result = ProblemResult(SMALL, space(), trials(), raced())
+    result = ProblemResult(SMALL, space(), trials(), result=raced())
     kept = entry(SMALL, trials()[0].configuration, effort="full")
     content = from_run(run([result]), record([kept]))
     (warning,) = answer.warnings(content)
@@ -397,41 +400,42 @@ def test_clocks_and_throttling_are_provenance() -> None:
     rows = dict(setting.provenance(searched(found)).rows)
     assert rows["SM clock"] == "1410 to 1980 MHz"
     assert rows["Throttled"] == "1 of 6 measurements (power)"
-    assert "Drift" not in rows
+    assert "Clock change" not in rows
 
 
-def test_drift_of_the_reference_is_provenance() -> None:
+def test_a_clock_change_is_provenance() -> None:
     found = list(trials())
     for place, now_ms in ((1, 1.994), (3, 2.016)):
         recheck = Recheck(found[0].configuration, 2.0, (now_ms,), 20.0)
         found[place] = replace(found[place], recheck=recheck)
     rows = dict(setting.provenance(searched(found)).rows)
-    assert rows["Drift"] == "-0.3% … +0.8%: a reference timed again 2 times"
+    assert rows["Clock change"] == "-0.3% … +0.8%: a reference timed again 2 times"
 
 
-def test_a_drift_of_one_value_is_no_range() -> None:
+def test_a_clock_change_of_one_value_is_no_range() -> None:
     found = trials()
     once = replace(found[0], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     rows = dict(setting.provenance(searched([once, *found[1:]])).rows)
-    assert rows["Drift"] == "+411.0%: a reference timed again once"
+    assert rows["Clock change"] == "+411.0%: a reference timed again once"
 
 
-def test_what_is_unsure_is_told_with_what_makes_it_sure() -> None:
+def test_noise_is_a_warning_with_what_helps() -> None:
     configuration = trials()[4].configuration
     doubtful = entry(SMALL, configuration, unsure="its time is known to within 9% only")
     content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
     assert answer.warnings(content) == [
-        "m=512, n=512: unsure, its time is known to within 9% only.",
-        f"To be sure of what is unsure, {selection.SURER}.",
+        "m=512, n=512: noisy, its time is known to within 9% only.",
+        f"For results with less noise, {verdict.LESS_NOISE}.",
     ]
-    assert [row[1] for row in answer.answers(content).rows] == ["1.250 ms (unsure)", "1.250 ms"]
+    assert [row[1] for row in answer.answers(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
 
 
-def test_the_table_of_a_run_says_what_is_unsure(capsys: pytest.CaptureFixture[str]) -> None:
-    """And shows ties by the ratio that decides them, drift as one number where it is one."""
+def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
+    """And shows ties by the ratio that decides them, a clock change as one number where it is one."""
     found = list(trials())
     found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
-    result = run([ProblemResult(SMALL, space(), tuple(found), raced())])
+    held = race([entered(found[4], [1.25] * 9)])
+    result = run([ProblemResult(SMALL, space(), tuple(found), race=held, result=raced())])
     doubtful = entry(SMALL, found[4].configuration, unsure="the device was throttled")
     nowhere = Path("x")
     published = Published(record([doubtful]), (), nowhere, nowhere, nowhere, None)
@@ -439,12 +443,12 @@ def test_the_table_of_a_run_says_what_is_unsure(capsys: pytest.CaptureFixture[st
     runs._say_where(result, published)
     out, err = capsys.readouterr()
     header, row = out.splitlines()[1:3]
-    assert "unsure" in header and "  unsure  " in row
-    (_, tied), *_ = raced().tied, None
-    assert f"2 ({raced().against_winner(tied).value:.3f} ×)" in row
-    assert "; drift +411.0%\n" in err
-    assert "m=512, n=512 is unsure: the device was throttled\n" in err
-    assert f"to be sure, {selection.SURER}\n" in err
+    assert "noise" in header and "  noisy  " in row
+    tied = raced().runners_up[0]
+    assert tied.ratio and f"2 ({tied.ratio.value:.3f} ×)" in row
+    assert "; clock change +411.0%\n" in err
+    assert "m=512, n=512 is noisy: the device was throttled\n" in err
+    assert f"for less noise, {verdict.LESS_NOISE}\n" in err
 
 
 # ---------------------------------------------------------------------- statistics
@@ -779,7 +783,7 @@ def test_without_anything_tuned_no_report_is_written(
 
 def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     found = [replace(trial, message="in /home/bob/space/x.cu: bad") for trial in trials()]
-    result = ProblemResult(SMALL, space(), tuple(found), None)
+    result = ProblemResult(SMALL, space(), tuple(found))
     command = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
     content = from_run(run([result], command), record())
     files = write_markdown(content, tmp_path)

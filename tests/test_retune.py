@@ -15,20 +15,19 @@ from typing import Any
 
 import pytest
 import tuned_project
-from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
 from autotune.cli import run
 from autotune.devices.device import Device
 from autotune.errors import DeviceError, StoreError, UsageError
 from autotune.measure.measurement import Status
-from autotune.retune.drift import Remeasured, against_record
+from autotune.retune.check import Remeasured, over_recorded
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
 from autotune.retune.stale import Question, age_in_days, find_devices, survey
 from autotune.run.finals import Finals
-from autotune.run.selection import Ratio
 from autotune.tuned.reading import read
+from autotune.tuned.record import ContenderResult, Estimate
 
 ROOT = Path(__file__).parents[1]
 
@@ -236,15 +235,18 @@ def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None
     assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 
+SLOWER = ContenderResult(configuration={"BLOCK": 64}, tied=False, time_ms=Estimate(1.0))
+FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estimate(0.9))
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [
-        (Remeasured(Status.OK, ratio=Ratio(1.03, 1.01, 1.05)), None),
-        (Remeasured(Status.OK, ratio=Ratio(1.05, 1.03, 1.07)), "slower by 5.0%"),
-        (Remeasured(Status.OK, ratio=Ratio(0.9, 0.8, 1.0)), None),
-        (Remeasured(Status.OK, ratio=Ratio(1, 1, 1), is_tied=False, fastest_share=0.9), "10.0%"),
+        (Remeasured(Status.OK, ratio=Estimate(1.03, 1.01, 1.05)), None),
+        (Remeasured(Status.OK, ratio=Estimate(1.05, 1.03, 1.07)), "slower by 5.0%"),
+        (Remeasured(Status.OK, ratio=Estimate(0.9, 0.8, 1.0)), None),
+        (Remeasured(Status.OK, "", Estimate(1, 1, 1), SLOWER, FASTEST), "10.0%"),
         (Remeasured(Status.CRASHED, "gone"), "it is crashed: gone"),
-        (Remeasured(Status.OK), "it is slower"),
     ],
 )
 def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
@@ -256,15 +258,14 @@ def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
 
 def test_the_ratio_to_a_record_knows_both_intervals() -> None:
     """Wider than either; of the median alone where the recorded interval does not hold it."""
-    samples = (1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06)
-    sure = against_record(entry({}, median_ms=1.0, interval_ms=(1.0, 1.0)), samples)
-    unsure = against_record(entry({}, median_ms=1.0, interval_ms=(0.9, 1.1)), samples)
-    halved = against_record(entry({}, median_ms=0.5, interval_ms=(0.99, 1.01)), samples)
-    assert sure and unsure and halved
-    assert sure.value == unsure.value == pytest.approx(1.03)
-    assert unsure.low < sure.low <= sure.value <= sure.high < unsure.high
-    assert halved.low == pytest.approx(2 * sure.low)
-    assert against_record(entry({}, median_ms=0.0), samples) is None
+    now = Estimate(1.03, 1.0, 1.06)
+    sure = over_recorded(now, Estimate(1.0, 1.0, 1.0))
+    wide = over_recorded(now, Estimate(1.0, 0.9, 1.1))
+    halved = over_recorded(now, Estimate(0.5, 0.99, 1.01))
+    assert sure.value == wide.value == pytest.approx(1.03)
+    (low, high), (lower, higher) = sure.interval, wide.interval
+    assert lower < low <= sure.value <= high < higher
+    assert halved.interval == pytest.approx((2 * low, 2 * high))
 
 
 # ---------------------------------------------------------------------- time, and others

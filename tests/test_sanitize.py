@@ -16,10 +16,10 @@ from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize
-from autotune.run import safety
+from autotune.run import finals
+from autotune.run.finals import sanitizer_for
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
-from autotune.run.safety import sanitizer_for
 from autotune.store import Store
 from autotune.values import Problem
 
@@ -151,9 +151,9 @@ class TestWithout:
         """Full effort wants it on a GPU: with a warning where it is missing, unless one says no."""
         device, kernel = for_arch("sm_90"), find_kernel("reduce")
         full = Request(kernel, device, kernel.problems["cuda"][:1], EFFORTS["full"])
-        monkeypatch.setattr(safety, "find_program", lambda name: f"/bin/{name}")
+        monkeypatch.setattr(finals, "find_program", lambda name: f"/bin/{name}")
         assert sanitizer_for(full) == "/bin/compute-sanitizer"
-        monkeypatch.setattr(safety, "find_program", lambda name: "")
+        monkeypatch.setattr(finals, "find_program", lambda name: "")
         with pytest.warns(UserWarning, match=r"not run under compute-sanitizer.*--no-sanitize"):
             assert sanitizer_for(full) == ""
         for other in (

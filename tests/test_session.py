@@ -21,9 +21,9 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.data import RANDOM, prepare
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.racing import race
+from autotune.measure.race import race
 from autotune.measure.worker import Worker
-from autotune.run import portfolio, selection
+from autotune.run import portfolio, verdict
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
@@ -729,7 +729,7 @@ def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
     only = Configuration(BLOCK=128, ITEMS=4)
     (result,) = tuned(saxpy(), problems=(N,), only=only).problems
     assert [measurement.configuration for measurement in result.measured] == [only]
-    assert result.finals.winner.measurement.configuration == only
+    assert result.winner == only
     tuned(saxpy(), problems=(N,), only=only)
     assert len(tuned.new) == 1, "it is asked for by name, so it is timed again"
     with pytest.raises(UsageError, match="unknown value of BLOCK: '96'"):
@@ -749,7 +749,7 @@ def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so
     assert bad.configuration == Configuration(BLOCK=64, ITEMS=2)
     assert bad.status is Status.WRONG_RESULT
     assert bad.message.startswith("on n=63 with other inputs: out[62] is 0, expected")
-    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert result.winner.BLOCK == 32
     assert len(result.measured) == 2
     with Store.open(path) as store:
         last = store.rows()[-1].measurement
@@ -774,8 +774,8 @@ def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(t
     (bad,) = result.disqualified
     assert (bad.configuration.BLOCK, bad.status) == (64, Status.CRASHED)
     assert bad.message == "in the finals: the process died twice: exit code 4"
-    assert result.finals.winner.measurement.configuration.BLOCK == 32
-    assert len(result.finals.finalists) == 1
+    assert result.winner.BLOCK == 32
+    assert len(result.result.finalists) == 1
     with Store.open(path) as store:
         last = store.rows()[-1].measurement
     assert (last.configuration, last.status) == (bad.configuration, bad.status)
@@ -800,7 +800,7 @@ def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(
     fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128, 256, 512, 1024)}
     run = tuned(kernel, problems=(N,), fixed=fixed, effort=effort)
     (found,) = record_of(run).entries
-    finalists = [c.measurement.configuration.BLOCK for c in run.problems[0].finals.finalists]
+    finalists = [c.configuration["BLOCK"] for c in run.problems[0].result.finalists]
     assert sorted(finalists) == [128, 256, 512, 1024]
     assert found.configuration["BLOCK"] > 128 and not found.deterministic
     best = found.best_deterministic
@@ -817,7 +817,7 @@ def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxp
     effort = replace(EFFORTS["quick"], finalists=1)
     fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128)}
     (result,) = tuned(kernel, problems=(N,), fixed=fixed, effort=effort).problems
-    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert result.winner.BLOCK == 32
     assert 32 not in [measurement.configuration.BLOCK for measurement in result.disqualified]
 
 
@@ -831,11 +831,11 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
 
     monkeypatch.setattr("autotune.run.run.Run._seconds_left", seconds_left)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(6)]
-    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     problems = (N, Problem(n=100))
     result = tuned(kernel, problems=problems, fixed={"ITEMS": (2,)})
-    assert [len(solved.finals.finalists) for solved in result.problems] == [3, 3]
+    assert [len(solved.result.finalists) for solved in result.problems] == [3, 3]
     assert all(solved.disqualified == () for solved in result.problems)
     assert list(result.portfolio.configurations) == everyone[:4]
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
@@ -859,7 +859,7 @@ def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(
     monkeypatch.setattr(portfolio, "_measured_on", measured)
     monkeypatch.setattr(portfolio, "_LEAST", least)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
-    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
     result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)})
     assert list(result.portfolio.configurations) == everyone[: 4 if problems_left == 2 else 3]
     assert list(result.portfolio.problems) == [*problems[:problems_left]]
@@ -881,7 +881,7 @@ def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, sax
         return guests(self, run_id, problem, everyone, seconds)
 
     def raced(*args, **options):
-        given_s.append(("race", args[5], left_s[-1]))
+        given_s.append(("race", args[3].max_seconds, left_s[-1]))
         return race(*args, **options)
 
     monkeypatch.setattr(Run, "_seconds_left", asked)
@@ -912,7 +912,7 @@ def test_making_data_and_what_is_beside_counts_for_no_budget(saxpy, opencl_devic
     request = Request(kernel, device, (problem,), budget=Budget(seconds=1000.0))
     with Store.open(path) as store, closing(Run(request, store)) as tuning:
         begun, left_s = time.monotonic(), tuning._seconds_left()
-        with tuning.beside():
+        with tuning.off_budget():
             job = tuning.job(problem)
         (*_, other) = tuning.other_jobs(job)
         counted_s = left_s - tuning._seconds_left()
@@ -952,14 +952,14 @@ def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, mon
 
     monkeypatch.setattr(Worker, "check", counted)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
-    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
     problems = (N, Problem(n=100))
     effort = replace(EFFORTS["quick"], finalists=2)
     result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)}, effort=effort)
     raced = {
-        (solved.problem, finalist.measurement.configuration)
+        (solved.problem, Configuration(finalist.configuration))
         for solved in result.problems
-        for finalist in solved.finals.finalists
+        for finalist in solved.result.finalists
     }
     asked = {(problem, entrant) for problem in problems for entrant in everyone}
     assert len(raced) == 4
@@ -997,7 +997,7 @@ def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_pat
     source.write_text(source.read_text().replace("    }\n}", wrong))
     fixed = {"ITEMS": (1,), "BLOCK": (64,)}
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
-    assert [solved.finals is not None for solved in result.problems] == [True, False]
+    assert [solved.result is not None for solved in result.problems] == [True, False]
     made = record_of(result)
     assert [entry.problem for entry in made.entries] == [{"n": 4096}]
     assert made.fallback == ()
@@ -1027,7 +1027,7 @@ def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
     sizes = [Problem(n=1 << e) for e in (8, 14, 13)]
     result = tuned(saxpy(), problems=tuple(sizes), fixed=FIXED)
     _, near, last = result.problems
-    winner = selection.candidates(near.measured, 1)[0].configuration
+    winner = verdict.candidates(near.measured, 1)[0].configuration
     assert last.measured[0].configuration == winner
 
 

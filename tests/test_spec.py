@@ -20,7 +20,7 @@ from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, store
 from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
-from autotune.run.command import execute
+from autotune.run.limits import execute
 from autotune.run.recording import default_plan
 from autotune.run.request import Request
 from autotune.store import Store

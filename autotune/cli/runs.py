@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from autotune.cli import emit_json, warn
 from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
-from autotune.measure.measurement import drift, drift_words
+from autotune.measure.measurement import clock_change_words, clock_changes
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
-    from autotune.run.selection import Decision
     from autotune.search.names import Search
     from autotune.search.session import Budget
-    from autotune.tuned.record import Entry, TunedRecord
+    from autotune.tuned.record import Entry, RaceResult, TunedRecord
 
-#: A reference that moved by this share in the course of a search is worth a warning.
-_DRIFT = 0.03
+#: A reference whose time changed by this share in the course of a search is worth a warning.
+_CLOCK_CHANGE = 0.03
 
 
 @click.command("run")
@@ -243,7 +242,7 @@ def _folder_for(objective: str, out: Path) -> Path:
 
 def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
-    from autotune.run.command import execute
+    from autotune.run.limits import execute
     from autotune.run.result import CutShortRun
     from autotune.store import default_url, open_for_runs
     from autotune.tuned.writing import require_mergeable
@@ -370,8 +369,8 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
                 if entry.limit_fraction
                 else "",
-                "tied": _tied_of(solved.finals, entry),
-                "unsure": "unsure" if entry.unsure else "",
+                "tied": _tied_of(solved.result, entry),
+                "noise": "noisy" if entry.unsure else "",
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
@@ -403,12 +402,11 @@ def _vendor_of(entry: Entry) -> str:
     return f"{entry.vendor.ratio:.3f} × {entry.vendor.name} ({low:.3f} … {high:.3f})"
 
 
-def _tied_of(finals: Decision | None, entry: Entry) -> str:
+def _tied_of(found: RaceResult | None, entry: Entry) -> str:
     """How many are tied, and their time over the winner's: rounds decide it, not medians."""
-    if finals is None or dict(finals.winner.measurement.configuration) != entry.configuration:
+    if found is None or found.winner.configuration != entry.configuration:
         return str(entry.tied)  # the record keeps an earlier winner
-    others = [finalist for finalist in finals.tied if finalist is not finals.winner]
-    ratios = sorted(finals.against_winner(finalist).value for finalist in others)
+    ratios = sorted(each.ratio.value for each in found.runners_up if each.tied and each.ratio)
     span = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
     return f"{entry.tied} ({span} ×)" if span else str(entry.tied)
 
@@ -421,10 +419,10 @@ def _say_where(result: RunResult, published: Published) -> None:
         if found.ended_by == "all":
             how_many = f"all of {len(found.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        moved = drift_words(found.measured)
-        drifted = f"; drift {moved}" if moved else ""
+        changes = clock_change_words(clock_changes(found.measured))
+        changed = f"; clock change {changes}" if changes else ""
         click.echo(
-            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{drifted}",
+            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{changed}",
             err=True,
         )
         if found.sanitized is not None:
@@ -432,15 +430,14 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo(text, err=True)
         for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
-        if found.finals is None:
+        if found.race is None:
             click.echo("  no winner: nothing was right in time", err=True)
-        elif found.finals.launched_by == "stream" and result.request.device.has_graphs:
+        elif not found.race.timing.by_graph and result.request.device.has_graphs:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
-    _say_repeated(published.record.entry(solved.problem) for solved in result.solved)
     _warn_of_throttling(result)
-    _warn_of_drift(result, published.record)
-    _warn_of_unsure(result, published.record)
+    _warn_of_clock_change(result, published.record)
+    _warn_of_noise(result, published.record)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -450,19 +447,6 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
     index = published.markdown_file.parent.parent / "index.html"
     click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
-
-
-def _say_repeated(entries: Iterable[Entry | None]) -> None:
-    """Say how far two devices of a model were apart."""
-    repeated = [entry.repeated for entry in entries if entry and entry.repeated]
-    if repeated:
-        apart = [again.ratio for again in repeated]
-        also = sum(again.of_fastest == 1 for again in repeated)
-        click.echo(
-            f"repeated on a second device: {min(apart):.3f} … {max(apart):.3f} of the times; the winner is "
-            f"the fastest there too on {also} of {len(repeated)} problems",
-            err=True,
-        )
 
 
 def _say_who_measured(result: RunResult) -> None:
@@ -492,13 +476,15 @@ def _warn_of_throttling(result: RunResult) -> None:
         )
 
 
-def _warn_of_drift(result: RunResult, record: TunedRecord) -> None:
-    """Say when the device did not stay as fast as it was. A CPU never does."""
+def _warn_of_clock_change(result: RunResult, record: TunedRecord) -> None:
+    """Warn where a steady device did not stay as fast as it was."""
     entries = {tried.problem: record.entry(tried.problem) for tried in result.problems}
-    unsure = {problem for problem, entry in entries.items() if entry and entry.unsure}
-    found = [drift(tried.measured) for tried in result.problems if tried.problem not in unsure]
-    worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
-    if worst > _DRIFT and result.request.device.times_steadily:
+    noisy = {problem for problem, entry in entries.items() if entry and entry.unsure}
+    found = [
+        clock_changes(tried.measured) for tried in result.problems if tried.problem not in noisy
+    ]
+    worst = max((abs(change - 1) for changes in found for change in changes), default=0.0)
+    if worst > _CLOCK_CHANGE and result.request.device.times_steadily:
         warn(
             f"a reference configuration changed its time by {worst:.1%} in the course of the "
             "search: who entered the finals depends on when it was measured; the finals do not, "
@@ -506,16 +492,16 @@ def _warn_of_drift(result: RunResult, record: TunedRecord) -> None:
         )
 
 
-def _warn_of_unsure(result: RunResult, record: TunedRecord) -> None:
-    """Say which results are unsure and why, and what makes them sure."""
-    from autotune.run.selection import SURER
+def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
+    """Warn of noisy results with the reasons, and say how to get less noise."""
+    from autotune.run.verdict import LESS_NOISE
 
     entries = [record.entry(solved.problem) for solved in result.solved]
-    unsure = [entry for entry in entries if entry and entry.unsure]
-    for entry in unsure:
-        warn(f"{words(entry.problem)} is unsure: {entry.unsure}")
-    if unsure:
-        click.echo(f"to be sure, {SURER}", err=True)
+    noisy = [entry for entry in entries if entry and entry.unsure]
+    for entry in noisy:
+        warn(f"{words(entry.problem)} is noisy: {entry.unsure}")
+    if noisy:
+        click.echo(f"for less noise, {LESS_NOISE}", err=True)
 
 
 def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

@@ -25,8 +25,8 @@ from autotune.cli.options import (
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
-    from autotune.retune.gate import Checked, GateReport
-    from autotune.retune.mend import Mended, Orders
+    from autotune.retune.check import Checked
+    from autotune.retune.mend import GateReport, Mended, Orders
     from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
@@ -322,7 +322,7 @@ def check_tuned(
     autotune check-tuned
     autotune check-tuned sgemm --threshold 3 --retune
     """
-    from autotune.retune.gate import check_tuned as check
+    from autotune.retune.mend import check_tuned as check
     from autotune.retune.stale import find_devices
 
     checks = check(
@@ -348,7 +348,7 @@ def check_tuned(
 def _judge(checks: GateReport) -> None:
     """Raise where something is slower or wrong, and stays so, or could not be measured."""
     from autotune.errors import AutotuneError, RegressionError
-    from autotune.retune.gate import Verdict
+    from autotune.retune.check import Verdict
     from autotune.retune.mend import MendStatus
 
     regressions = [found for found in checks.checked if found.verdict.is_regression]
@@ -368,7 +368,7 @@ def _judge(checks: GateReport) -> None:
 
 def _checked_row(checked: Checked) -> dict[str, Any]:
     entry, now = checked.known.entry, checked.now
-    ratio = now.ratio if now else None
+    ratio, again = (now.ratio, now.now) if now else (None, None)
     recorded_on = entry.device_uuid or checked.known.record.device.uuid
     here = checked.device.uuid
     return {
@@ -381,12 +381,12 @@ def _checked_row(checked: Checked) -> dict[str, Any]:
         "message": checked.message,
         "recorded_ms": entry.median_ms,
         "recorded_interval_ms": entry.interval_ms,
-        "now_ms": now.median_ms if now else None,
-        "now_interval_ms": now.interval_ms if now else None,
+        "now_ms": again.time_ms.value if again else None,
+        "now_interval_ms": again.time_ms.interval if again else None,
         "ratio": ratio.value if ratio else None,
-        "ratio_interval": (ratio.low, ratio.high) if ratio else None,
+        "ratio_interval": ratio.interval if ratio else None,
         "tied": now.is_tied if now else None,
-        "fastest": dict(now.fastest) if now and now.fastest else None,
+        "fastest": now.fastest.configuration if now and now.fastest else None,
         "other_gpu": bool(recorded_on and here and recorded_on != here),
     }
 

@@ -681,16 +681,6 @@ class FleetSite:
         timeout_s = request.timeout_s
         return [RemoteWorker(self.fleet, device, timeout_s, self) for device in request.devices]
 
-    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
-        """One of the run's own cards, or one that is in use."""
-        first, *others = [worker for worker in workers if isinstance(worker, RemoteWorker)]
-        own = [other.card.uuid for other in others if other.card is not first.card]
-        try:
-            second = self.fleet.another(first.model, [first.card], "".join(own[:1]))
-        except AutotuneError:
-            return None
-        return second.device, _Guest(self.fleet, second, request.timeout_s)
-
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Uuids of whoever else may have measured for this run when it was begun before."""
         return tuple(device.uuid for device in self.fleet.others(request.device))

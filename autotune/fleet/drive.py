@@ -13,7 +13,7 @@ from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted
 from autotune.fleet.cards import Card, Model
 from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.plan import Task
-from autotune.run.command import execute
+from autotune.run.limits import execute
 from autotune.run.request import Request
 from autotune.run.result import CutShortRun, RunResult
 from autotune.search.session import Listener

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -182,17 +182,12 @@ class Measurement:
         return None if static is None and not dynamic else (static or 0) + dynamic
 
 
-def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
-    """Least and most change of the reference's time in the course of these measurements.
-
-    As shares of its first time: 0.01 is slower by 1 %. None where it was not timed again.
-    """
-    changes = [
-        measurement.recheck.ratio - 1 for measurement in measured if measurement.recheck is not None
-    ]
-    return (min(changes), max(changes)) if changes else None
+def clock_changes(measured: Iterable[Measurement]) -> list[float]:
+    """Return the times of the reference in the course of these measurements, over its first time."""
+    return [row.recheck.ratio for row in measured if row.recheck is not None]
 
 
-def drift_words(measured: Iterable[Measurement]) -> str:
-    """`drift` for a person: a range, or one number where there is but one; empty where none is."""
-    return " … ".join(dict.fromkeys(f"{change:+.1%}" for change in drift(measured) or ()))
+def clock_change_words(changes: Sequence[float]) -> str:
+    """Return the range of clock changes for a person: ``+0.1 % … +2.0 %``; empty where there are none."""
+    extremes = (min(changes), max(changes)) if changes else ()
+    return " … ".join(dict.fromkeys(f"{change - 1:+.1%}" for change in extremes))

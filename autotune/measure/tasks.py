@@ -78,15 +78,6 @@ class Job:
     objective: Objective = TIME
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A configuration in a race; ``baseline`` names a vendor call instead where it is not empty."""
-
-    configuration: Configuration
-    binary: Binary | None
-    baseline: str = ""
-
-
 @dataclass
 class _Reference:
     """The first configuration of a job that was timed in full; it is timed again now and then."""
@@ -562,23 +553,42 @@ def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:
     )
 
 
-def take(job: Job, contender: Contender) -> Taken | None:
-    """Get a contender ready; None where the vendor call cannot be made.
+def take(job: Job, configuration: Configuration, binary: Binary) -> Taken:
+    """Get a configuration ready to be timed.
 
     Workspaces are poisoned otherwise than by `verify`: what relies on that is wrong in the end.
     """
-    prepare(job)
-    if contender.baseline:
-        timer = _take_baseline(job, contender.baseline)
-        return Taken(timer, job.caches) if timer is not None else None
-    assert contender.binary is not None
-    ready = Launchable(job, contender.configuration, contender.binary)
+    ready = Launchable(job, configuration, binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
     timer = ready.executor.timer(module, steps, _is_flushed(job))
     return Taken(timer, job.caches, ready)
+
+
+def take_vendor(job: Job, name: str) -> Taken | None:
+    """Get a vendor's call ready to be timed; None where it cannot be made.
+
+    Raises
+    ------
+    WrongResult
+    """
+    prepare(job)
+    assert _state.kernel and _state.data and _state.executor
+    baselines = {(known.name, known.backend): known for known in _state.kernel.baselines}
+    baseline = baselines.get((name, job.device.backend))
+    if baseline is None:  # OpenCL has no vendor library to call
+        return None
+    _state.data.refresh(RANDOM, wholly=True)
+    call = _state.executor.time_calls(baseline.prepare, vendor_arguments(_state.data))
+    if call is None:  # the library has nothing like this problem
+        return None
+    call()
+    wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
+    if wrong:
+        raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
+    return Taken(_state.executor.timer_of(call, _is_flushed(job)), job.caches)
 
 
 def taking_of(timer: Timer, caches: Caches) -> Take:
@@ -596,23 +606,6 @@ def taking_of(timer: Timer, caches: Caches) -> Take:
 
 def _is_flushed(job: Job) -> bool:
     return job.caches is not Caches.HOT
-
-
-def _take_baseline(job: Job, name: str) -> Timer | None:
-    assert _state.kernel and _state.data and _state.executor
-    baselines = {(known.name, known.backend): known for known in _state.kernel.baselines}
-    baseline = baselines.get((name, job.device.backend))
-    if baseline is None:  # OpenCL has no vendor library to call
-        return None
-    _state.data.refresh(RANDOM, wholly=True)
-    call = _state.executor.time_calls(baseline.prepare, vendor_arguments(_state.data))
-    if call is None:  # the library has nothing like this problem
-        return None
-    call()
-    wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
-    if wrong:
-        raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return _state.executor.timer_of(call, _is_flushed(job))
 
 
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:

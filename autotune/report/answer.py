@@ -20,7 +20,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
-from autotune.run.selection import SURER
+from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, Entry, Promise, Sizes
 from autotune.values import Problem
 
@@ -54,8 +54,8 @@ def warnings(content: ReportContent) -> list[str]:
         for reason in _reasons(problem):
             found.setdefault(reason, []).append(problem_name(problem))
     told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
-    is_unsure = any(problem.entry and problem.entry.unsure for problem in content.problems)
-    return [*told, f"To be sure of what is unsure, {SURER}."] if is_unsure else told
+    is_noisy = any(problem.entry and problem.entry.unsure for problem in content.problems)
+    return [*told, f"For results with less noise, {LESS_NOISE}."] if is_noisy else told
 
 
 def answers(content: ReportContent) -> Table:
@@ -242,7 +242,7 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
 
 def _time(entry: Entry) -> str:
     remarks = ", ".join(
-        filter(None, (Timing(entry.timing).remark, "unsure" if entry.unsure else ""))
+        filter(None, (Timing(entry.timing).remark, "noisy" if entry.unsure else ""))
     )
     return wording.time(entry.median_ms) + (f" ({remarks})" if remarks else "")
 
@@ -283,7 +283,7 @@ def _reasons(problem: ProblemContent) -> list[str]:
         return [f"no answer, because {why}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
     if entry.unsure:
-        reasons.append(f"unsure, {entry.unsure}")
+        reasons.append(f"noisy, {entry.unsure}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(
             f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "

@@ -10,29 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.run.selection import Finalist, Ratio
-from autotune.tuned.record import Entry, RecordedDevice, TunedRecord
+from autotune.measure.measurement import Measurement, Status
+from autotune.tuned.record import Entry, RaceResult, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem, Value
-
-
-@dataclass(frozen=True)
-class FinalsRow:
-    """A configuration in the finals, or a vendor's library beside them."""
-
-    #: ``winner``, ``tied``, ``slower`` or ``vendor``.
-    verdict: str
-    median_ms: float
-    #: Its cost, by default its time, over the winner's: above 1 it is worse.
-    ratio: Ratio
-    #: Medians of clean calls, and of calls back to back; None where not taken.
-    clean_ms: float | None
-    hot_ms: float | None
-    #: None of a vendor.
-    finalist: Finalist | None = None
-    #: Name of the vendor's library, and its energy windows.
-    vendor: str = ""
-    vendor_energies: Sequence[Energy] = ()
 
 
 @dataclass(frozen=True)
@@ -45,8 +25,8 @@ class ProblemContent:
     trials: tuple[Measurement, ...] = ()
     #: What the tuned record says: the answer. None where nothing was right.
     entry: Entry | None = None
-    #: Configurations best first, then vendors; empty where only the record is left of them.
-    finals: tuple[FinalsRow, ...] = ()
+    #: The finals of the run; None where only the record is left of them.
+    race: RaceResult | None = None
 
     @property
     def best_ms(self) -> float | None:
@@ -61,15 +41,10 @@ class ProblemContent:
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
-    def won(self) -> Configuration | None:
-        """The winner of these finals; None where there were none."""
-        winners = (row.finalist for row in self.finals if row.verdict == "winner")
-        return next((winner.measurement.configuration for winner in winners if winner), None)
-
-    @property
     def is_superseded(self) -> bool:
         """Whether the record holds another winner than these finals: from a more thorough run."""
-        return bool(self.won and self.entry and dict(self.won) != dict(self.entry.configuration))
+        won = self.race and self.race.winner.configuration
+        return bool(won and self.entry and won != self.entry.configuration)
 
 
 @dataclass(frozen=True)

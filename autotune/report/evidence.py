@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Sequence
 
-from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Status
-from autotune.measure.timing import median_interval
 from autotune.report import wording
-from autotune.report.content import FinalsRow, ProblemContent, ReportContent
+from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import Effect
 from autotune.report.table import (
     NONE,
@@ -19,7 +16,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
-from autotune.run.selection import Finalist
+from autotune.tuned.record import ContenderResult, RaceResult
 from autotune.values import Configuration
 
 #: Only the most important parameters are drawn; all are in the table.
@@ -42,58 +39,66 @@ STATUS_WORDS = {
 
 
 def finals(content: ReportContent, problem: ProblemContent) -> Table:
-    """The finalists and the vendors, best first."""
-    strong = [i for i, row in enumerate(problem.finals) if row.verdict == "winner"]
-    rows = [_final(content, row, problem.won or Configuration()) for row in problem.finals]
-    return Table.of(rows, words="Verdict", wide="Configuration", strong=strong)
+    """Return the table of the finals: the winner, the others best first, then the vendor's calls."""
+    if problem.race is None:
+        return Table((), ())
+    rows = [_final(content, problem, problem.race, each) for each in problem.race.contenders]
+    return Table.of(rows, words="Verdict", wide="Configuration", strong=[0])
 
 
-def _final(content: ReportContent, row: FinalsRow, winner: Configuration) -> dict[str, str]:
-    trial = row.finalist.measurement if row.finalist else None
-    function = trial.largest_function if trial else CompiledFunction("")
-    won = row.verdict == "winner"
-    ratio = wording.ratio(row.ratio.value, (row.ratio.low, row.ratio.high))
-    interval = row.finalist and wording.interval(row.median_ms, row.finalist.interval_ms)
-    other = contender_name(content, row, winner)
+def _final(
+    content: ReportContent, problem: ProblemContent, race: RaceResult, found: ContenderResult
+) -> dict[str, str]:
+    trial = next((t for t in problem.trials if t.configuration == found.configuration), None)
+    won = found is race.winner
+    ratio = wording.ratio(found.ratio.value, found.ratio.interval) if found.ratio else NONE
+    energies = {}
+    if any(each.energy for other in content.problems for each in _contenders(other)):
+        energies["Energy"] = NONE
+        if found.energy:
+            taken = found.energy.call_mj
+            energies["Energy"] = wording.energy(taken.value, taken.interval)
     return {
-        "Configuration": configuration_text(content, winner) if won else other,
-        "Median": wording.time(row.median_ms),
-        "95 % interval": interval or NONE,
-        **_costs(content, row),
+        "Configuration": configuration_text(content, found.configuration or {})
+        if won
+        else contender_name(content, race, found),
+        "Median": wording.time(found.time_ms.value),
+        "95 % interval": NONE
+        if found.time_ms.low is None
+        else wording.interval(found.time_ms.value, found.time_ms.interval),
+        **energies,
         f"{_compared(content)} / winner's (95 %)": NONE if won else ratio,
-        "Verdict": row.verdict,
-        "Clean": NONE if row.clean_ms is None else wording.time(row.clean_ms),
-        "Hot": NONE if row.hot_ms is None else wording.time(row.hot_ms),
-        "Registers": wording.count(function.registers),
-        "Spills": wording.size(function.spill_bytes),
+        "Verdict": verdict(race, found),
+        "Clean": NONE if found.clean_ms is None else wording.time(found.clean_ms),
+        "Hot": NONE if found.hot_ms is None else wording.time(found.hot_ms),
+        "Registers": wording.count(found.registers),
+        "Spills": wording.size(found.spill_bytes),
         "Shared per block": wording.size(trial.shared_bytes if trial else None),
     }
 
 
+def _contenders(problem: ProblemContent) -> Sequence[ContenderResult]:
+    return problem.race.contenders if problem.race else ()
+
+
 def _compared(content: ReportContent) -> str:
-    """What finals compared."""
+    """The name of what finals compared."""
     name = content.record.objective
     return {"time": "Time", "energy": "Energy", "edp": "EDP"}.get(name, "Cost")
 
 
-def _costs(content: ReportContent, row: FinalsRow) -> dict[str, str]:
-    """Energy of a call, where finals had windows."""
-    if not any(finalist.energies for finalist in _finalists(content)):
-        return {}
-    energies = row.finalist.energies if row.finalist else row.vendor_energies
-    taken = [window.call_mj for window in energies]
-    return {"Energy": wording.energy(median(taken), median_interval(taken)) if taken else NONE}
+def verdict(race: RaceResult, found: ContenderResult) -> str:
+    """Return ``winner``, ``tied``, ``slower`` or ``vendor``."""
+    if found.vendor:
+        return "vendor"
+    return "winner" if found is race.winner else "tied" if found.tied else "slower"
 
 
-def _finalists(content: ReportContent) -> Iterator[Finalist]:
-    return (row.finalist for problem in content.problems for row in problem.finals if row.finalist)
-
-
-def contender_name(content: ReportContent, row: FinalsRow, winner: Configuration) -> str:
-    """A vendor by its name, a configuration by what it has otherwise than the winner."""
-    if row.finalist is None:
-        return wording.one_line(row.vendor)
-    chosen = content.chosen(row.finalist.measurement.configuration)
+def contender_name(content: ReportContent, race: RaceResult, found: ContenderResult) -> str:
+    """Return a vendor's name, or what a configuration has otherwise than the winner."""
+    if found.configuration is None:
+        return wording.one_line(found.vendor)
+    chosen, winner = content.chosen(found.configuration), race.winner.configuration or {}
     changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
     return wording.one_line(str(Configuration(changed) if changed else chosen))
 

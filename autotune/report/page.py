@@ -22,7 +22,7 @@ from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.effects import Effect, effects
 from autotune.report.front import front_of
 from autotune.report.roofline import Roof, Roofline, roofline
-from autotune.values import Configuration, Value
+from autotune.values import Value
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -252,20 +252,23 @@ def _trials_data(
 
 
 def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
-    """Rows of the finals figure, best first, vendors last."""
+    """Rows of the finals figure: the winner, the others best first, then the vendor's calls."""
+    race = problem.race
     rows: list[dict[str, Any]] = []
-    for row in problem.finals:
-        low, high = row.ratio.low, row.ratio.high
-        won = row.verdict == "winner"
-        if won and row.finalist:
-            low, high = (bound / row.median_ms for bound in row.finalist.interval_ms)
-        name = evidence.contender_name(content, row, problem.won or Configuration())
+    for found in race.contenders if race else ():
+        assert race is not None
+        won = found is race.winner
+        if found.ratio is None:
+            continue
+        low, high = found.ratio.interval
+        if won:
+            low, high = (bound / found.time_ms.value for bound in found.time_ms.interval)
         rows.append(
             {
-                "name": "winner" if won else name,
-                "kind": row.verdict,
-                "time": wording.time(row.median_ms),
-                "ratio": [low, row.ratio.value, high],
+                "name": "winner" if won else evidence.contender_name(content, race, found),
+                "kind": evidence.verdict(race, found),
+                "time": wording.time(found.time_ms.value),
+                "ratio": [low, found.ratio.value, high],
             }
         )
     return rows

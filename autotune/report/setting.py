@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.measure.measurement import Measurement, drift_words
+from autotune.measure.measurement import Measurement, clock_change_words, clock_changes
 from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.roofline import measured_limits
@@ -120,7 +120,7 @@ def provenance(content: ReportContent) -> Table:
         "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
-        "Drift": _drift(trials),
+        "Clock change": _clock_change(trials),
         "Objective": "" if content.record.objective == TIME else content.record.objective,
         "Power limit": _power_limit(entries),
         "Timing": run.get("timing") or listed(entry.timing for entry in entries),
@@ -159,8 +159,12 @@ def _throttled(trials: Sequence[Measurement]) -> str:
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
 
 
-def _drift(trials: Sequence[Measurement]) -> str:
+def _clock_change(trials: Sequence[Measurement]) -> str:
     """How far the reference moved while others were measured; empty where it was not timed again."""
     count = sum(trial.recheck is not None for trial in trials)
     often = "once" if count == 1 else plural(count, "time")
-    return f"{drift_words(trials)}: a reference timed again {often}" if count else ""
+    return (
+        f"{clock_change_words(clock_changes(trials))}: a reference timed again {often}"
+        if count
+        else ""
+    )

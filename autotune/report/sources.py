@@ -6,17 +6,16 @@ Knows runs and rows; lays nothing out.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
-from autotune.report.content import FinalsRow, ProblemContent, ReportContent, content_of
+from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.table import listed
 from autotune.report.wording import without_paths
-from autotune.run import selection
 from autotune.tuned.record import Entry, TunedRecord
 from autotune.values import Problem
 
@@ -55,7 +54,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         ProblemContent(
             result.problem,
             _newest((*result.measured, *result.disqualified)),
-            finals=tuple(_contenders(result.finals, request.seed)) if result.finals else (),
+            race=result.result,
         )
         for result in run.problems
     ]
@@ -130,32 +129,6 @@ def _is_of(row: Row, record: TunedRecord) -> bool:
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """One measurement per configuration: the last word, in the place of the first."""
     return tuple({trial.configuration: trial for trial in measured}.values())
-
-
-def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
-    for finalist in finals.finalists:
-        tied = any(finalist is other for other in finals.tied)
-        yield FinalsRow(
-            "winner" if finalist is finals.winner else "tied" if tied else "slower",
-            finalist.median_ms,
-            finals.against_winner(finalist, seed),
-            finalist.clean_ms,
-            finalist.hot_ms,
-            finalist=finalist,
-        )
-    for name, (ms, _) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
-        ratio = finals.vendor_against_winner(name, seed)
-        if ratio is None:
-            continue
-        yield FinalsRow(
-            "vendor",
-            ms,
-            ratio,
-            finals.vendor_clean_ms.get(name),
-            finals.vendor_hot_ms.get(name),
-            vendor=name,
-            vendor_energies=finals.vendor_energies.get(name, ()),
-        )
 
 
 def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:

@@ -133,9 +133,9 @@ def _outcome(problem: ProblemResult, record: TunedRecord | None) -> str:
     entry = record.entry(problem.problem) if record else None
     if entry is not None:
         configuration = problem.space.relevant(entry.configuration)
-        unsure = " (unsure)" if entry.unsure else ""
+        noisy = " (noisy)" if entry.unsure else ""
         named = ", ".join(f"{name}={value}" for name, value in configuration.items())
-        return f"{wording.time(entry.median_ms)}{unsure} with {named or 'the one configuration'}"
+        return f"{wording.time(entry.median_ms)}{noisy} with {named or 'the one configuration'}"
     if record is not None or not problem.measured:
         return "nothing was right"
     measured = problem.measured[0]
@@ -170,7 +170,7 @@ def _timed(problem: ProblemResult) -> list[tuple[int, float, Measurement]]:
 
 
 def _won(problem: ProblemResult) -> Configuration | None:
-    return problem.finals.winner.measurement.configuration if problem.finals else None
+    return problem.winner
 
 
 def _draw(figure: Figure, problem: ProblemResult, top: float) -> None:

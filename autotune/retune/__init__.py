@@ -3,9 +3,8 @@
 ========== ===============================================================
 `stale`    what is stale and why, from records and space files alone
 `lock`     one re-tuning per device at a time
-`drift`    a recorded winner verified and measured again, beside its rivals
+`check`    a recorded winner verified and measured again with its rivals, and its verdict
 `mend`     re-measures or searches what is stale, and publishes it
-`gate`     every recorded entry against its record: `check-tuned`
 `schedule` entries for cron, systemd, Slurm and GitHub
 ========== ===============================================================
 

@@ -24,24 +24,40 @@ import msgspec
 from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError
+from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError, unknown
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend, publish, publish_decided
-from autotune.retune.drift import Remeasured, remeasure
+from autotune.retune.check import (
+    THRESHOLD,
+    Checked,
+    Remeasured,
+    Verdict,
+    recorded_entries,
+    remeasure,
+    with_verdict,
+)
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.command import execute
+from autotune.run.limits import execute
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import CutShortRun, RunResult
-from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url, open_for_runs
-from autotune.tuned.reading import path_of, read, user_folder
-from autotune.tuned.record import TIME, Confirmed, Entry, Provenance, TunedRecord, timestamp
+from autotune.tuned.reading import kernel_names, path_of, read, user_folder
+from autotune.tuned.record import (
+    TIME,
+    Confirmed,
+    Entry,
+    Estimate,
+    Provenance,
+    TunedRecord,
+    timestamp,
+)
+from autotune.values import Problem
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
@@ -188,6 +204,77 @@ def outcome(
     )
 
 
+@dataclass(frozen=True)
+class GateReport:
+    """The verdict of every entry, and what became of those that were mended."""
+
+    checked: tuple[Checked, ...]
+    mended: tuple[Mended, ...] = ()
+
+
+def check_tuned(
+    names: Sequence[str],
+    devices: Sequence[Device],
+    orders: Orders,
+    *,
+    spaces: Path | None = None,
+    threshold: float = THRESHOLD,
+    retune: bool = False,
+) -> GateReport:
+    """Verify and measure what lookup answers with on some devices.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Kernels; empty: all that have a record.
+    threshold : float
+        Share of the recorded time by which an entry may be slower.
+    retune : bool
+        Search again for what is slower or wrong, and for nothing else.
+
+    Raises
+    ------
+    UsageError
+        If a kernel that was named has no record here.
+    """
+    checked: list[Checked] = []
+    mended: list[Mended] = []
+    until = Deadline(orders.seconds)
+    listed = [(device, list(recorded_entries(names, device, spaces))) for device in devices]
+    found = {entry.kernel for _, entries in listed for entry in entries}
+    for name in names:
+        if name not in found:
+            files = {kernel for device in devices for kernel in kernel_names(device.folder)}
+            recorded = sorted(files - {name})  # its own would be one that cannot be read
+            message = unknown("tuned kernel", name, recorded)
+            raise UsageError(f"{message}; make a record with: autotune run {name}")
+    for device, entries in listed:
+        if not any(entry.verdict is Verdict.HELD for entry in entries):
+            checked += entries
+            continue
+        with device_lock(device, orders.say), Mending(device, orders, until) as mending:
+            judged = _judged(mending, entries, threshold)
+            checked += judged
+            if retune:
+                mended += mending.search([o.target for o in judged if o.verdict.is_regression])
+    return GateReport(tuple(checked), tuple(mended))
+
+
+def _judged(mending: Mending, entries: Sequence[Checked], threshold: float) -> list[Checked]:
+    """Measure what can be, in the order it was listed."""
+    by_place = {_place(entry): entry for entry in entries}
+    targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
+    for target, now in mending.measured(targets):
+        place = (target.kernel.name, target.problem)
+        by_place[place] = with_verdict(by_place[place], now, threshold)
+    return list(by_place.values())
+
+
+def _place(checked: Checked) -> tuple[str, Problem]:
+    name = checked.declared.name if checked.declared else checked.kernel
+    return name, Problem(dict(checked.known.entry.problem))
+
+
 class Deadline:
     """A time after which nothing is begun."""
 
@@ -277,11 +364,14 @@ class Mending(ExitStack):
             self._refresh(known, self._confirmed(known, ratio))
         except AutotuneError as error:
             return outcome(target, MendStatus.FAILED, str(error))
-        message = f"{ratio.value:.3f} of its recorded time ({ratio.low:.3f} … {ratio.high:.3f})"
-        return outcome(target, MendStatus.CONFIRMED, message, now.median_ms)
+        low, high = ratio.interval
+        message = f"{ratio.value:.3f} of its recorded time ({low:.3f} … {high:.3f})"
+        now_ms = now.now.time_ms.value if now.now else None
+        return outcome(target, MendStatus.CONFIRMED, message, now_ms)
 
-    def _confirmed(self, known: KnownEntry, ratio: Ratio) -> TunedRecord:
+    def _confirmed(self, known: KnownEntry, ratio: Estimate) -> TunedRecord:
         """A record of the one entry, with what it was confirmed with."""
+        low, high = ratio.interval
         now, toolchain = timestamp(), backend(self.device.backend).toolchain()
         made = Provenance(
             version=__version__, toolchain=toolchain, driver=self.device.driver, created=now
@@ -291,7 +381,7 @@ class Mending(ExitStack):
             driver=made.driver,
             toolchain=toolchain,
             ratio=_brief(ratio.value),
-            ratio_interval=(_brief(ratio.low), _brief(ratio.high)),
+            ratio_interval=(_brief(low), _brief(high)),
         )
         entry = msgspec.structs.replace(known.entry, confirmed=confirmed, stale_reasons=())
         return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
@@ -411,9 +501,10 @@ def fell(now: Remeasured) -> Reason | None:
     """Why a winner that was measured again must be searched for; None where it holds."""
     if now.status is not Status.OK:
         return Reason(f"it is {now.status}: {now.message}", Action.SEARCH, fresh=True)
-    if now.ratio is None or now.ratio.low > 1 + FELL_BY:
-        loss = "" if now.ratio is None else f" by {now.ratio.value - 1:.1%}"
-        return Reason(f"it is slower{loss}", Action.SEARCH, fresh=True)
+    assert now.ratio is not None
+    if now.ratio.interval[0] > 1 + FELL_BY:
+        loss = f"{now.ratio.value - 1:.1%}"
+        return Reason(f"it is slower by {loss}", Action.SEARCH, fresh=True)
     if not now.is_tied:
         share = 1 - now.fastest_share
         return Reason(f"a runner-up is faster by {share:.1%}", Action.SEARCH, fresh=True)
@@ -422,7 +513,7 @@ def fell(now: Remeasured) -> Reason | None:
 
 def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[Mended]:
     """What came of targets that were searched: a winner, or what ended it before there was one."""
-    times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
+    times = {won.problem: won.result.winner.time_ms.value for won in result.problems if won.result}
     return [
         outcome(target, MendStatus.SEARCHED, "", times[target.problem])
         if target.problem in times

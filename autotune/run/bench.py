@@ -6,7 +6,7 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -55,9 +55,6 @@ class Site(Protocol):
     def workers(self, request: Request) -> list[Worker]:
         """What measures: one for each device of the request, in its order."""
 
-    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
-        """Another device of the model than the first worker's, and what measures on it."""
-
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Uuids of further devices whose rows answer for this run."""
 
@@ -84,9 +81,6 @@ class LocalSite:
         # On a CPU a second process that starts would disturb what is timed.
         standbys = STANDBYS if request.device.leaves_host_free else 0
         return [Worker(request.timeout_s, device, standbys) for device in request.devices]
-
-    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
-        return (request.others[0], workers[1]) if request.others else None
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         return tuple(device.uuid for device in request.others)
@@ -115,7 +109,7 @@ class Bench:
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
         self._in_use = self._stack.enter_context(InUse())
-        self._beside_s = 0.0
+        self._off_budget_s = 0.0
         #: Odd sizes with another seed.
         self._odd_jobs: dict[Problem, Job] = {}
         self.compilers = self._stack.enter_context(site.compilers(request))
@@ -139,17 +133,17 @@ class Bench:
         return backend(self.device.backend).toolchain()
 
     def clock_s(self) -> float:
-        """The time that budgets count, from some moment on: without what is done `beside` them."""
-        return time.monotonic() - self._beside_s
+        """The time that budgets count, from some moment on: without what is done `off_budget`."""
+        return time.monotonic() - self._off_budget_s
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """What is done inside counts for no budget."""
+    def off_budget(self) -> Iterator[None]:
+        """Do something whose time counts for no budget."""
         begun_s = self.clock_s()
         try:
             yield
         finally:
-            self._beside_s += self.clock_s() - begun_s
+            self._off_budget_s += self.clock_s() - begun_s
 
     def job(
         self,
@@ -159,7 +153,7 @@ class Bench:
     ) -> Job:
         """The worker's job for a problem; makes inputs and references where they are not there.
 
-        That is beside every budget; ``meanwhile`` is called in a thread where it takes long.
+        That counts for no budget; ``meanwhile`` is called in a thread where it takes long.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
         for worker in self.workers:
@@ -167,7 +161,7 @@ class Bench:
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
-        with self.beside():
+        with self.off_budget():
             if not self.site.shares_disk:
                 names = (EXACT, RANDOM)
                 drawn = (described(self.kernel, problem, name, chosen) for name in names)
@@ -222,7 +216,7 @@ class Bench:
         if self.request.inputs:
             jobs.append(job)
         else:
-            with self.beside():
+            with self.off_budget():
                 drawn = (
                     prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
                     if self.site.shares_disk

@@ -1,6 +1,6 @@
-"""What a device reaches at best, from the tuned records of `copy` and `ffma`; measured where missing.
+"""Runs a request against the device's limits, which it measures where they are missing.
 
-Knows which problems of those two kernels are the limits; `measure.limits` knows what follows.
+Limits are winners of the kernels `copy` and `ffma`; `measure.limits` compares results with them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, DeviceError, Interrupted
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
+from autotune.measure.objective import require
 from autotune.measure.timing import Caches, Timing
 from autotune.run.bench import LOCAL, Site
 from autotune.run.recording import record_of
 from autotune.run.request import Request
+from autotune.run.result import RunResult
 from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store
@@ -36,6 +38,20 @@ _UNITS = {"read": "gb_per_s", "copy": "gb_per_s", "ffma": "gflop_per_s"}
 _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
 #: Measurements of each problem on a GPU: the kernels' seeds and a few more, some seconds.
 _EVALUATIONS = 16
+
+
+def execute(
+    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
+) -> RunResult:
+    """Measure the device's limits where they are missing, then do what is requested; see `Run.run`."""
+    for device in request.devices:
+        if request.objective.needs_energy:
+            require(request.objective, device, site.why_no_energy(device))
+    for problem in (*request.problems, *request.kernel.edge_problems):
+        request.kernel.check_problem(problem)
+    limits = limits_for(request, store, listener, site)
+    with closing(Run(request, store, listener, site)) as run:
+        return run.run(limits)
 
 
 def known_limits(device: Device) -> Limits | None:

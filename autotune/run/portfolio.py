@@ -1,6 +1,6 @@
 """Chosen configurations measured on every problem: what lookups of other sizes are made from.
 
-Measures; what the matrix says is `selection`'s, `fallback`'s and `prediction`'s to tell.
+Measures; `verdict`, `fallback` and `prediction` read the matrix.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
-from autotune.measure.racing import race
-from autotune.measure.tasks import Contender
-from autotune.run import selection
+from autotune.measure.race import Contender, RaceRules, race
+from autotune.run import verdict
 from autotune.run.bench import Bench
 from autotune.run.recording import refitted, request_for, require_current
 from autotune.search.session import Listener, Phase, ignore
@@ -51,7 +50,7 @@ def measure_portfolio(
     problems: Mapping[Problem, KnownProblem],
     candidates: Sequence[Configuration],
     seconds: float | None,
-) -> selection.PortfolioTimes | None:
+) -> verdict.PortfolioTimes | None:
     """Measure configurations on every problem.
 
     The quickest problem first, whose checks may take half of the time, then each its share of what is
@@ -84,7 +83,7 @@ def measure_portfolio(
             stacklevel=2,
         )
         return None
-    return selection.PortfolioTimes(
+    return verdict.PortfolioTimes(
         configurations=tuple(candidates),
         problems=tuple(problem for problem in problems if problem in columns),
         median_ms=tuple(
@@ -130,9 +129,10 @@ def _measured_on(
         if is_right:
             contenders.append(Contender(configuration, binary))
     race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, begun + seconds - bench.clock_s()))
-    raced = bench.worker.have(race, job, contenders, _ROUNDS, bench.request.seed, race_s)
-    for contender, samples in zip(contenders, raced.samples_ms, strict=True):
-        times[contender.configuration] = median(samples) if samples else None
+    rules = RaceRules(_ROUNDS, bench.request.seed, race_s)
+    raced = bench.worker.have(race, job, contenders, rules)
+    for contender, samples in zip(contenders, raced.samples, strict=True):
+        times[contender.configuration] = median(samples.times_ms) if samples.times_ms else None
     return times
 
 
@@ -220,4 +220,4 @@ def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configu
     for place in range(max(map(len, ranks), default=0)):
         listed += [Configuration(dict(ranked[place])) for ranked in ranks if place < len(ranked)]
     valid = [chosen for chosen in dict.fromkeys(listed) if is_member(kernel, chosen, device)]
-    return valid[: selection.PORTFOLIO_SIZE]
+    return valid[: verdict.PORTFOLIO_SIZE]

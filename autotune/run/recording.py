@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -29,16 +28,17 @@ from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_commit, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
-from autotune.measure.measurement import CheckResult, Energy
+from autotune.measure.measurement import CheckResult, Energy, Measurement
 from autotune.measure.objective import Scoring
-from autotune.measure.timing import Timing, median_interval
-from autotune.run import selection
+from autotune.measure.timing import Timing
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
+from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.fallback import fallback_table, with_views
 from autotune.tuned.record import (
     BestDeterministic,
     Checks,
+    ContenderResult,
     Entry,
     FallbackRow,
     FillStep,
@@ -47,9 +47,9 @@ from autotune.tuned.record import (
     Plan,
     Portfolio,
     Provenance,
+    RaceResult,
     RecordedDevice,
     RecordedEnergy,
-    Repeated,
     RunnerUp,
     Triple,
     TunedRecord,
@@ -102,47 +102,43 @@ def record_of(run: RunResult) -> TunedRecord:
 
 
 def _entry(run: RunResult, result: ProblemResult) -> Entry:
-    request = run.request
-    finals = result.finals
-    if finals is None:
+    request, race, outcome = run.request, result.race, result.result
+    if race is None or outcome is None:
         raise AutotuneError(f"{request.kernel.name} ({result.problem}): no winner to record")
-    winner = finals.winner
-    measurement = winner.measurement
-    configuration = measurement.configuration
+    winner, configuration = outcome.winner, Configuration(outcome.winner.configuration)
+    row = next(each.row for each in race.finalists if each.configuration == configuration)
+    assert row is not None
+    median_ms = winner.time_ms.value
     plan = _plan(request.kernel, configuration, result.problem, request.device)
     work = request.kernel.work_of(result.problem)
     share, limit = (
-        limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
+        limits.share(work, median_ms, run.limits, request.device) if work else (None, None)
     )
-    timing = Timing.of(request.caches_of(result.problem), finals.launched_by)
-    if (
-        limit != "ffma" and not timing.is_cold
-    ):  # the memory's rate is no limit of what is in a cache
-        share = limit = None
-    function = measurement.largest_function
+    if limit != "ffma" and not race.timing.is_cold:
+        share = limit = None  # the memory's rate is no limit of what is in a cache
     return Entry(
         **msgspec.structs.asdict(plan),
         problem=dict(result.problem),
         steps=_steps(request.kernel, configuration, result.problem, request.device),
-        median_ms=winner.median_ms,
-        interval_ms=winner.interval_ms,
-        samples=len(winner.samples_ms),
-        gb_per_s=_rate(work.bytes_read + work.bytes_written, winner.median_ms) if work else None,
-        gflop_per_s=_rate(work.flops, winner.median_ms) if work else None,
+        median_ms=median_ms,
+        interval_ms=winner.time_ms.interval,
+        samples=outcome.rounds,
+        gb_per_s=_rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
+        gflop_per_s=_rate(work.flops, median_ms) if work else None,
         limit_fraction=share,
         limit_name=limit,
-        vendor=_vendor(finals),
-        tied=len(finals.tied),
-        checks=_checks(measurement.checks),
-        registers=function.registers,
-        spill_bytes=function.spill_bytes,
-        static_shared_bytes=function.shared_bytes,
+        vendor=_vendor(outcome),
+        tied=outcome.tied,
+        checks=_checks(row.checks),
+        registers=winner.registers,
+        spill_bytes=winner.spill_bytes,
+        static_shared_bytes=winner.static_shared_bytes,
         source=run.source,
-        timing=timing.value,
+        timing=outcome.timing,
         clean_ms=winner.clean_ms,
         hot_ms=winner.hot_ms,
-        energy=recorded_energy(winner.energies),
-        metrics=_metrics(run, result.problem, winner),
+        energy=_recorded_energy(winner),
+        metrics=_metrics(request, result.problem, row, winner),
         effort="full" if request.effort.name == "full" else "quick",
         strategy=request.strategy,
         evaluations=len(result.measured),
@@ -153,73 +149,51 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         options=request.kernel.compiler_options(configuration, request.device),
         driver=request.device.driver,
         toolchain=run.toolchain,
-        device_uuid=request.device.uuid,
-        sm_mhz=finals.clocks.sm_mhz,
+        device_uuid=race.device_uuid or request.device.uuid,
+        sm_mhz=outcome.sm_mhz,
         identical_runs=winner.identical_runs,
-        best_deterministic=_best_deterministic(request, result.problem, finals),
+        best_deterministic=_best_deterministic(request, result.problem, outcome),
         who=os.environ.get("AUTOTUNE_WHO", "")[:200],
         commit=source_commit(request.kernel),
-        runners_up=_runners_up(finals, request.seed),
-        repeated=_repeated(finals),
-        unsure=selection.why_unsure(finals, result.measured),
+        runners_up=_runners_up(outcome),
+        unsure="; ".join(outcome.noise),
     )
 
 
 def _best_deterministic(
-    request: Request, problem: Problem, finals: selection.Decision
+    request: Request, problem: Problem, outcome: RaceResult
 ) -> BestDeterministic | None:
     """The best that is deterministic, beside a winner that is not."""
-    best = finals.best_deterministic
-    if best is None:
+    best = outcome.best_deterministic
+    if best is None or best.ratio is None:
         return None
-    against = finals.against_winner(best, request.seed)
-    plan = _plan(request.kernel, best.measurement.configuration, problem, request.device)
+    plan = _plan(request.kernel, Configuration(best.configuration), problem, request.device)
     return BestDeterministic(
         **msgspec.structs.asdict(plan),
-        median_ms=best.median_ms,
-        interval_ms=best.interval_ms,
-        ratio=against.value,
-        ratio_interval=(against.low, against.high),
+        median_ms=best.time_ms.value,
+        interval_ms=best.time_ms.interval,
+        ratio=best.ratio.value,
+        ratio_interval=best.ratio.interval,
         identical_runs=best.identical_runs,
     )
 
 
-def _runners_up(finals: selection.Decision, seed: int) -> tuple[RunnerUp, ...]:
-    """Who else was in the finals, best first."""
-    others = [finalist for finalist in finals.finalists if finalist is not finals.winner]
+def _runners_up(outcome: RaceResult) -> tuple[RunnerUp, ...]:
     return tuple(
         RunnerUp(
-            configuration=dict(finalist.measurement.configuration),
-            median_ms=finalist.median_ms,
-            interval_ms=finalist.interval_ms,
-            ratio=against.value,
-            ratio_interval=(against.low, against.high),
-            energy_mj=_median_mj(finalist.energies),
+            configuration=other.configuration or {},
+            median_ms=other.time_ms.value,
+            interval_ms=other.time_ms.interval,
+            ratio=other.ratio.value,
+            ratio_interval=other.ratio.interval,
+            energy_mj=other.energy.call_mj.value if other.energy else None,
         )
-        for finalist in others[:RUNNERS_UP]
-        for against in (finals.against_winner(finalist, seed),)
+        for other in outcome.runners_up[:RUNNERS_UP]
+        if other.ratio is not None
     )
 
 
-def _repeated(finals: selection.Decision) -> Repeated | None:
-    """The winner on a second device, where it raced there."""
-    samples = finals.repeat.samples_ms if finals.repeat else {}
-    mine = samples.get(finals.winner.measurement.configuration)
-    if finals.repeat is None or mine is None:
-        return None
-    median_ms = median(mine)
-    return Repeated(
-        device_uuid=finals.repeat.device_uuid,
-        median_ms=median_ms,
-        interval_ms=median_interval(mine),
-        ratio=median_ms / finals.winner.median_ms,
-        of_fastest=median_ms / min(map(median, samples.values())),
-    )
-
-
-def refitted(
-    record: TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
-) -> TunedRecord:
+def refitted(record: TunedRecord, kernel: Kernel, measured: PortfolioTimes) -> TunedRecord:
     """A record whose winners stay, and whose answers for other problems are made anew.
 
     Raises
@@ -268,7 +242,7 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 def _with_fallback(
     kernel: Kernel,
     device: Device,
-    measured: selection.PortfolioTimes,
+    measured: PortfolioTimes,
     entries: Sequence[Entry],
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """The matrix with the predictions that are fitted to it, and the table made of it."""
@@ -365,54 +339,44 @@ def _rate(amount: float, median_ms: float) -> float:
     return amount / median_ms / 1e6
 
 
-def _vendor(finals: selection.Decision) -> Vendor | None:
-    name = finals.vendor
-    if name is None:
+def _vendor(outcome: RaceResult) -> Vendor | None:
+    found = outcome.vendor
+    if found is None or found.speedup is None:
         return None
-    median_ms, ratio = finals.vendors[name]
     return Vendor(
-        name=name,
-        median_ms=median_ms,
-        ratio=ratio.value,
-        ratio_interval=(ratio.low, ratio.high),
-        clean_ms=finals.vendor_clean_ms.get(name),
-        hot_ms=finals.vendor_hot_ms.get(name),
-        energy_mj=_median_mj(finals.vendor_energies.get(name, ())),
+        name=found.vendor,
+        median_ms=found.time_ms.value,
+        ratio=found.speedup.value,
+        ratio_interval=found.speedup.interval,
+        clean_ms=found.clean_ms,
+        hot_ms=found.hot_ms,
+        energy_mj=found.energy.call_mj.value if found.energy else None,
     )
 
 
-def recorded_energy(windows: Sequence[Energy]) -> RecordedEnergy | None:
-    """What a record keeps of windows of one configuration; None where there are none."""
-    if not windows:
+def _recorded_energy(winner: ContenderResult) -> RecordedEnergy | None:
+    found = winner.energy
+    if found is None or found.power_w is None:
         return None
-    taken = [window.call_mj for window in windows]
-    limits_w = [window.limit_w for window in windows if window.limit_w is not None]
-    clocks = [window.clocks.sm_mhz for window in windows if window.clocks.sm_mhz is not None]
     return RecordedEnergy(
-        median_mj=median(taken),
-        interval_mj=median_interval(taken),
-        power_w=median(window.power_w for window in windows),
-        limit_w=min(limits_w, default=None),
-        sm_mhz=int(median(clocks)) if clocks else None,
-        windows=len(windows),
+        median_mj=found.call_mj.value,
+        interval_mj=found.call_mj.interval,
+        power_w=found.power_w,
+        limit_w=found.limit_w,
+        sm_mhz=found.sm_mhz,
+        windows=found.windows,
     )
 
 
-def _median_mj(windows: Sequence[Energy]) -> float | None:
-    return median(window.call_mj for window in windows) if windows else None
-
-
-def _metrics(run: RunResult, problem: Problem, winner: selection.Finalist) -> Mapping[str, float]:
-    """What the kernel's metrics say of a winner: of its median in the finals, not of its search."""
-    request = run.request
+def _metrics(
+    request: Request, problem: Problem, row: Measurement, winner: ContenderResult
+) -> Mapping[str, float]:
+    """The kernel's metrics of a winner: of its median in the finals, not of its search."""
     scoring = Scoring(request.objective, request.kernel, problem, request.device)
-    measured = replace(winner.measurement, samples_ms=winner.samples_ms)
-    if winner.energies:
-        median_mj = median(window.call_mj for window in winner.energies)
-        power_w = median(window.power_w for window in winner.energies)
-        measured = replace(
-            measured, energy=replace(winner.energies[0], call_mj=median_mj, power_w=power_w)
-        )
+    measured = replace(row, samples_ms=(winner.time_ms.value,))
+    if winner.energy and winner.energy.power_w is not None:
+        energy = Energy(winner.energy.call_mj.value, winner.energy.power_w, calls=1)
+        measured = replace(measured, energy=energy)
     return scoring.with_metrics(measured).metrics
 
 

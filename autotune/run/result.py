@@ -9,8 +9,10 @@ from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.race import Race
 from autotune.run.request import Request
-from autotune.run.selection import Decision, PortfolioTimes
+from autotune.run.verdict import PortfolioTimes
+from autotune.tuned.record import RaceResult
 from autotune.values import Configuration, Problem
 
 _WRONG = frozenset(
@@ -35,14 +37,21 @@ class ProblemResult:
     space: Space
     #: In the order they were asked for, remembered ones included.
     measured: tuple[Measurement, ...]
-    #: None where nothing was right.
-    finals: Decision | None
+    #: Rows of those that failed in the finals or before them.
     disqualified: tuple[Measurement, ...] = ()
+    #: The finals and their outcome; None where nothing was right.
+    race: Race | None = None
+    result: RaceResult | None = None
     seconds: float = 0.0
     #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
     sanitized: int | None = None
     #: Why the search ended; see `SearchSession.ended_by`.
     ended_by: str = ""
+
+    @property
+    def winner(self) -> Configuration | None:
+        """The configuration that won; None where nothing was right."""
+        return Configuration(self.result.winner.configuration) if self.result else None
 
 
 def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
@@ -73,7 +82,7 @@ class RunResult:
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
         """The problems that have a winner."""
-        return tuple(result for result in self.problems if result.finals is not None)
+        return tuple(found for found in self.problems if found.result is not None)
 
     @property
     def spent_budget(self) -> bool:

@@ -1,7 +1,7 @@
 """The whole job of one `autotune run`: search every problem, hold the finals, measure the portfolio.
 
-Puts the parts together and divides the time among them; prints nothing and writes no file of its
-own. `command.execute` calls it; `recording` makes the record of what it returns.
+Divides the time among the parts; prints nothing and writes no file of its own. `recording` makes the
+record of what it returns.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, Status
-from autotune.run import selection
+from autotune.measure.measurement import Measurement, Status, clock_changes
+from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.finals import Finals
+from autotune.run.finals import Finals, sanitizer_for
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
 from autotune.run.result import CutShortRun, ProblemResult, RunResult, wrong_somewhere
-from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
+from autotune.values import Configuration
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
@@ -57,10 +57,9 @@ class Run(Bench):
         self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
     ) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        sanitizer = sanitizer_for(request) if site.shares_disk else ""
+        self._sanitizer = sanitizer_for(request) if site.shares_disk else ""
         super().__init__(request, site)
         self.store, self.listener = store, listener
-        self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
         #: When the first search began, by `clock_s`.
         self._begun_s = self.clock_s()
 
@@ -94,13 +93,16 @@ class Run(Bench):
             results: Sequence[ProblemResult] = decided
             portfolio = self._portfolio(results)
             if portfolio is not None:
-                results = [self._chosen_again(result, portfolio) for result in results]
+                results = [
+                    self._judged(result, verdict.best_on_others(portfolio, result.problem))
+                    for result in results
+                ]
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
-            solved = [found for found in decided if found.finals is not None]
+            solved = [found for found in decided if found.result is not None]
             if solved and isinstance(stop, AutotuneError):
                 raise CutShortRun(stop, self._result(run_id, solved, limits)) from error
             if was_told_to:
@@ -118,7 +120,7 @@ class Run(Bench):
         run_id: int,
         results: Sequence[ProblemResult],
         limits: Limits | None,
-        portfolio: selection.PortfolioTimes | None = None,
+        portfolio: verdict.PortfolioTimes | None = None,
     ) -> RunResult:
         return RunResult(
             self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
@@ -215,7 +217,7 @@ class Run(Bench):
         self, run_id: int, searched: Sequence[SearchedProblem]
     ) -> Iterator[ProblemResult]:
         """Hold the finals of each problem, the last first, with the others' best as guests."""
-        finals = Finals(self, self.store, run_id, self.listener)
+        finals = Finals(self, self.store, run_id, self.listener, self._sanitizer)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
         order = searched[::-1]
@@ -241,39 +243,43 @@ class Run(Bench):
         if seconds is not None:
             seconds = max(0.0, seconds - (self.clock_s() - begun_s))
         entrants = [*self._entrants(found), *guests]
-        unsafe: list[Measurement] = []
-        if self._safety:
-            with self.beside():
-                entrants, unsafe = self._safety.admitted(found.problem, entrants)
-            self.store.add_many(run_id, self.scope(found.problem), unsafe)
 
         def meanwhile() -> None:
             if following is not None:
                 finals.expect(following.evaluator, self._entrants(following))
 
-        decision, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
-        return ProblemResult(
+        race, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
+        decided = ProblemResult(
             found.problem,
             found.space,
             found.measured,
-            decision,
-            (*wrong_guests, *unsafe, *wrong),
-            found.seconds + time.monotonic() - begun,
-            len(entrants) if self._safety else None,
-            found.ended_by,
+            (*wrong_guests, *wrong),
+            race,
+            seconds=found.seconds + time.monotonic() - begun,
+            sanitized=len(race.finalists) if race and self._sanitizer else None,
+            ended_by=found.ended_by,
         )
+        return self._judged(decided, verdict.fewest_registers)
+
+    def _judged(self, decided: ProblemResult, prefer: verdict.Preference) -> ProblemResult:
+        """A result with its winner, chosen among the tied by a preference."""
+        if decided.race is None:
+            return decided
+        scoring, changes = self.scoring(decided.problem), clock_changes(decided.measured)
+        result = verdict.judge(decided.race, scoring, self.request.seed, prefer, changes)
+        return replace(decided, result=result)
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
         """Who enters the finals: the best of each device, since those of two are not compared."""
         if not self.request.others:
             return list(found.choice)
-        promises = partial(self.kernel.is_deterministic, p=found.problem)
+        repeats = partial(self.kernel.is_deterministic, p=found.problem)
         share = ceil_div(self.request.effort.finalists, len(self.request.devices))
         return [
             entrant
             for device in self.request.devices
-            for entrant in selection.candidates(
-                [row for row in found.choice if row.device_uuid == device.uuid], share, promises
+            for entrant in verdict.candidates(
+                [row for row in found.choice if row.device_uuid == device.uuid], share, repeats
             )
         ]
 
@@ -288,7 +294,7 @@ class Run(Bench):
         if self.request.only is not None:
             return []
         known = {row.configuration for row in found.choice}
-        best = [row for other in everyone for row in selection.candidates(other.choice, _GUESTS)]
+        best = [row for other in everyone for row in verdict.candidates(other.choice, _GUESTS)]
         guests = [
             guest
             for guest in dict.fromkeys(row.configuration for row in best)
@@ -307,22 +313,22 @@ class Run(Bench):
 
     # ------------------------------------------------------------------ portfolio
 
-    def _portfolio(self, results: Sequence[ProblemResult]) -> selection.PortfolioTimes | None:
+    def _portfolio(self, results: Sequence[ProblemResult]) -> verdict.PortfolioTimes | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
         if not self.request.objective.is_time:
             return None
-        finals = {result.problem: result.finals for result in results if result.finals is not None}
-        if len(finals) < 2 or self.request.only is not None:
+        raced = {result.problem: result.result for result in results if result.result is not None}
+        if len(raced) < 2 or self.request.only is not None:
             return None
         wrong = wrong_somewhere(results)
-        chosen = selection.enter_portfolio(list(finals.values()), self.kernel.default())
+        chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())
         space = results[0].space
         known = {
             problem: KnownProblem(
-                decision.winner.median_ms,
-                {finalist.measurement.configuration for finalist in decision.finalists},
+                result.winner.time_ms.value,
+                {Configuration(finalist.configuration) for finalist in result.finalists},
             )
-            for problem, decision in finals.items()
+            for problem, result in raced.items()
         }
         # What is wrong on one problem, or its other data, must answer for no other.
         right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
@@ -333,16 +339,6 @@ class Run(Bench):
             # What is kept for it, though the finals took longer: few configurations answer other sizes badly.
             seconds = max(seconds or 0.0, total_s * self._portfolio_share)
         return measure_portfolio(self, self.listener, known, right, seconds)
-
-    def _chosen_again(
-        self, result: ProblemResult, portfolio: selection.PortfolioTimes
-    ) -> ProblemResult:
-        """A result whose winner was chosen among the tied by how they do on the other problems."""
-        if result.finals is None:
-            return result
-        problem, seed = result.problem, self.request.seed
-        finals = selection.with_portfolio(result.finals, problem, portfolio, seed)
-        return replace(result, finals=finals)
 
 
 def _gain(found: SearchedProblem) -> float:

@@ -21,7 +21,7 @@ from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
-from autotune.run import selection
+from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
 from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
@@ -273,5 +273,5 @@ def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[C
         return math.inf if steps is None else steps
 
     nearest = sorted(before, key=apart)[:_NEAR_PROBLEMS]
-    best = [row for other in nearest for row in selection.candidates(other.choice, 1)]
+    best = [row for other in nearest for row in verdict.candidates(other.choice, 1)]
     return list(dict.fromkeys(row.configuration for row in best))

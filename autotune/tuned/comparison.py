@@ -1,6 +1,6 @@
 """Two tuned records of one kernel, problem by problem: what won in each, and the ratio of the times.
 
-Values only; knows no files, and measures nothing: `autotune.retune.gate` does.
+Values only; knows no files, and measures nothing: `autotune.retune.check` does.
 """
 
 from __future__ import annotations

@@ -182,6 +182,113 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     bound: Amount
 
 
+class Estimate(msgspec.Struct, frozen=True, array_like=True):
+    """A median and its 95 % interval."""
+
+    value: Measured
+    #: None where they were not recorded.
+    low: Measured | None = None
+    high: Measured | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval; of no width where it was not recorded."""
+        return self.low or self.value, self.high or self.value
+
+
+class EnergyResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The energy of one call of a contender, over the energy windows of its race; see docs/timing.md."""
+
+    #: Of one call, in millijoules.
+    call_mj: Estimate
+    #: Mean power under load, of the whole board, and the most that it was allowed to draw.
+    power_w: Measured | None = None
+    limit_w: Measured | None = None
+    #: Under load.
+    sm_mhz: Count | None = None
+    windows: Count = 0
+
+
+class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A configuration after a race, or a vendor's call by its name."""
+
+    #: None for a vendor's call.
+    configuration: Mapping[str, Value] | None = None
+    vendor: str = ""
+    #: Whether it is too close to the best to call; None where this was not recorded.
+    tied: bool | None = None
+    time_ms: Estimate
+    #: Its cost, by default its time, over the winner's in the same rounds: above 1 it is worse.
+    ratio: Estimate | None = None
+    #: Of a vendor's call, its time over the winner's, where the cost is something else.
+    time_ratio: Estimate | None = None
+    #: Medians of clean calls, and of calls back to back; None where not taken; see docs/timing.md.
+    clean_ms: Measured | None = None
+    hot_ms: Measured | None = None
+    #: None where the objective needs no energy.
+    energy: EnergyResult | None = None
+    #: Whether it is declared to give the same bits in every run, and the number of runs that did.
+    deterministic: bool = False
+    identical_runs: Count = 0
+    #: Of the function with most registers; None where unknown.
+    registers: Count | None = None
+    spill_bytes: Count | None = None
+    static_shared_bytes: Count | None = None
+
+    @property
+    def speedup(self) -> Estimate | None:
+        """Time over the winner's in the same rounds."""
+        return self.time_ratio or self.ratio
+
+
+class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The outcome of one race; `autotune.run.verdict.judge` makes it."""
+
+    #: How samples were taken: ``cold:graph``, ``cold:flush`` ...; see `autotune.measure.timing.Timing`.
+    timing: str
+    rounds: Count
+    #: SM clock under load; None where the device does not say.
+    sm_mhz: Count | None = None
+    #: Number of configurations too close to call, the winner included.
+    tied: Count = 1
+    #: Why the time or the choice may be wrong by more than usual, one clause each.
+    noise: tuple[str, ...] = ()
+    #: The winner, the other configurations best first, then vendor calls by their time.
+    contenders: Annotated[tuple[ContenderResult, ...], msgspec.Meta(min_length=1)]
+
+    @property
+    def winner(self) -> ContenderResult:
+        """The configuration that was chosen."""
+        return self.contenders[0]
+
+    @property
+    def finalists(self) -> tuple[ContenderResult, ...]:
+        """The configurations: the winner, then the others best first."""
+        return tuple(found for found in self.contenders if not found.vendor)
+
+    @property
+    def runners_up(self) -> tuple[ContenderResult, ...]:
+        """The configurations but the winner, best first."""
+        return self.finalists[1:]
+
+    @property
+    def vendor(self) -> ContenderResult | None:
+        """The fastest vendor call: beating a slower one proves nothing."""
+        return next((found for found in self.contenders if found.vendor), None)
+
+    @property
+    def best_deterministic(self) -> ContenderResult | None:
+        """The best deterministic configuration where the winner is not one; None: there is none."""
+        if self.winner.deterministic:
+            return None
+        return next((found for found in self.runners_up if found.deterministic), None)
+
+    def of(self, configuration: Mapping[str, Value]) -> ContenderResult | None:
+        """The result of a configuration; None where it has none."""
+        wanted = dict(configuration)
+        return next((found for found in self.finalists if found.configuration == wanted), None)
+
+
 class RecordedEnergy(msgspec.Struct, frozen=True, kw_only=True):
     """What one call takes from the device, over the windows of the finals; see docs/timing.md."""
 
@@ -230,18 +337,6 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     #: Time then over the recorded one: above 1 it was slower.
     ratio: Amount
     ratio_interval: tuple[Amount, Amount]
-
-
-class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """The winner in finals that were repeated on another device of the model."""
-
-    device_uuid: str
-    median_ms: Measured
-    interval_ms: tuple[Measured, Measured]
-    #: Its time there over the recorded one: how far the two devices are apart.
-    ratio: Measured
-    #: Its time there over the fastest finalist's there: 1 where it wins there too.
-    of_fastest: Measured
 
 
 class Entry(Plan, frozen=True, kw_only=True):
@@ -305,8 +400,6 @@ class Entry(Plan, frozen=True, kw_only=True):
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
-    #: None where there was one device of the model.
-    repeated: Repeated | None = None
     #: Why it should be tuned again, one sentence each; empty while it is current.
     stale_reasons: tuple[str, ...] = ()
     #: Why its time or its choice may be off by more than is usual; empty where they are sure.
@@ -500,13 +593,7 @@ def timestamp() -> str:
 
 
 def moment(text: str) -> datetime:
-    """What a time of a record says: ISO 8601, in UTC where it names no zone; a day is its start.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Return a time of a record, which is of ISO 8601, in UTC where it names no zone."""
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -518,13 +605,7 @@ def moment(text: str) -> datetime:
 
 
 def check(record: TunedRecord) -> None:
-    """Check names, declared values, expressions and the shapes of tables.
-
-    Raises
-    ------
-    ValueError
-        Says what is wrong.
-    """
+    """Raise `ValueError` if names, declared values, expressions or the shapes of tables are wrong."""
     for name in (record.kernel, *record.fields, *record.parameters, *record.layout):
         if not name.isidentifier() or not name.isascii():
             raise ValueError(f"{name!r} is not a name")

@@ -123,10 +123,10 @@ class SeveralDevicesContract:
 
     def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path: Path) -> None:
         result = self.tuned(self.request("none"), tmp_path / "s.sqlite")
-        finals = result.problems[0].finals
-        assert finals is not None
+        outcome = result.problems[0].result
+        assert outcome is not None
         right = [m for m in result.problems[0].measured if m.status is Status.OK]
-        entered = {finalist.measurement.configuration for finalist in finals.finalists}
+        entered = [found.configuration for found in outcome.finalists]
         for uuid in {measurement.device_uuid for measurement in right}:
             best = min((m for m in right if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
             assert best.configuration in entered

@@ -15,8 +15,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.racing import race
-from autotune.measure.tasks import Contender
+from autotune.measure.race import Contender, RaceRules, race
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.result import RunResult
@@ -103,8 +102,8 @@ class FaultContract:
         out = Counter(measurement.configuration for measurement in result.disqualified)
         assert rows == asked + out  # what a final finds out is a row of its own
         assert {str(configuration["FAULT"]) for configuration in out} <= {"late_wrong"}
-        assert result.finals is not None
-        assert result.finals.winner.measurement.configuration["FAULT"] == "none"
+        assert result.winner is not None
+        assert result.winner["FAULT"] == "none"
 
     def test_too_many_threads_are_pruned_before_compiling(self, tmp_path: Path) -> None:
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(64, 16384), FAULT=("none",))
@@ -166,10 +165,10 @@ class FaultContract:
                 Contender(configuration, found.binary)
                 for configuration, found in zip(space, compiled, strict=True)
             ]
-            raced = race(bench.worker, job, contenders, rounds=9, seed=1, max_seconds=60.0)
+            raced = race(bench.worker, job, contenders, RaceRules(9, seed=1, max_seconds=60.0))
         finally:
             bench.close()
-        counts = [len(samples_ms) for samples_ms in raced.samples_ms]
+        counts = [len(samples.times_ms) for samples in raced.samples]
         assert counts == [9 * (fault == "none") for fault in faults]
         ends = {faults[place]: failure.status for place, failure in raced.failures.items()}
         assert ends == {

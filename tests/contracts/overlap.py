@@ -70,7 +70,7 @@ class OverlapContract:
         assert (out.configuration["TICKET"], out.status) == ("module", Status.WRONG_RESULT)
         assert out.message.startswith("shares state between launches: two at once on n=")
         assert "declare @ticket.exclusive if launches of it must not overlap" in out.message
-        assert result.finals is not None
-        assert result.finals.winner.measurement.configuration["TICKET"] == "declared"
+        assert result.winner is not None
+        assert result.winner["TICKET"] == "declared"
         last = {row.measurement.configuration: row.measurement.status for row in rows}
         assert last[out.configuration] is Status.WRONG_RESULT

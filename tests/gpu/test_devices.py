@@ -312,7 +312,7 @@ def test_a_constant_is_set_for_each_data_set(tmp_path):
         Status.OK,
         Status.STOPPED_EARLY,
     }
-    assert result.finals is not None
+    assert result.result is not None
 
 
 @pytest.mark.gpu

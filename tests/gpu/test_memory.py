@@ -78,5 +78,5 @@ def test_memory_held_by_another_process(tmp_path: Path, left_mib: int) -> None:
         holder.kill()
         holder.wait()
     result = _tuned(file)
-    assert result.problems[0].finals is not None
+    assert result.problems[0].result is not None
     assert set(_rows(file).values()) == {1}

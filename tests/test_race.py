@@ -15,12 +15,13 @@ from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import load_file
-from autotune.measure import racing, tasks
+from autotune.measure import race as racing
+from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
-from autotune.measure.racing import race
-from autotune.measure.tasks import Contender, Job
+from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
 from autotune.values import Configuration, Problem
 
@@ -61,6 +62,11 @@ def contenders(job):
         assert compiled.binary is not None, compiled.log
         made.append(Contender(configuration, compiled.binary))
     return made
+
+
+def counts(raced):
+    """The number of rounds of each contender."""
+    return [len(samples.times_ms) for samples in raced.samples]
 
 
 # ---------------------------------------------------------------- in the worker
@@ -111,21 +117,20 @@ def fail(kind):
 _real_heat, _real_take = racing.run_heat, tasks.take
 
 
-def sabotaged(job, running, *rest):
+def sabotaged(job, running, rules, progress):
     """A heat in which a contender fails as a file beside the space says; its time is noted there."""
     kind = (job.origin.parent / "kind").read_text()
-    _, _, left_s, *_ = rest
     with (job.origin.parent / "left_s").open("a") as file:
-        print(left_s, file=file)
+        print(rules.max_seconds, file=file)
     time.sleep(HEAT_S)
 
-    def take(job, contender):
-        taken = _real_take(job, contender)
-        is_bad = contender.configuration.get("BLOCK") == BAD
+    def take(job, configuration, binary):
+        taken = _real_take(job, configuration, binary)
+        is_bad = configuration.get("BLOCK") == BAD
         return replace(taken, timer=Failing(taken.timer, kind)) if is_bad else taken
 
     tasks.take = take
-    return _real_heat(job, running, *rest)
+    return _real_heat(job, running, rules, progress)
 
 
 @pytest.fixture
@@ -152,18 +157,21 @@ def assert_one_time_for_all(job, heats, max_seconds):
 
 def test_all_contenders_are_timed_in_every_round(worker, job):
     given = job()
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60, finals=True)
-    assert [len(samples) for samples in raced.samples_ms] == [9, 9, 9]
-    assert all(sample > 0 for samples in raced.samples_ms for sample in samples)
-    assert all(time_ms is not None and time_ms > 0 for time_ms in raced.clean_ms + raced.hot_ms)
-    assert raced.launched_by == "stream"  # OpenCL has no graphs
+    raced = race(worker, given, contenders(given), RaceRules(9, 1, 60, finals=True))
+    assert counts(raced) == [9, 9, 9]
+    for samples in raced.samples:
+        assert all(time_ms > 0 for time_ms in samples.times_ms)
+        assert samples.clean_ms and samples.hot_ms
+    assert raced.timing == "cold:flush"  # OpenCL has no graphs
+    assert raced.device_uuid == given.device.uuid
+    assert all(contender.binary is None for contender in raced.contenders)
     assert raced.failures == {}
 
 
 def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
     given = job()
-    raced = race(worker, given, contenders(given), 50, 1, max_seconds=0)
-    assert [len(samples) for samples in raced.samples_ms] == [1, 1, 1]
+    raced = race(worker, given, contenders(given), RaceRules(50, 1, 0))
+    assert counts(raced) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -181,17 +189,17 @@ def test_one_that_fails_is_out_and_the_others_go_on(
     given = job()
     sabotage(given, kind)
     start = time.monotonic()
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=3600, finals=True)
+    raced = race(worker, given, contenders(given), RaceRules(9, 1, 3600, finals=True))
     assert time.monotonic() - start < 600, "what hangs would be waited for all the time of the race"
     assert_one_time_for_all(given, heats, max_seconds=3600)
     assert {
         place: (failure.status, failure.message) for place, failure in raced.failures.items()
     } == {1: (status, message)}
-    assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
-    for times_ms in (raced.clean_ms, raced.hot_ms):
-        assert [time_ms is None for time_ms in times_ms] == [False, True, False]
-    again = race(worker, given, contenders(given)[::2], 3, 1, 60)
-    assert [len(samples) for samples in again.samples_ms] == [3, 3], "the worker is as good as new"
+    assert counts(raced) == [9, 0, 9]
+    assert [samples.clean_ms is None for samples in raced.samples] == [False, True, False]
+    assert [samples.hot_ms is None for samples in raced.samples] == [False, True, False]
+    again = race(worker, given, contenders(given)[::2], RaceRules(3, 1, 60))
+    assert counts(again) == [3, 3], "the worker is as good as new"
 
 
 def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
@@ -199,11 +207,11 @@ def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
     space, source = counting(f"BLOCK == {BAD} && count[i] > 6 ? -1.0f : value")
     given = job(*space)
     (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    raced = race(worker, given, contenders(given), RaceRules(9, 1, 60))
     (failure,) = raced.failures.values()
     assert (list(raced.failures), failure.status) == ([1], Status.WRONG_RESULT)
     assert failure.message.startswith("after 9 timed launches: out[0] is -1, expected ")
-    assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
+    assert counts(raced) == [9, 0, 9]
 
 
 @pytest.mark.parametrize("finals", [True, False])
@@ -215,52 +223,53 @@ def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, finals):
     given = job(*space, ("@scale.launch", declared))
     given = replace(given, datasets=given.datasets[1:])  # exact data allow no other bits
     (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
-    raced = race(worker, given, contenders(given), 3, 1, 60, finals=finals)
+    raced = race(worker, given, contenders(given), RaceRules(3, 1, 60, finals=finals))
     out = {place: (failure.status, failure.message) for place, failure in raced.failures.items()}
     why = "declared deterministic, but run 2 on the same data gave other bits in out"
     assert out == ({1: (Status.NOT_DETERMINISTIC, why)} if finals else {})
-    assert raced.identical_runs[1:] == (0, 0)
-    assert (3 <= raced.identical_runs[0] <= 100) == finals
+    first, *others = (samples.identical_runs for samples in raced.samples)
+    assert others == [0, 0]
+    assert (3 <= first <= 100) == finals
 
 
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):
     given = job()
     sabotage(given, tmp_path / "killed once")
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    raced = race(worker, given, contenders(given), RaceRules(9, 1, 60))
     assert_one_time_for_all(given, heats=2, max_seconds=60)
     assert raced.failures == {}
-    assert [len(samples) for samples in raced.samples_ms] == [9, 9, 9]
+    assert counts(raced) == [9, 9, 9]
 
 
 def test_one_that_cannot_even_enter_is_out(worker, job):
     given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * (2 if c.BLOCK == 64 else 1),)"))
-    raced = race(worker, given, contenders(given), 3, 1, 60)
+    raced = race(worker, given, contenders(given), RaceRules(3, 1, 60))
     assert raced.failures[1].status is Status.LAUNCH_FAILED
     assert "WORK_GROUP_SIZE" in raced.failures[1].message
-    assert [len(samples) for samples in raced.samples_ms] == [3, 0, 3]
+    assert counts(raced) == [3, 0, 3]
 
 
 def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker, job):
     baseline = "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch"
     given = job(("@scale.launch", baseline))
-    entered = [contenders(given)[0], Contender(Configuration(), None, "blas")]
-    raced = race(worker, given, entered, 3, 1, 60)
-    assert [len(samples) for samples in raced.samples_ms] == [3, 0]
+    entered = [contenders(given)[0], Contender(vendor="blas")]
+    raced = race(worker, given, entered, RaceRules(3, 1, 60))
+    assert counts(raced) == [3, 0]
     assert raced.failures == {}
 
 
 def test_a_race_without_anybody_left_has_no_samples(worker, job):
     given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
-    raced = race(worker, given, contenders(given)[:1], 3, 1, 60)
-    assert (raced.samples_ms, raced.clean_ms, raced.hot_ms) == (((),), (None,), (None,))
-    assert set(raced.failures) == {0}
+    raced = race(worker, given, contenders(given)[:1], RaceRules(3, 1, 60))
+    (samples,) = raced.samples
+    assert (samples.times_ms, samples.clean_ms, set(raced.failures)) == ((), None, {0})
 
 
 def test_a_death_before_anybody_ran_ends_the_run(worker, job, monkeypatch):
     given = job()
     monkeypatch.setattr(racing, "run_heat", leave)
     with pytest.raises(AutotuneError, match="the device process failed at the race: exit code 5"):
-        race(worker, given, contenders(given), 3, 1, 60)
+        race(worker, given, contenders(given), RaceRules(3, 1, 60))
 
 
 def leave(*_):

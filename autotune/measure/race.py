@@ -1,0 +1,451 @@
+"""Times contenders in interleaved rounds, whatever one of them does to launch, context or process.
+
+One half runs in the worker and takes samples; the other watches it from outside. A contender that
+fails is out with its reason and the others race on. `autotune.run.verdict` names the winner.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+
+from autotune.devices.base import ContextLostError, Executor, LaunchError
+from autotune.devices.binary import Binary
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
+from autotune.errors import AutotuneError
+from autotune.measure import energy, tasks
+from autotune.measure.measurement import Energy, Measurement, Status
+from autotune.measure.process import ChildDied, ChildTimeout
+from autotune.measure.tasks import Job
+from autotune.measure.timing import Timing
+from autotune.measure.verify import NotDeterministic, WrongResult
+from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
+from autotune.values import Configuration
+
+T = TypeVar("T")
+
+#: Clean calls, and batches of hot ones, of each finalist after the rounds.
+_SINGLE_CALLS = 5
+#: Shortest time of a race that begins again.
+_LEAST_SECONDS = 1.0
+#: Rounds of energy windows, however little time there is: fewer prove no difference.
+_LEAST_WINDOWS = 6
+#: Share of the time for rounds of samples where windows follow, and the longest time of one window
+#: on a device whose counter moves ten times a second.
+_SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration in a race, or a vendor's call by its name."""
+
+    configuration: Configuration = field(default_factory=Configuration)
+    #: What is launched; None for a vendor's call, and after the race.
+    binary: Binary | None = None
+    #: Name of the vendor's call; empty for a configuration.
+    vendor: str = ""
+    #: Measurement of the configuration by its search.
+    row: Measurement | None = None
+    #: Whether the kernel declares that it gives the same bits in every run of this problem.
+    deterministic: bool = False
+
+    @property
+    def registers(self) -> int:
+        """Registers per thread; 0 where unknown."""
+        return self.row.largest_function.registers or 0 if self.row else 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason why a contender is out."""
+
+    status: Status
+    message: str
+
+
+@dataclass(frozen=True)
+class ContenderSamples:
+    """The samples of one contender. A vendor's call that this device cannot make has none."""
+
+    #: Milliseconds of each round, taken as `Race.timing` says.
+    times_ms: tuple[float, ...] = ()
+    #: Medians of clean calls, and of calls back to back, after the rounds; None where not taken.
+    clean_ms: float | None = None
+    hot_ms: float | None = None
+    #: One energy window of each energy round.
+    energy: tuple[Energy, ...] = ()
+    #: Runs on the same data that gave the same bits; 0 where this was not asked.
+    identical_runs: int = 0
+    #: Why there are no samples; None where the contender did not fail.
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Race:
+    """Contenders and their samples, in the same order. The k-th times of all are of one round."""
+
+    contenders: tuple[Contender, ...]
+    samples: tuple[ContenderSamples, ...]
+    #: Caches and launching, the same for all contenders.
+    timing: Timing
+    #: The worse of before and after the rounds.
+    clocks: Clocks = UNKNOWN_CLOCKS
+    #: The device that the worker used.
+    device_uuid: str = ""
+
+    @property
+    def finalists(self) -> tuple[Contender, ...]:
+        """The configurations among the contenders."""
+        return tuple(contender for contender in self.contenders if not contender.vendor)
+
+    @property
+    def failures(self) -> dict[int, Failure]:
+        """Why contenders are out, by position."""
+        found = ((place, samples.failure) for place, samples in enumerate(self.samples))
+        return {place: failure for place, failure in found if failure is not None}
+
+
+@dataclass(frozen=True)
+class RaceRules:
+    """The length of a race, and what is measured."""
+
+    rounds: int
+    seed: int
+    #: No further round begins after this time.
+    max_seconds: float
+    #: Launch all contenders one by one, to compare with times that were taken in this way.
+    by_stream: bool = False
+    #: Rounds of energy windows after the rounds of samples.
+    windows: int = 0
+    #: Time each contender clean and hot too, and compare the bits of those declared deterministic.
+    finals: bool = False
+
+
+def race(worker: Worker, job: Job, contenders: Sequence[Contender], rules: RaceRules) -> Race:
+    """Time contenders interleaved, in a new random order every round.
+
+    Rounds of energy windows follow, interleaved too: as many as there is time for, but
+    `_LEAST_WINDOWS` at least.
+
+    A launch that fails puts its contender out. A lost context, a hang or the second death of the
+    process does too (the first may have come from outside). The others then race again from the
+    beginning, in what is left of the time.
+
+    Raises
+    ------
+    AutotuneError
+        If the process fails where no contender can be named for it.
+    """
+    failures: dict[int, Failure] = {}
+    suspects: set[int] = set()
+    end, least_s = time.monotonic() + rules.max_seconds, min(_LEAST_SECONDS, rules.max_seconds)
+    while True:
+        entered = [place for place in range(len(contenders)) if place not in failures]
+        running = [contenders[place] for place in entered]
+        left_s = max(least_s, end - time.monotonic())
+        worker.prepare(job)
+        heat = _watched(worker, job, running, replace(rules, max_seconds=left_s))
+        if isinstance(heat, _Broken):
+            culprit = entered[heat.place] if heat.place >= 0 else -1
+            if isinstance(heat.error, ChildDied) and culprit not in suspects:
+                suspects.add(culprit)
+            elif culprit < 0:
+                raise AutotuneError(
+                    f"the device process failed at the race: {heat.error}"
+                ) from heat.error
+            else:
+                failures[culprit] = heat.failure
+            continue
+        by_place = dict(zip(entered, heat.samples, strict=True))
+        failures |= {place: s.failure for place, s in by_place.items() if s.failure}
+        if heat.context_lost:
+            worker.renew()
+            continue
+        return Race(
+            # Binaries stay where they are: a race may come back from another machine.
+            tuple(replace(contender, binary=None) for contender in contenders),
+            tuple(
+                by_place.get(place) or ContenderSamples(failure=failures[place])
+                for place in range(len(contenders))
+            ),
+            Timing.of(job.caches, heat.launched_by),
+            heat.clocks,
+            heat.device_uuid,
+        )
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The samples of one heat; of failures alone where a contender broke the device context."""
+
+    samples: tuple[ContenderSamples, ...]
+    #: How all contenders were launched; see `autotune.devices.base.Timer`.
+    launched_by: str = ""
+    clocks: Clocks = UNKNOWN_CLOCKS
+    device_uuid: str = ""
+    context_lost: bool = False
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """A heat that the process did not survive."""
+
+    #: The contender whose turn it was; -1 before the first.
+    place: int
+    error: ChildTimeout | ChildDied
+    #: Longest time of that turn.
+    limit_s: float
+
+    @property
+    def failure(self) -> Failure:
+        if isinstance(self.error, ChildTimeout):
+            message = f"no sample in {self.limit_s:g} s; the kernel hangs"
+            return Failure(Status.TIMED_OUT, message)
+        return Failure(Status.CRASHED, f"the process died twice: {self.error}")
+
+
+def _watched(
+    worker: Worker, job: Job, running: Sequence[Contender], rules: RaceRules
+) -> Heat | _Broken:
+    """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
+    limits_s = [
+        PREPARE_TIMEOUT_S if contender.vendor else worker.measure_timeout_s for contender in running
+    ]
+    windows_s = rules.windows * len(running) * _WINDOW_S
+    # The rows of the search are not needed there.
+    sent = [replace(contender, row=None) for contender in running]
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Progress.made(Path(folder) / "progress")
+        try:
+            return worker.run(
+                rules.max_seconds + PREPARE_TIMEOUT_S + windows_s,
+                run_heat,
+                job,
+                sent,
+                rules,
+                progress.file,
+                is_stuck=progress.watch(limits_s),
+            )
+        except (ChildTimeout, ChildDied) as error:
+            place = progress.running
+            return _Broken(place, error, limits_s[place] if place >= 0 else PREPARE_TIMEOUT_S)
+
+
+class Progress:
+    """Which contender runs in the worker, in memory that both processes see.
+
+    What hangs, or dies, cannot say so. The file is of two integers: the contender, and a count of
+    its and all others' turns.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._cells = np.memmap(file, np.int64, "r+", shape=(2,))
+
+    @classmethod
+    def made(cls, file: Path) -> Progress:
+        """A new one, where nobody runs."""
+        np.array([-1, 0]).tofile(file)
+        return cls(file)
+
+    @property
+    def running(self) -> int:
+        """Whose turn it is; -1 before the first."""
+        return int(self._cells[0])
+
+    def turn(self, contender: int) -> None:
+        """Say whose turn begins."""
+        self._cells[0] = contender
+        self._cells[1] += 1
+
+    def watch(self, limits_s: Sequence[float]) -> Callable[[], bool]:
+        """A function that tells whether the one that runs has taken too long for one turn."""
+        seen, since = -1, time.monotonic()
+
+        def is_stuck() -> bool:
+            nonlocal seen, since
+            turns = int(self._cells[1])
+            if turns != seen:
+                seen, since = turns, time.monotonic()
+            limit_s = limits_s[self.running] if self.running >= 0 else PREPARE_TIMEOUT_S
+            return time.monotonic() - since > limit_s
+
+        return is_stuck
+
+
+# ------------------------------------------------------------------ in the worker
+
+
+def run_heat(
+    job: Job, contenders: Sequence[Contender], rules: RaceRules, progress_file: Path
+) -> Heat:
+    """Race in this process; ends where the context is lost."""
+    progress, failures = Progress(progress_file), dict[int, Failure]()
+    try:
+        entrants = [
+            _entrant(job, contender, place, progress, failures)
+            for place, contender in enumerate(contenders)
+        ]
+        timers = [entrant for entrant in entrants if entrant is not None]
+        for timer in timers if rules.by_stream else ():
+            timer.by_stream()
+        executor, _ = tasks.current()
+        before = executor.clocks()
+        end = time.monotonic() + rules.max_seconds
+        samples_s = rules.max_seconds * (_SAMPLES_SHARE if rules.windows else 1.0)
+        times = tasks.interleaved(executor, entrants, rules.rounds, rules.seed, samples_s)
+        clocks = before.worst(executor.clocks())
+        calls = _SINGLE_CALLS if rules.finals else 0
+        clean = [entrant.clean(calls) if entrant else [] for entrant in entrants]
+        hot = [entrant.hot(calls) if entrant else [] for entrant in entrants]
+        energies = _windows(executor, entrants, rules.windows, rules.seed, end)
+        for entrant, taken in zip(entrants, times, strict=True):
+            if entrant:
+                entrant.verify(len(taken), rules.finals)
+    except ContextLostError as error:
+        failures[progress.running] = Failure(Status.CRASHED, str(error))
+        samples = (ContenderSamples(failure=failures.get(i)) for i in range(len(contenders)))
+        return Heat(tuple(samples), context_lost=True)
+    return Heat(
+        tuple(
+            ContenderSamples(failure=failures[place])
+            if place in failures
+            else ContenderSamples(
+                tuple(times[place]),
+                median(clean[place]) if clean[place] else None,
+                median(hot[place]) if hot[place] else None,
+                tuple(energies[place]),
+                entrant.identical_runs if entrant else 0,
+            )
+            for place, entrant in enumerate(entrants)
+        ),
+        timers[0].launched_by if timers else "",
+        clocks,
+        executor.device.uuid,
+    )
+
+
+def _windows(
+    executor: Executor,
+    entrants: Sequence[Entrant | None],
+    rounds: int,
+    seed: int,
+    end_s: float,
+) -> list[list[Energy]]:
+    """Energy windows of every round, each in a new random order."""
+    energies: list[list[Energy]] = [[] for _ in entrants]
+    order = [place for place, entrant in enumerate(entrants) if entrant is not None]
+    shuffle = random.Random(seed)
+    for done in range(rounds):
+        if done >= _LEAST_WINDOWS and time.monotonic() > end_s:
+            break
+        shuffle.shuffle(order)
+        for place in order:
+            energies[place] += entrants[place].energy(executor)  # type: ignore[union-attr]  # None was left out
+    return energies
+
+
+def _entrant(
+    job: Job,
+    contender: Contender,
+    place: int,
+    progress: Progress,
+    failures: dict[int, Failure],
+) -> Entrant | None:
+    """Get a contender ready; None where it failed or cannot run here."""
+    progress.turn(place)
+    try:
+        taken = take(job, contender)
+    except ContextLostError:
+        raise
+    except (LaunchError, MemoryError, WrongResult) as error:
+        failures[place] = Failure(Status.LAUNCH_FAILED, str(error))
+    except Exception as error:
+        if not contender.vendor:  # a vendor's library raises what it likes
+            raise
+        failures[place] = Failure(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
+    else:
+        return Entrant(taken, place, progress, failures) if taken is not None else None
+    return None
+
+
+def take(job: Job, contender: Contender) -> tasks.Taken | None:
+    """Get a contender ready to be timed; None where the vendor's call cannot be made."""
+    if contender.vendor:
+        return tasks.take_vendor(job, contender.vendor)
+    assert contender.binary is not None
+    return tasks.take(job, contender.configuration, contender.binary)
+
+
+class Entrant:
+    """A timer that says when its turn is, and is silent once a launch has failed.
+
+    See `autotune.devices.base.Timer`.
+    """
+
+    def __init__(
+        self,
+        taken: tasks.Taken,
+        place: int,
+        progress: Progress,
+        failures: dict[int, Failure],
+    ) -> None:
+        self._taken, self._timer, self._place = taken, taken.timer, place
+        self._progress, self._failures = progress, failures
+        #: On the same data, which gave the same bits.
+        self.identical_runs = 0
+
+    @property
+    def launched_by(self) -> str:
+        return self._timer.launched_by
+
+    def by_stream(self) -> None:
+        self._timer.by_stream()
+
+    def __call__(self, count: int) -> list[float]:
+        return self._tried(self._taken.samples_ms, count)
+
+    def clean(self, count: int) -> list[float]:
+        return self._tried(self._timer.clean, count)
+
+    def hot(self, count: int) -> list[float]:
+        return self._tried(self._timer.hot, count)
+
+    def energy(self, executor: Executor) -> list[Energy]:
+        """One window."""
+        return self._tried(
+            lambda _: [energy.measure(executor, self._timer, energy.FINALS_S)], count=1
+        )
+
+    def verify(self, launches: int, compare_runs: bool) -> None:
+        """Leave the race if a further launch, after so many samples, is wrong, or others are not the same."""
+
+        def verified(launches: int) -> list[float]:
+            self._taken.verify(launches)
+            if compare_runs:
+                self.identical_runs = self._taken.identical_runs()
+            return []
+
+        self._tried(verified, launches)
+
+    def _tried(self, take: Callable[[int], list[T]], count: int) -> list[T]:
+        if self._place in self._failures:
+            return []
+        self._progress.turn(self._place)
+        try:
+            return take(count)
+        except (LaunchError, MemoryError) as error:
+            self._failures[self._place] = Failure(Status.LAUNCH_FAILED, str(error))
+        except WrongResult as error:
+            self._failures[self._place] = Failure(Status.WRONG_RESULT, str(error))
+        except NotDeterministic as error:
+            self._failures[self._place] = Failure(Status.NOT_DETERMINISTIC, str(error))
+        return []

@@ -1,0 +1,361 @@
+"""Chooses the winner of a race: ranking, ties, ratios with their intervals, noise.
+
+Pure functions of samples; no files and no devices. The k-th samples of all contenders of a race are
+of one round, so they saw the same clocks and temperature: contenders are compared round by round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.devices.binary import CompiledFunction
+from autotune.measure.measurement import Energy, Measurement, Status, clock_change_words
+from autotune.measure.objective import EDP, ENERGY, Scoring
+from autotune.measure.race import Contender, ContenderSamples, Race
+from autotune.measure.timing import median_interval
+from autotune.tuned.fallback import DETERMINISM
+from autotune.tuned.record import ContenderResult, EnergyResult, Estimate, RaceResult
+from autotune.values import Configuration, Problem
+
+#: Sorts contenders that are equally good: the least is chosen.
+Preference: TypeAlias = Callable[[Contender], Any]
+
+#: Resamples of a bootstrap interval; more change the third digit.
+_RESAMPLES = 2000
+#: Most configurations that are measured on every problem.
+PORTFOLIO_SIZE = 48
+#: Finalists that are deterministic, where a search found so many.
+_LEAST_DETERMINISTIC = 2
+#: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
+_TIE_TOLERANCE = 0.002
+#: How often finals of equally fast contenders may call any of them slower.
+_FALSE_DIFFERENCE = 0.05
+#: The most speed, as measured, that is given up for fewer registers or for other problems.
+_WINNER_TOLERANCE = 0.003
+#: A time, a ratio or a choice that may be wrong by a larger share is noisy.
+_NOISY = 0.05
+#: Rounds below which no two samples enclose the median with 95 %; see `median_interval`.
+_LEAST_ROUNDS = 6
+#: A device that took longer or shorter by this share for one thing, in more than one of ten looks
+#: at it, makes it a matter of luck who enters the finals.
+_MOVED, _SELDOM = 0.10, 0.10
+#: How a person gets a result with less noise.
+LESS_NOISE = (
+    "run again with --fresh while nothing else uses the device, with more time (--effort full, "
+    "--budget), or with its clocks locked, which an administrator can do"
+)
+
+
+# ---------------------------------------------------------------------- who enters
+
+
+def candidates(
+    measured: Sequence[Measurement],
+    count: int,
+    is_deterministic: Callable[[Configuration], bool] = lambda _: False,
+) -> list[Measurement]:
+    """Return the best measurements by cost, at most ``count``: they enter the finals.
+
+    Those that were stopped early fill the places that are left: what stopped them may have been the
+    clock of that moment. The last places are of deterministic configurations, where fewer than
+    `_LEAST_DETERMINISTIC` of them are among the best.
+    """
+    timed = [row for row in measured if row.samples_ms and row.cost is not None]
+    ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
+    least = max(0, min(_LEAST_DETERMINISTIC, count - 1))
+    repeating = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))
+    kept = set(islice(repeating, least))
+    others = (i for i in range(len(ranked)) if i not in kept)
+    return [ranked[i] for i in sorted({*kept, *islice(others, count - len(kept))})]
+
+
+def portfolio_entrants(
+    results: Sequence[RaceResult], default: Configuration
+) -> list[Configuration]:
+    """Return the configurations to measure on every problem, the most important first.
+
+    They are the default and, of each race, the tied, the three best and the best deterministic one;
+    at most `PORTFOLIO_SIZE`. Races take turns.
+    """
+    chosen: dict[Configuration, None] = {default: None}
+    ranks = [
+        [
+            *(finalist for finalist in result.finalists if finalist.tied),
+            *result.finalists[:3],
+            *filter(None, [result.best_deterministic]),
+        ]
+        for result in results
+    ]
+    for place in range(max(map(len, ranks), default=0)):
+        for ranked in ranks:
+            if place < len(ranked) and len(chosen) < PORTFOLIO_SIZE:
+                chosen[Configuration(ranked[place].configuration)] = None
+    return list(chosen)
+
+
+# ---------------------------------------------------------------------- who wins
+
+
+def fewest_registers(contender: Contender) -> int:
+    """Prefer fewer registers: they leave most room for other kernels."""
+    return contender.registers
+
+
+def judge(
+    race: Race,
+    scoring: Scoring | None = None,
+    seed: int = 0,
+    prefer: Preference = fewest_registers,
+    rechecks: Sequence[float] = (),
+) -> RaceResult | None:
+    """Choose the winner of a race, and compare all contenders with it; None where none was timed.
+
+    1. Rank configurations by their median cost.
+    2. Where the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
+       only deterministic ones can win.
+    3. All that cannot be told from the best of these are tied with it.
+    4. Of the tied within 0.3 % of the best the winner is the one that ``prefer`` sorts first, then
+       the one with the smallest median.
+
+    ``scoring`` computes costs (default: times), ``seed`` is of the intervals of ratios.
+    ``rechecks`` are the times of the search's reference over its first one; see `_noise`.
+    """
+    costs = [
+        _costs(contender, samples, scoring)
+        for contender, samples in zip(race.contenders, race.samples, strict=True)
+    ]
+    timed = [place for place, samples in enumerate(race.samples) if samples.times_ms]
+    ranked = sorted(
+        (place for place in timed if not race.contenders[place].vendor),
+        key=lambda place: median(costs[place]),
+    )
+    if not ranked:
+        return None
+    entitled = _entitled(race, ranked, costs)
+    best = entitled[0]
+    tied = [
+        place
+        for place in entitled
+        if place == best or not is_slower(costs[place], costs[best], len(ranked))
+    ]
+    winner = min(
+        (place for place in tied if place == best or _is_close(costs[place], costs[best])),
+        key=lambda place: (prefer(race.contenders[place]), median(costs[place])),
+    )
+    vendors = sorted(
+        (place for place in timed if race.contenders[place].vendor),
+        key=lambda place: median(race.samples[place].times_ms),
+    )
+    by_time = scoring is None or scoring.objective.is_time
+    won_ms = race.samples[winner].times_ms
+    contenders = []
+    for place in (winner, *(place for place in ranked if place != winner), *vendors):
+        contender, samples = race.contenders[place], race.samples[place]
+        own_time_ratio = contender.vendor and not by_time
+        contenders.append(
+            _summary(
+                contender,
+                samples,
+                tied=None if contender.vendor else place in tied,
+                ratio=ratio(costs[place], costs[winner], seed) if costs[place] else None,
+                time_ratio=ratio(samples.times_ms, won_ms, seed) if own_time_ratio else None,
+            )
+        )
+    result = RaceResult(
+        timing=race.timing.value,
+        rounds=len(won_ms),
+        sm_mhz=race.clocks.sm_mhz,
+        tied=len(tied),
+        contenders=tuple(contenders),
+    )
+    cost = None if by_time else _estimate(costs[winner])
+    noise = tuple(_noise(race, result, rechecks, cost))
+    return msgspec.structs.replace(result, noise=noise)
+
+
+def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) -> bool:
+    """Return whether a contender is surely slower than the best of so many.
+
+    By the exact interval of the median ratio (a sign test), whose level is divided among all pairs
+    of contenders (Bonferroni): which of them is the best shows only afterwards, so that the luckiest
+    of many equals is compared with the unluckiest.
+    """
+    pairs = contenders * (contenders - 1) / 2
+    ratios = _by_round(costs, best)
+    low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
+    return low > 1 + _TIE_TOLERANCE
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Estimate:
+    """Return the median ratio of the samples of a round, with its 95 % bootstrap interval.
+
+    Percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, §13.3) over rounds.
+    A change of clock moves both samples of a round alike, so it leaves their ratio.
+    """
+    if numerator is denominator:
+        return Estimate(1.0, 1.0, 1.0)
+    ratios = _by_round(numerator, denominator)
+    picks = np.random.default_rng(seed).integers(0, len(ratios), (_RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
+    return Estimate(float(np.median(ratios)), float(low), float(high))
+
+
+def _costs(
+    contender: Contender, samples: ContenderSamples, scoring: Scoring | None
+) -> Sequence[float]:
+    """The cost of every round: its time, or by the objective. A metric has none for a vendor's call."""
+    if scoring is None or scoring.objective.is_time or not samples.times_ms:
+        return samples.times_ms
+    if contender.vendor and scoring.objective not in (ENERGY, EDP):
+        return ()
+    row = contender.row or Measurement(contender.configuration, Status.OK)
+    costs = scoring.costs(row, samples.times_ms, samples.energy)
+    return costs or (() if contender.vendor else samples.times_ms)
+
+
+def _entitled(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]]) -> Sequence[int]:
+    """Those that may win: see `judge`."""
+    repeating = [place for place in ranked if race.contenders[place].deterministic]
+    if not repeating:
+        return ranked
+    found = np.median(_by_round(costs[repeating[0]], costs[ranked[0]]))
+    return repeating if found <= 1 + DETERMINISM else ranked
+
+
+def _is_close(costs: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether it may win in place of the best: where noise is large, much is tied that is a good deal slower."""
+    return bool(np.median(_by_round(costs, best)) <= 1 + _WINNER_TOLERANCE)
+
+
+def _by_round(numerator: Sequence[float], denominator: Sequence[float]) -> NDArray[np.float64]:
+    rounds = min(len(numerator), len(denominator))
+    above = np.asarray(numerator[:rounds], np.float64)
+    return above / np.asarray(denominator[:rounds], np.float64)
+
+
+# ---------------------------------------------------------------------- what is kept of it
+
+
+def _summary(
+    contender: Contender,
+    samples: ContenderSamples,
+    tied: bool | None,
+    ratio: Estimate | None,
+    time_ratio: Estimate | None,
+) -> ContenderResult:
+    function = contender.row.largest_function if contender.row else CompiledFunction("")
+    return ContenderResult(
+        configuration=None if contender.vendor else dict(contender.configuration),
+        vendor=contender.vendor,
+        tied=tied,
+        time_ms=_estimate(samples.times_ms),
+        ratio=ratio,
+        time_ratio=time_ratio,
+        clean_ms=samples.clean_ms,
+        hot_ms=samples.hot_ms,
+        energy=_energy(samples.energy),
+        deterministic=contender.deterministic,
+        identical_runs=samples.identical_runs,
+        registers=function.registers,
+        spill_bytes=function.spill_bytes,
+        static_shared_bytes=function.shared_bytes,
+    )
+
+
+def _estimate(samples: Sequence[float]) -> Estimate:
+    return Estimate(median(samples), *median_interval(samples))
+
+
+def _energy(windows: Sequence[Energy]) -> EnergyResult | None:
+    if not windows:
+        return None
+    limits_w = [window.limit_w for window in windows if window.limit_w is not None]
+    clocks = [window.clocks.sm_mhz for window in windows if window.clocks.sm_mhz is not None]
+    return EnergyResult(
+        call_mj=_estimate([window.call_mj for window in windows]),
+        power_w=median(window.power_w for window in windows),
+        limit_w=min(limits_w, default=None),
+        sm_mhz=int(median(clocks)) if clocks else None,
+        windows=len(windows),
+    )
+
+
+def _noise(
+    race: Race, result: RaceResult, rechecks: Sequence[float], cost: Estimate | None
+) -> Iterator[str]:
+    """Yield why the time or the choice may be wrong; `LESS_NOISE` says what to do about it."""
+    looks = [1.0, *rechecks]
+    moved = [look / median(looks) - 1 for look in looks]
+    if sum(abs(share) > _MOVED for share in moved) > _SELDOM * len(moved):
+        yield (
+            f"the device changed during the search (clock change {clock_change_words(rechecks)})"
+        )
+    if race.clocks.is_throttled:
+        why = ", ".join(race.clocks.throttle_reasons)
+        yield f"the device was throttled during the finals ({why})"
+    if result.rounds < _LEAST_ROUNDS:
+        yield f"the finals had time for {result.rounds} rounds only"
+    known: dict[str, Estimate | None] = {"its time": result.winner.time_ms}
+    known["what is tuned for"] = cost
+    if result.vendor:
+        known[f"the ratio to {result.vendor.vendor}"] = result.vendor.speedup
+    for name, number in known.items():
+        if number is None:
+            continue
+        low, high = number.interval
+        width = max(high / number.value, number.value / low) - 1
+        if width > _NOISY:
+            share = f"{width:.0%}" if width < 1 else f"a factor of {1 + width:.1f}"
+            yield f"{name} is known to within {share} only"
+    rivals = [rival.ratio for rival in result.runners_up if rival.tied and rival.ratio]
+    lead = 1 - min((rival.interval[0] for rival in rivals), default=1.0)
+    if lead > _NOISY:
+        yield f"another finalist may be faster by {lead:.0%}"
+
+
+# ---------------------------------------------------------------------- other problems
+
+
+@dataclass(frozen=True)
+class PortfolioTimes:
+    """Chosen configurations measured on every problem of a run."""
+
+    configurations: tuple[Configuration, ...]
+    problems: tuple[Problem, ...]
+    #: One row per configuration, one column per problem; None where it is not right there.
+    median_ms: tuple[tuple[float | None, ...], ...]
+
+    def fraction(self, configuration: Configuration, but: Problem) -> float:
+        """Geometric mean share of the best speed over the problems other than one; 0 if unknown."""
+        if configuration not in self.configurations:
+            return 0.0
+        row = self.median_ms[self.configurations.index(configuration)]
+        shares = []
+        for column, problem in enumerate(self.problems):
+            best = min((times[column] or math.inf for times in self.median_ms), default=math.inf)
+            if problem != but and best < math.inf:
+                time_ms = row[column]
+                shares.append(best / time_ms if time_ms else 1e-3)
+        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
+
+
+def best_on_others(portfolio: PortfolioTimes, problem: Problem) -> Preference:
+    """Prefer what is best over the other problems, then fewest registers.
+
+    The problem itself is left out: there contenders are tied.
+    """
+
+    def preference(contender: Contender) -> tuple[float, int]:
+        share = portfolio.fraction(contender.configuration, problem)
+        return -round(share, 3), contender.registers
+
+    return preference
