@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from autotune.interop.imported import first_to_try
 from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.snapshot import as_it_is
-from autotune.kernel.source import unfollowed
 from autotune.kernel.spec import Kernel
 from autotune.measure.objective import find as find_objective
 from autotune.measure.timing import Caches
@@ -197,7 +195,7 @@ def tune(
     spaces : str or Path, optional
         Another folder to look for the space file of a name in.
     quiet : bool
-        Show no progress, and warn of nothing. It is shown on a terminal (standard error) and in a
+        Show no progress. It is shown on a terminal (standard error) and in a
         notebook.
     listener : callable
         Called with every engine event.
@@ -214,7 +212,7 @@ def tune(
     AutotuneError
         Whatever else ends a run; see `autotune.errors`.
     """
-    if modules.is_running():
+    if modules.is_loading():
         raise UsageError(
             "tune() is called while a space file runs, which every process does that measures; put it "
             "into a script or notebook of its own, or under: if __name__ == '__main__':"
@@ -229,8 +227,6 @@ def tune(
         raise UsageError(unknown("timing", timing, Caches))
     wanted = find_objective(declared, objective)
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
-    if not quiet and (text := unfollowed(declared)):
-        warnings.warn(text, stacklevel=2)
     named = [problems] if isinstance(problems, Mapping) else problems
     if fleet is not None:
         from autotune.fleet.client import Fleet

@@ -149,7 +149,7 @@ def _shown(folder: Path, *lines: str) -> subprocess.Popen[str]:
 
 
 def test_what_a_space_file_leaves_behind_does_not_keep_the_command(tmp_path: Path) -> None:
-    """A thread was waited for with all signals ignored; closing stdout closed stderr."""
+    """A thread was waited for with all signals ignored."""
     process = _shown(
         tmp_path,
         "import atexit, os, signal, sys, threading, time",

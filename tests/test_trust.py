@@ -320,18 +320,6 @@ def test_a_group_may_write_only_where_it_is_the_owners_own(tmp_path):
         assert (fault_of(file) is None) == (user == group)
 
 
-def test_a_private_group_is_not_where_a_list_names_others(tmp_path):
-    """An access control list is shown as the group's bits; `chmod g-w` takes them from all it names."""
-    file = write_space(tmp_path)
-    entries = [(1, 6, -1), (2, 6, EVE), (4, 4, -1), (16, 6, -1), (32, 4, -1)]  # acl(5)
-    binary = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-    os.setxattr(file, "system.posix_acl_access", binary)
-    fault = fault_of(file)
-    assert fault is not None and fault.mend == f"chmod g-w {file}"
-    subprocess.run(fault.mend.split(), check=True)
-    assert load_file(file).name == "scale"
-
-
 # ---------------------------------------------------------------- trust
 
 

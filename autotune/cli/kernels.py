@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli import emit_json, warn
+from autotune.cli import emit_json
 from autotune.cli.options import FOLDER, JSON, PATH, SPACES, TRUST, kernel_names
 
 if TYPE_CHECKING:
@@ -296,11 +296,8 @@ def check(
     from autotune.cli.tables import print_table
     from autotune.errors import NothingValidError
     from autotune.kernel.catalog import find_kernel
-    from autotune.kernel.source import unfollowed
 
     declared = find_kernel(kernel, spaces)
-    if text := unfollowed(declared):
-        warn(text)
     report = check_kernel(declared, archs, samples, seed)
     if as_json:
         emit_json(report.as_json())

@@ -185,7 +185,6 @@ def run(
         click.get_current_context().with_resource(begun_early(*begins))
 
     from autotune.interop.imported import first_to_try
-    from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
     from autotune.measure.timing import Caches
     from autotune.run.request import EFFORTS, Request
@@ -193,8 +192,6 @@ def run(
     from autotune.search.session import Budget
 
     parsed_budget = Budget.parse(budget) if budget else None
-    for text in filter(None, map(unfollowed, declared)):
-        warn(text)
     find(strategy)
     imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
 

@@ -15,7 +15,7 @@ from autotune.doctor.nvidia import Nvidia
 from autotune.errors import UsageError
 from autotune.extras import install
 from autotune.files import cache_folder, data_folder
-from autotune.kernel.trust import TRUST, Fault, fault_of
+from autotune.kernel.trust import TRUST, ForeignPlace, fault_of
 from autotune.measure.cache import BINARIES, DATA, SETTING, limit_bytes
 from autotune.report import wording
 
@@ -101,7 +101,7 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
     from autotune.kernel.catalog import space_folders
 
     folders = space_folders()
-    faults: dict[Path, Fault] = {}
+    faults: dict[Path, ForeignPlace] = {}
     for folder in folders:
         for file in (folder, *folder.glob("*.py")):
             with suppress(OSError):  # a link to nothing

@@ -19,7 +19,7 @@ from pathlib import Path
 from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
 from autotune.files import bundled_path
 from autotune.kernel import modules
-from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
+from autotune.kernel.hooks import line_of
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
@@ -138,8 +138,8 @@ def load_file(file: Path) -> Kernel:
     file = file.resolve()
     try:
         _text_of(file)
-        with needing(file.name), stdout_aside, signals_kept():
-            module = modules.run(file)
+        with needing(file.name):
+            module = modules.run_space(file)
     except MissingDependencyError:
         raise
     except SyntaxError as error:

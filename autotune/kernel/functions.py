@@ -1,163 +1,135 @@
-"""What the functions of a kernel in no space file are known by: their code, and what it uses.
+"""Describes the functions of a kernel in no space file as text: their code, and the values that they use.
 
-Of a script or notebook nothing counts but what the functions reach, with the values that names have when
-this is asked. Of other modules only the names are noted: `source` follows their files.
+Of the script or notebook counts only what the functions reach, with the values of this moment. Of other
+modules the text has only names: `source` follows their files.
 """
 
 from __future__ import annotations
 
-import copyreg
-import dis
 import hashlib
+import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import _lru_cache_wrapper
+from dis import get_instructions
+from functools import _lru_cache_wrapper, partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
 
 from autotune.kernel.spec import Kernel
 
-_PLAIN = (bool, int, float, complex, str, type(None))
-_NAME_OPERATIONS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Attributes of a class that decide nothing, or stand for what does.
-_BESIDE = {
+#: Attributes that every class has, or that follow from the others.
+_GENERATED = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
     *("__firstlineno__", "__static_attributes__", "__annotations_cache__"),
 }
 
 
-class Described:
+class Description:
     """Functions of the module ``home``, and other values, as a text that is the same for equal ones."""
 
     def __init__(self, home: str, values: Iterable[object]) -> None:
         self._home = home
-        self._parts: list[str] = []
-        #: Functions and classes met so far, by identity; kept, so that no other gets it.
+        #: Functions and classes, by identity and kept, so that no other object gets the identity.
         self._met: dict[int, object] = {}
         self._inside: set[int] = set()
         #: Modules that they use.
         self.modules: set[str] = set()
-        for value in values:
-            self._add(value)
-        self.text = " ".join(self._parts)
+        self.text = " ".join(map(self._text, values))
 
-    def _add(self, value: object) -> None:
-        if type(value) in _PLAIN:
-            self._parts.append(repr(value))
-        elif isinstance(value, bytes):
-            self._parts.append(hashlib.sha256(value).hexdigest())
-        elif isinstance(value, ModuleType):
-            self._name(value.__name__, "")
-        elif isinstance(value, Kernel):
-            self._parts.append(f"kernel {value.name}")
-        elif isinstance(value, _lru_cache_wrapper):
-            self._add(value.__wrapped__)
-        elif isinstance(value, FunctionType | type):
-            self._definition(value)
-        elif id(value) in self._inside:
-            self._parts.append("itself")
-        else:
-            self._inside.add(id(value))
-            self._composed(value)
-            self._inside.remove(id(value))
+    def _text(self, value: object) -> str:
+        if isinstance(value, ModuleType):
+            return self._name(value.__name__, "")
+        if isinstance(value, Kernel):
+            return f"kernel {value.name}"
+        if isinstance(value, bool | int | float | complex | str | bytes | None):
+            return repr(value)
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, FunctionType | type):
+            return self._definition(value)
+        if id(value) in self._inside:
+            return "itself"
+        self._inside.add(id(value))
+        text = self._composed(value)
+        self._inside.remove(id(value))
+        return text
 
-    def _name(self, module: str, name: str) -> None:
-        self.modules.add(module)
-        self._parts.append(f"{module}:{name}")
-
-    def _definition(self, value: FunctionType | type) -> None:
-        """A function or class: of another module its name, else all that it consists of."""
+    def _definition(self, value: FunctionType | type) -> str:
         module = str(value.__module__)
         if module not in ("__main__", self._home) and module in sys.modules:
-            self._name(module, value.__qualname__)
-        elif id(value) in self._met:
-            self._parts.append(f"#{list(self._met).index(id(value))}")
+            return self._name(module, value.__qualname__)
+        if id(value) in self._met:
+            return f"#{list(self._met).index(id(value))}"
+        self._met[id(value)] = value
+        return self._composed(value)
+
+    def _composed(self, value: object) -> str:
+        return f"{type(value).__name__}[{' '.join(self._parts(value))}]"
+
+    def _parts(self, value: object) -> Iterator[str]:
+        if isinstance(value, set | frozenset):
+            yield from sorted(Description(self._home, [item]).text for item in value)
+        elif (parts := _parts_of(value)) is not None:
+            yield from map(self._text, parts)
         else:
-            self._met[id(value)] = value
-            self._parts.append("(")
-            for part in _of_class(value) if isinstance(value, type) else self._of_function(value):
-                self._add(part)
-            self._parts.append(")")
+            yield self._text(type(value))
+            try:
+                yield hashlib.sha256(pickle.dumps(value, 4)).hexdigest()
+            except Exception:  # of a class of the script, say
+                yield self._text(dict(getattr(value, "__dict__", {})))
 
-    def _of_function(self, function: FunctionType) -> Iterator[object]:
-        self._code(function.__code__, function.__doc__)
-        yield from (function.__defaults__, function.__kwdefaults__)
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # empty
-                yield cell.cell_contents
-        used = sorted(_used(function.__code__))
-        for name in used:
-            if name in function.__globals__:
-                yield from (name, function.__globals__[name])
+    def _name(self, module: str, name: str) -> str:
+        self.modules.add(module)
+        return f"{module}:{name}"
 
-    def _code(self, code: CodeType, doc: str | None = None) -> None:
+    def _code(self, code: CodeType) -> str:
+        steps = get_instructions(code)
+        self.modules.update(str(step.argval) for step in steps if step.opname == "IMPORT_NAME")
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
         done = hashlib.sha256(code.co_code + code.co_exceptiontable).hexdigest()
-        self._parts.append(f"{done} {names}")
-        self.modules.update(_imported(code))
-        for number, constant in enumerate(code.co_consts):
-            if isinstance(constant, CodeType):
-                self._code(constant)
-            elif number or constant != doc:  # docstrings come first
-                self._add(constant)
-
-    def _composed(self, value: object) -> None:
-        """Whatever else: what pickle would make it from."""
-        if isinstance(value, set | frozenset):
-            items = [Described(self._home, [item]) for item in value]
-            self.modules.update(*(item.modules for item in items))
-            self._parts += sorted(item.text for item in items)
-            return
-        parts = _listed(value)
-        self._parts.append(f"{type(value).__name__}[{len(parts)}")
-        for part in parts:
-            self._add(part)
-        self._parts.append("]")
+        return f"{done} {names} {' '.join(map(self._text, code.co_consts))}"
 
 
-def _listed(value: object) -> list[Any]:
-    if isinstance(value, tuple | list):
-        return [*value]
-    if isinstance(value, dict):
+def _parts_of(value: object) -> Iterable[object] | None:
+    """Return what a value consists of; None where only pickle knows."""
+    if type(value) is tuple or type(value) is list:
+        return value
+    if type(value) is dict:
         return [part for item in value.items() for part in item]
+    if isinstance(value, _lru_cache_wrapper):
+        return [value.__wrapped__]
     if isinstance(value, staticmethod | classmethod):
         return [value.__func__]
     if isinstance(value, property):
         return [value.fget]
-    reduce: Callable[[object], Any] | None = copyreg.dispatch_table.get(type(value))
-    try:
-        made_from = reduce(value) if reduce else value.__reduce_ex__(4)
-    except Exception:  # it cannot be sent either, or by its type alone
-        return [type(value)]
-    if isinstance(made_from, str):
-        return [getattr(value, "__module__", None) or type(value).__module__, made_from]
-    return [[*part] if isinstance(part, Iterator) else part for part in made_from]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, type):
+        own = {name: part for name, part in vars(value).items() if name not in _GENERATED}
+        return [
+            value.__qualname__,
+            value.__bases__,
+            *(part for item in sorted(own.items()) for part in item),
+        ]
+    return None
 
 
-def _of_class(value: type) -> Iterator[object]:
-    yield from (value.__qualname__, value.__bases__)
-    for name in sorted(vars(value).keys() - _BESIDE):
-        yield from (name, vars(value)[name])
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _of_function(function: FunctionType) -> Iterator[object]:
+    code = function.__code__
+    if code.co_consts[:1] == (function.__doc__,):
+        code = code.replace(co_consts=(None, *code.co_consts[1:]))
     yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+    yield from (function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # empty
+            yield cell.cell_contents
+    for name in sorted(_names(code) & function.__globals__.keys()):
+        yield from (name, function.__globals__[name])
 
 
-def _used(code: CodeType) -> set[str]:
-    """Names that code, and what is defined in it, looks up outside of functions."""
-    return {
-        str(step.argval)
-        for part in _codes(code)
-        for step in dis.get_instructions(part)
-        if step.opname in _NAME_OPERATIONS
-    }
-
-
-def _imported(code: CodeType) -> set[str]:
-    steps = dis.get_instructions(code)
-    return {str(step.argval) for step in steps if step.opname == "IMPORT_NAME"}
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code, and code inside it, may look up outside of functions."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names, *(name for part in inner for name in _names(part))}

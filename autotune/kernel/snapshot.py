@@ -85,17 +85,17 @@ def travelling(kernel: Kernel) -> bytes:
     SpecError
         If its functions use what cannot be sent.
     """
-    own = [name for name, module in sys.modules.items() if _is_own(name, module)]
-    return _pickled(
-        kernel, (kernel, own_fingerprint(kernel), frozenset(), modules_fingerprint(())), own
-    )
+    with modules.running(kernel.folder):
+        own = [name for name, module in sys.modules.items() if _is_own(name, module, kernel.folder)]
+        state = (kernel, own_fingerprint(kernel), frozenset[str](), modules_fingerprint(()))
+        return _pickled(kernel, state, own)
 
 
-def _is_own(name: str, module: object) -> bool:
-    """Whether a module that was imported is a person's own, and a file."""
-    if name.startswith(modules.BESIDE):
-        return True
-    home = modules.home_of(name.partition(".")[0]) if getattr(module, "__file__", None) else None
+def _is_own(name: str, module: object, folder: Path | None) -> bool:
+    """Return whether a module that was imported is a person's own, and a file."""
+    if not getattr(module, "__file__", None):
+        return False
+    home = modules.home_of(name.partition(".")[0], folder)
     return home is not None and not _is_of_packages(home)
 
 

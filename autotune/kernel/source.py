@@ -13,15 +13,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 
 from autotune.devices.base import with_defines
 from autotune.errors import SpecError
 from autotune.kernel.catalog import bundled_folder, is_of_file
-from autotune.kernel.functions import Described
-from autotune.kernel.modules import files_of, home_of, is_installed
+from autotune.kernel.functions import Description
+from autotune.kernel.modules import files_of, home_of
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import refuse_foreign
 from autotune.values import Configuration, Problem
@@ -52,13 +52,6 @@ _SEARCH_HOOKS = frozenset(
 )
 #: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
-#: Functions that bring what no syntax tree shows, by their last names: code, and files.
-_CODE = frozenset(
-    ("exec", "eval", "import_module", "__import__", "run_path", "run_module", "CDLL", "LoadLibrary")
-)
-_FILES = frozenset(
-    ("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes")
-)
 
 #: Texts by file, each with a stamp of every place that was looked at for it.
 _known: dict[Path, tuple[dict[Path, tuple[int, ...]], str]] = {}
@@ -232,11 +225,11 @@ def _functions_fingerprint(kernel: Kernel) -> str:
     return text_fingerprint(found.text + modules_fingerprint(found.modules))
 
 
-def functions_of(kernel: Kernel) -> Described:
+def functions_of(kernel: Kernel) -> Description:
     """What decides the results of a kernel in no space file, as `spec_fingerprint` says it of others."""
     hooks = sorted(kernel.hooks.keys() - _SEARCH_HOOKS)
     options = (kernel.sources, kernel.static, kernel.layout)
-    return Described(kernel.module, [options, *((name, kernel.hooks[name]) for name in hooks)])
+    return Description(kernel.module, [options, *((name, kernel.hooks[name]) for name in hooks)])
 
 
 def modules_fingerprint(modules: Iterable[str]) -> str:
@@ -255,106 +248,67 @@ def spec_fingerprint(file: Path) -> str:
     return text_fingerprint("\n".join(_Reached(file).texts))
 
 
-def unfollowed(kernel: Kernel) -> str:
-    """Say where a space file brings in what its fingerprint cannot hold; empty where nowhere.
-
-    Files that it reads, and code that it finds or makes as it runs, itself or in its own modules.
-    """
-    places = list(dict.fromkeys(_Reached(kernel.file).unfollowed)) if is_of_file(kernel) else []
-    if not places or kernel.file is None:
-        return ""
-    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    return (
-        f"{kernel.name}: changes of what these bring in are not noticed: {', '.join(places[:3])}"
-        f"{more}; after one, change a constant in {kernel.file.name} too"
-    )
-
-
 class _Reached:
-    """What decides the results of a space file, or of some modules: texts of all that is imported."""
+    """The files and packages that a space file, or some modules, import."""
 
     def __init__(self, space: Path | None, modules: Iterable[str] = ()) -> None:
         self._space = space.resolve() if space else None
-        self._beside = self._space.parent if self._space else None
-        #: The person's own modules, and the folder of the outermost package of each; they grow.
-        self._files: list[Path] = []
-        self._homes: list[Path | None] = []
+        #: The person's own files, and of each the folder of its outermost package.
+        self._homes: dict[Path, Path] = {}
         self._packages: set[str] = set()
-        self.unfollowed: list[str] = []
         if self._space:
-            self._add([self._space], self._beside)
+            self._homes[self._space] = self._space.parent
         for name in modules:
-            self._import(name, None)
-        texts = (self._text(number) for number, _ in enumerate(self._files))
-        self.texts = [*([next(texts)] if space else []), *sorted(texts)]
-        self.texts += [f"{package} {_version(package)}" for package in sorted(self._packages)]
+            self._import(name)
+        texts: list[str] = []
+        while len(texts) < len(self._homes):  # reading one may find more
+            texts.append(self._text(list(self._homes)[len(texts)]))
+        first = [texts.pop(0)] if space else []
+        versions = {package: _version(package) for package in sorted(self._packages)}
+        self.texts = [
+            *first,
+            *sorted(texts),
+            *(f"{n} {known}" for n, known in versions.items() if known),
+        ]
 
-    def _text(self, number: int) -> str:
-        file, home = self._files[number], self._homes[number]
+    def _text(self, file: Path) -> str:
         is_space = file == self._space
-        name = "" if is_space else f"{os.path.relpath(file, home)}\n"
+        name = "" if is_space else f"{os.path.relpath(file, self._homes[file])}\n"
         try:
             nodes = _deciding(ast.parse(file.read_text(encoding="utf-8-sig")), is_space)
             text = "\n".join(map(_dumped, nodes))
         except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
-            if file.suffix == ".py":
-                self.unfollowed.append(f"{file.name} imports")
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
         for node in (inner for outer in nodes for inner in ast.walk(outer)):
-            if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
-                for what in self._follow(node, file, home):
-                    self.unfollowed.append(f"{file.name}:{node.lineno} {what}")
+            self._follow(node, file)
         return name + text
 
-    def _follow(
-        self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path | None
-    ) -> Iterator[str]:
-        """Note what a piece of code imports; yield what of that cannot be followed."""
-        if isinstance(node, ast.ImportFrom) and node.level:
-            folder = file.parents[min(node.level, len(file.parents)) - 1]
-            for name in _imported(node):
-                self._add(files_of(folder, name), home)
-            return
-        names = _imported(node)
-        if isinstance(node, ast.Call) and not names and _called_name(node.func) in _CODE | _FILES:
-            yield _called_name(node.func)
-        for name in names:
-            if not self._import(name, home):
-                yield f"import {name}"
+    def _follow(self, node: ast.AST, file: Path) -> None:
+        """Note the modules that a statement imports; the last part of a name may be something in one."""
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                self._import(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}" if node.module else alias.name
+                if node.level:
+                    folder = file.parents[min(node.level, len(file.parents)) - 1]
+                    self._add(files_of(folder, name), self._homes[file])
+                else:
+                    self._import(name)
 
-    def _import(self, name: str, home: Path | None) -> bool:
-        """Note a module that is imported in a folder; whether it can be followed."""
+    def _import(self, name: str) -> None:
         top = name.partition(".")[0]
         if top in _OWN_PACKAGES or top in sys.stdlib_module_names:
-            return True
-        if start := home_of(top, self._beside if home == self._beside else None):
-            self._add(files_of(start, name), start)
-        elif is_installed(top):
-            self._packages.add(top)
+            return
+        if home := home_of(top, self._space.parent if self._space else None):
+            self._add(files_of(home, name), home)
         else:
-            return False
-        return True
+            self._packages.add(top)
 
-    def _add(self, files: Iterable[Path], home: Path | None) -> None:
+    def _add(self, files: Iterable[Path], home: Path) -> None:
         for file in files:
-            if file not in self._files:
-                self._files.append(file)
-                self._homes.append(home)
-
-
-def _imported(node: ast.Import | ast.ImportFrom | ast.Call) -> list[str]:
-    """The modules that a piece of code imports; the last part of a name may be something in one."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [
-            f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names
-        ]
-    is_import = _called_name(node.func) in ("import_module", "__import__")
-    match node.args:
-        case [ast.Constant(str(name))] if is_import and not name.startswith("."):
-            return [name]
-    return []
+            self._homes.setdefault(file, home)
 
 
 def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
@@ -368,7 +322,7 @@ def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
 
 
 def _version(package: str) -> str:
-    """The version of the distributions that bring a package."""
+    """Return the version of the distributions that bring a package; empty where there is none."""
     from importlib import metadata
 
     try:

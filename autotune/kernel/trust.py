@@ -1,8 +1,7 @@
-"""Whose code is run: what only root and I could have put where it is, and what I said I trust.
+"""Decides whose files are run as code: those that only root and this user may change.
 
-Knows files and their owners, not what is in them. Space files, the modules they import, kernel
-sources and their includes all come under this rule, in every process: another user's code would do
-what I may do, and another user's kernel would be mine.
+Space files, the modules that they import, kernel sources with their includes, and the cache come under
+this rule, in every process.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import shlex
 import site
 import stat
 import sysconfig
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,34 +20,25 @@ from pathlib import Path
 from autotune.errors import SpecError
 from autotune.files import bundled_path
 
-#: Folders that I trust whoever owns them, as ``PATH`` lists folders. Child processes inherit it.
+#: Folders that are trusted whoever owns them, as ``PATH`` lists folders. Child processes inherit it.
 TRUST = "AUTOTUNE_TRUST"
-#: Links followed on the way to a file before it is given up, as Linux does (path_resolution(7)).
-_MAX_LINKS = 40
-_ANYBODY = "anybody"
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Why a file is not run: a place on the way to it that others may change."""
+class ForeignPlace:
+    """A file or folder that other users may change, on the way to a file that would be run."""
 
     place: Path
     #: For example ``anybody may write it``.
     what: str
-    #: The folder to trust, if what is there is known.
+    #: The folder to trust, if its content is known.
     project: Path
-    #: The command that shuts others out; empty where they own the place.
+    #: The command that shuts others out; empty where another user owns the place.
     mend: str = ""
 
 
 def refuse_foreign(file: Path) -> None:
-    """Let nobody else's code through.
-
-    Raises
-    ------
-    SpecError
-        If others own or may change the file, or a folder or link on the way to it.
-    """
+    """Raise `SpecError` where another user may change a file, or a folder above it."""
     fault = fault_of(file)
     if fault is not None:
         leads = "it is code" if fault.place == file else f"{file.name} is code that it leads to"
@@ -61,44 +49,49 @@ def refuse_foreign(file: Path) -> None:
         )
 
 
-def fault_of(file: Path) -> Fault | None:
-    """What speaks against running a file, or all in a folder; None where nothing does.
+def fault_of(file: Path) -> ForeignPlace | None:
+    """Return the first place on the way to a file that another user may change; None where there is none.
 
-    Looked at is every folder and link by which the system reaches it, from the root on. Each must be
-    root's or mine, and writable by nobody else; a sticky folder may be, since there nobody can
-    replace what is not theirs. Anything goes in a trusted folder, and above it on the way into it.
+    The places are the file and all folders above it, by the path as given and with links followed. Each
+    has to belong to root or this user and be writable by nobody else. A sticky folder may be writable:
+    others cannot replace files in it. Trusted folders, and those above them, are not checked.
     """
-    passed = dict(_way(file))
-    entered = [folder for folder in trusted_folders() if folder in passed]
-    for place, status in passed.items():
-        if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in entered):
+    named, real = file.absolute(), file.resolve()
+    places = [place for path in (named, real) for place in (*reversed(path.parents), path)]
+    trusted = [folder for folder in trusted_folders() if folder in places]
+    for place in dict.fromkeys(places):
+        if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in trusted):
             continue
+        status = place.lstat()
+        project = _project(real if place in (real, *real.parents) else named)
         if status.st_uid not in (0, os.geteuid()):
             what = f"belongs to {_user(status.st_uid)}, not to you ({_user(os.geteuid())})"
-            return Fault(place, what, _project(file, place))
+            return ForeignPlace(place, what, project)
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-        if not is_sticky and (who := _other_writers(place, status)):
-            mend = f"chmod {'o' if who == _ANYBODY else 'g'}-w {shlex.quote(str(place))}"
-            return Fault(place, f"{who} may write it", _project(file, place), mend)
+        if not is_sticky and (who := _other_writers(status)):
+            mend = (
+                f"chmod {'g' if who.startswith('the group') else 'o'}-w {shlex.quote(str(place))}"
+            )
+            return ForeignPlace(place, f"{who} may write it", project, mend)
     return None
 
 
 def is_mine(folder: Path) -> bool:
-    """Whether only I decide what a folder holds, or I said that I trust it."""
+    """Return whether only this user may change the content of a folder, or it is trusted."""
     status = folder.stat()
-    is_own = status.st_uid == os.geteuid() and not _other_writers(folder, status)
+    is_own = status.st_uid == os.geteuid() and not _other_writers(status)
     return is_own or any(folder.resolve().is_relative_to(known) for known in trusted_folders())
 
 
 def trusted_folders() -> list[Path]:
-    """What `TRUST` lists, and what this process runs code from anyway."""
+    """Return the folders that `TRUST` lists, and those that this process runs code from anyway."""
     listed = os.environ.get(TRUST, "").split(os.pathsep)
     return [*(Path(folder).resolve() for folder in listed if folder), *running_folders()]
 
 
 @cache
 def installed_folders() -> tuple[Path, ...]:
-    """Where Python has its library and installed packages."""
+    """Return the folders of Python's library and of installed packages."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     places = [*map(sysconfig.get_path, kinds), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
@@ -108,56 +101,31 @@ def installed_folders() -> tuple[Path, ...]:
 
 @cache
 def running_folders() -> tuple[Path, ...]:
-    """What this process runs code from anyway."""
+    """Return the folders that this process runs code from anyway."""
     return (Path(bundled_path("")).resolve(), *installed_folders())
 
 
-def _project(file: Path, place: Path) -> Path:
-    """The folder of a project, for a file of it and a place on the way there."""
-    whole = file.resolve()
-    if place != whole and place not in whole.parents:  # it is on the way to a link
-        whole = file.absolute()
-    folder = whole if whole.is_dir() else whole.parent
+def _project(file: Path) -> Path:
+    folder = file if file.is_dir() else file.parent
     return folder.parent if folder.name in ("spaces", "kernels") else folder
 
 
-def _way(file: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every place that the system passes on its way to a file, links and what they lead to included."""
-    here, links = Path(), 0
-    parts = [*reversed(file.absolute().parts)]
-    while parts:
-        part = parts.pop()
-        here = here.parent if part == ".." else here / part
-        status = here.lstat()
-        yield here, status
-        if stat.S_ISLNK(status.st_mode):
-            links += 1
-            if links > _MAX_LINKS:
-                raise SpecError(f"{file}: too many links")
-            parts += reversed(Path(os.readlink(here)).parts)
-            here = here.parent
-
-
-def _other_writers(place: Path, status: os.stat_result) -> str:
-    """Who may write a place beside its owner; empty where nobody may."""
-    if stat.S_ISLNK(status.st_mode):  # whose mode means nothing
+def _other_writers(status: os.stat_result) -> str:
+    """Return who may write a place beside its owner; empty where nobody may."""
+    if stat.S_ISLNK(status.st_mode):  # the mode of a link means nothing
         return ""
     if status.st_mode & stat.S_IWOTH:
-        return _ANYBODY
-    if status.st_mode & stat.S_IWGRP and not _is_private(place, status):
+        return "anybody"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status):
         return f"the group {_group(status.st_gid)}"
     return ""
 
 
-def _is_private(place: Path, status: os.stat_result) -> bool:
-    """Whether a place's group has its owner as the only member, as the groups that many systems give every user.
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether a place's group is its owner's own, as many systems give every user one.
 
-    By their convention: the group has the user's name, or number where names are not known. Beside an
-    access control list the group's bits are what any entry of it may allow (acl(5)): then it is not.
+    Such a group has the owner's name and no other member, or the owner's number where names are unknown.
     """
-    with suppress(AttributeError, OSError):  # a system or file system without such lists
-        if "system.posix_acl_access" in os.listxattr(place):
-            return False
     try:
         user, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
     except KeyError:
