@@ -152,12 +152,11 @@ def test_what_a_space_file_leaves_behind_does_not_keep_the_command(tmp_path: Pat
     """A thread was waited for with all signals ignored."""
     process = _shown(
         tmp_path,
-        "import atexit, os, signal, sys, threading, time",
+        "import atexit, os, signal, threading, time",
         "threading.Thread(target=time.sleep, args=(1e6,), name='leftover').start()",
         "atexit.register(time.sleep, 1e6)",
         "atexit.register(os._exit, 0)",
         "print('aside')",
-        "sys.stdout.close()",
         "signal.signal(signal.SIGINT, lambda *_: os._exit(0))",
     )
     out, errors = process.communicate(timeout=120)
