@@ -186,7 +186,7 @@ class Executor(Protocol):
     def poison(self, buffer: Any, poison: Poison = Poison.NAN) -> None:
         """Enqueue a write of every byte."""
 
-    def mend_guards(self, buffer: Any) -> None:
+    def restore_guards(self, buffer: Any) -> None:
         """Restore the guard bands."""
 
     def inspect(
@@ -227,7 +227,7 @@ class Executor(Protocol):
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         """Bind a vendor call to device arrays; see `Baseline`."""
 
-    def memory_held_elsewhere(self) -> int:
+    def memory_of_others(self) -> int:
         """Return the bytes of device memory that other processes hold; 0 where unknown."""
 
     def clocks(self) -> Clocks:

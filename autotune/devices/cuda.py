@@ -185,7 +185,7 @@ class CudaExecutor:
             raise MemoryError(
                 f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
             ) from error
-        self.mend_guards(buffer)
+        self.restore_guards(buffer)
         return buffer
 
     def write(self, buffer: CudaBuffer, array: NDArray[Any]) -> None:
@@ -215,7 +215,7 @@ class CudaExecutor:
     def poison(self, buffer: CudaBuffer, poison: Poison = Poison.NAN) -> None:
         self._memset(buffer.inner, poison)
 
-    def mend_guards(self, buffer: CudaBuffer) -> None:
+    def restore_guards(self, buffer: CudaBuffer) -> None:
         for guard in buffer.guards:
             self._memset(guard, GUARD_VALUE)
 
@@ -382,7 +382,7 @@ class CudaExecutor:
         with cp.cuda.Device(self.device.index):
             return prepare(**views)
 
-    def memory_held_elsewhere(self) -> int:
+    def memory_of_others(self) -> int:
         free, total = self.cupy.cuda.runtime.memGetInfo()
         own = self.cupy.get_default_memory_pool().total_bytes() + _CONTEXT_BYTES
         return max(0, int(total - free - own))

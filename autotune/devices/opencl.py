@@ -189,7 +189,7 @@ class OpenclExecutor:
             buffer = OpenclBuffer(self.cl, self.context, nbytes)
         except self.cl.Error as error:
             raise MemoryError(f"{self.device.name} has no room for {nbytes} bytes") from error
-        self.mend_guards(buffer)
+        self.restore_guards(buffer)
         return buffer
 
     def write(self, buffer: OpenclBuffer, array: NDArray[Any]) -> None:
@@ -237,7 +237,7 @@ class OpenclExecutor:
             head, tail = whole[:GUARD_BYTES], whole[-GUARD_BYTES:]
             return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
 
-    def mend_guards(self, buffer: OpenclBuffer) -> None:
+    def restore_guards(self, buffer: OpenclBuffer) -> None:
         nbytes = buffer.nbytes + 2 * GUARD_BYTES
         with self._mapped(buffer.whole, np.uint8, nbytes, write=True) as whole:
             whole[:GUARD_BYTES] = whole[-GUARD_BYTES:] = GUARD_VALUE
@@ -317,7 +317,7 @@ class OpenclExecutor:
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         raise LaunchError("no vendor baselines on OpenCL")
 
-    def memory_held_elsewhere(self) -> int:
+    def memory_of_others(self) -> int:
         return 0
 
     def clocks(self) -> Clocks:

@@ -1,1 +1,19 @@
-"""Configurations to measurements: compiled, verified and timed in processes of their own."""
+"""Configurations to measurements: compiled, verified and timed in processes of their own.
+
+============= ==============================================================
+`measurement` a measurement and its status
+`objective`   the cost of a measurement, by time, energy or a metric
+`data`        inputs and references of a problem; `draw` has the generator
+`cache`       data sets and binaries on disk
+`process`     a child process
+`compiler`    the processes that compile
+`worker`      the process of a device; `tasks` is the code inside it
+`verify`      outputs, inputs and guard bands; `overlap` two launches at once
+`timing`      samples, and when there are enough
+`energy`      the energy of a call
+`limits`      the least possible time
+`evaluator`   configurations of one problem, on one device or several
+`race`        contenders timed in interleaved rounds
+`sanitize`    compute-sanitizer; `sanitize_task` is the code under it
+============= ==============================================================
+"""

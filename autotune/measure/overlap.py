@@ -14,7 +14,6 @@ from autotune.devices.base import ContextLostError, LaunchError, Side
 from autotune.devices.binary import Binary
 from autotune.kernel.launches import bound
 from autotune.measure import verify
-from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job, Launchable
 from autotune.values import Configuration
@@ -44,24 +43,15 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement
     return replace(draft, status=status, message=" ".join(message.split()))
 
 
-class _Twin(verify.DeviceData):
-    """Device data with working buffers of its own; pristine copies and expected values are shared."""
-
-    def _upload(self, dataset: Dataset, argument: Argument) -> None:
-        is_array = argument.kind in ("input", "out", "inout") and argument.nbytes
-        if is_array and argument.name not in self.buffers:
-            self.buffers[argument.name] = self.executor.allocate(
-                argument.nbytes, argument.offset_bytes
-            )
-
-
 def _disturbed(ready: Launchable, binary: Binary) -> str:
     """Return which output was wrong after launches at the same time, or an empty text."""
     data, executor = ready.data, ready.executor
     first, *others = data.datasets
     # Module symbols are one data set's: on another's a side of the same module would be wrong.
     second = others[-1] if others and not data.constants(first) else first
-    twin = _Twin(executor, data.datasets, pristine=data.pristine, expected=data.expected)
+    twin = verify.DeviceData(
+        executor, data.datasets, pristine=data.pristine, expected=data.expected
+    )
     twin.declare_scratch({name: out for name, (out, _) in data.scratch.items()})
     pairs = ((data, first), (twin, second))
     module, _ = ready.bind(first)

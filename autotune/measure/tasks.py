@@ -193,7 +193,7 @@ def _verified(
         return _failed(draft, Status.LAUNCH_FAILED, str(error))
     except MemoryError as error:
         # A workspace too large for the device is the configuration's fault; others' memory is not.
-        held = _state.executor.memory_held_elsewhere() if _state.executor else 0
+        held = _state.executor.memory_of_others() if _state.executor else 0
         if held > _OTHERS_SHARE * job.device.memory_bytes:
             raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
         return _failed(draft, Status.LAUNCH_FAILED, str(error))

@@ -37,7 +37,8 @@ class NotDeterministic(Exception):
 class DeviceData:
     """The arguments of one problem on a device: working buffers, pristine copies, expected values.
 
-    One set of working buffers serves all data sets.
+    One set of working buffers serves all data sets. Pristine copies and expected values that are given
+    are another's, and shared.
     """
 
     executor: Executor
@@ -115,7 +116,7 @@ class DeviceData:
         self.restore(dataset, wholly)
         if wholly:
             for buffer in self.all_buffers().values():
-                self.executor.mend_guards(buffer)
+                self.executor.restore_guards(buffer)
 
     def restore(self, dataset: str, wholly: bool = True) -> None:
         """Restore `InOut` arguments; ``wholly``: inputs, too."""
@@ -144,10 +145,10 @@ class DeviceData:
         nbytes, offset_bytes = argument.nbytes, argument.offset_bytes
         if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
             self.buffers[argument.name] = self.executor.allocate(nbytes, offset_bytes)
-        if argument.kind in ("input", "inout"):
+        if argument.kind in ("input", "inout") and key not in self.pristine:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
-        if argument.kind in ("out", "inout"):
+        if argument.kind in ("out", "inout") and key not in self.expected:
             expected = dataset.expected(argument.name)
             self.expected[key] = self.executor.allocate(expected.nbytes)
             self.executor.write(self.expected[key], expected)

@@ -191,7 +191,7 @@ class ExecutorContract:
         for index in (-1, count, -band, count + band - 1):
             self.poke(executor, module, buffer, index, 5)
             assert not self.intact(executor, buffer), index
-            executor.mend_guards(buffer)
+            executor.restore_guards(buffer)
             assert self.intact(executor, buffer)
         self.poke(executor, module, buffer, count - 1, 77)
         self.poke(executor, module, buffer, 0, 77)
@@ -215,7 +215,7 @@ class ExecutorContract:
         for index in (-1, -band, count):
             self.poke(executor, module, one, index, 5)
             assert not self.intact(executor, one), index
-            executor.mend_guards(one)
+            executor.restore_guards(one)
             assert self.intact(executor, one)
         for index in {0, count // 2, count - 1}:
             self.poke(executor, module, one, index, 77)
