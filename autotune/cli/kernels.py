@@ -206,11 +206,11 @@ def _show_configuration(
 @click.command("new")
 @click.argument("name", required=False)
 @click.option(
-    "--from-kernel-tuner",
+    "--from",
     "script",
     type=PATH,
     metavar="SCRIPT.py",
-    help="Translate its calls of tune_kernel; nothing of it is run.",
+    help="Run this script for Kernel Tuner, and translate its calls of tune_kernel.",
 )
 @click.option(
     "--into",
@@ -221,41 +221,40 @@ def _show_configuration(
 def new(name: str | None, script: Path | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
 
-    Of a script for Kernel Tuner: a space file for each call of tune_kernel, named as its kernel,
-    and the source. What could not be translated is said, and marked TODO in the file.
+    With --from it runs a script for Kernel Tuner, with a stand-in for tune_kernel that tunes nothing, and
+    writes a space file and the source of each call's kernel. What needs a hand is marked TODO.
 
     \b
     autotune new softmax
     autotune check softmax
     autotune run softmax
-    autotune new --from-kernel-tuner tune_vector_add.py
+    autotune new --from tune_vector_add.py
     """
     from autotune.cli.scaffold import write_kernel
     from autotune.errors import UsageError
 
     if script is not None:
-        _migrate(script, name or "", into)
+        _port(script, name or "", into)
         return
     if not name:
-        raise UsageError("give the new kernel a NAME, or --from-kernel-tuner SCRIPT.py")
+        raise UsageError("give the new kernel a NAME, or --from SCRIPT.py")
     for file in write_kernel(name, into):
         click.echo(f"wrote {file}")
     click.echo(f"next: edit both, then: autotune check {name}", err=True)
 
 
-def _migrate(script: Path, name: str, into: Path) -> None:
-    from autotune.cli.migration import write_migrated
+def _port(script: Path, name: str, into: Path) -> None:
+    from autotune.interop.script import write_spaces
 
-    files, todos = write_migrated(script, name, into)
+    click.echo(f"runs {script}, with a stand-in for tune_kernel", err=True)
+    files, todos = write_spaces(script, name, into)
     for file in files:
         click.echo(f"wrote {file}")
     for todo in todos:
         click.echo(f"todo: {todo}", err=True)
     spaces = [file for file in files if file.suffix == ".py"]
-    edited = " and ".join(map(str, spaces))
-    begin = f"complete {edited}, then" if todos else "in that folder"
     checks = "; ".join(f"autotune check {file.stem}" for file in spaces)
-    click.echo(f"next: {begin}: {checks}", err=True)
+    click.echo(f"next: complete {' and '.join(map(str, spaces))}, then: {checks}", err=True)
 
 
 @click.command("check")

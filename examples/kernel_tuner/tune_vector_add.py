@@ -1,4 +1,4 @@
-"""vector_add for Kernel Tuner; `autotune new --from-kernel-tuner` makes a space file of it."""
+"""vector_add for Kernel Tuner; `autotune new --from` makes a space file of it."""
 
 import numpy as np
 from kernel_tuner import tune_kernel

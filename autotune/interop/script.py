@@ -1,0 +1,609 @@
+"""Space files from a person's script for Kernel Tuner, which runs with a stand-in for `tune_kernel`.
+
+The script runs in a child process. The stand-in takes the real arguments of each call and describes them
+in the words of a space file; what needs a hand is a TODO. The text is in ``ported.py.j2``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import keyword
+import math
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib.machinery import ModuleSpec
+from itertools import permutations
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from unittest.mock import MagicMock
+
+import jinja2
+import numpy as np
+
+import autotune
+from autotune.devices.base import NO_TEXTURES
+from autotune.errors import UsageError
+from autotune.kernel.names import fault
+from autotune.kernel.spec import Kernel
+
+#: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
+_POSITIONS = (
+    *("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params"),
+    *("grid_div_x", "grid_div_y", "grid_div_z", "restrictions", "answer", "atol", "verify"),
+)
+#: A block where no parameter has its sizes. Source: Kernel Tuner 1.5.0, util.py.
+_BLOCK = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
+_BACKENDS = dict.fromkeys(("CUDA", "CUPY", "NVCUDA", "PYCUDA"), "cuda") | {"OPENCL": "opencl"}
+#: Arguments of `tune_kernel` that say how to run, not what to tune.
+_OF_A_RUN = (
+    *("strategy", "strategy_options", "metrics", "observers", "objective", "cache"),
+    *("simulation_mode", "parallel", "verify"),
+)
+#: What a rule or size may consist of.
+_ALLOWED = (
+    *(ast.Expression, ast.Load, ast.Constant, ast.Name, ast.Tuple, ast.List, ast.IfExp),
+    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.boolop, ast.unaryop, ast.operator),
+    *(ast.cmpop, ast.Call),
+)
+_CALLABLE = ("min", "max", "abs", "len", "int", "round")
+#: A smaller number is a multiple of a field, or near it, by chance.
+_LEAST_SIZE = 64
+
+
+def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[str]]:
+    """Run a script; write ``spaces/NAME.py`` and its source in ``kernels`` for each `tune_kernel`.
+
+    Returns
+    -------
+    tuple of list of Path and list of str
+        The files, and a line for each TODO.
+    """
+    if not script.is_file():
+        raise UsageError(f"{script}: no such file")
+    calls = _calls_of(script)
+    if name and len(calls) > 1:
+        raise UsageError(f"{script} calls tune_kernel {len(calls)} times: leave NAME out")
+    texts: dict[Path, str] = {}
+    names: list[str] = []
+    for call in calls:
+        names.append(_unused(name or call["name"], names))
+        call |= {"name": names[-1], "source": f"{names[-1]}{call['suffix']}", "script": script.name}
+        texts[into / "spaces" / f"{names[-1]}.py"] = _space_text(call)
+        texts[into / "kernels" / call["source"]] = call["text"]
+    for place, text in texts.items():
+        if place.exists() and place.read_text(encoding="utf-8") != text:
+            raise UsageError(f"{place} is there already; remove it, or write --into another folder")
+    for place, text in texts.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    return list(texts), [f"{script.name}:{c['line']}: {todo}" for c in calls for todo in c["todos"]]
+
+
+def _unused(name: str, taken: Sequence[str]) -> str:
+    """Return a name for a kernel and its files that no other call of the script has."""
+    if wrong := fault("kernel name", name):
+        raise UsageError(f"{wrong}; give autotune new a NAME")
+    if keyword.iskeyword(name) or name in ("np", "launch", "arguments", "reference"):
+        name += "_kernel"
+    alike = [other for other in taken if re.fullmatch(rf"{name}(_\d+)?", other)]
+    return f"{name}_{len(alike) + 1}" if alike else name
+
+
+def _space_text(fields: Mapping[str, Any]) -> str:
+    text = Path(__file__).with_name("ported.py.j2").read_text(encoding="utf-8")
+    made = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True).render(fields)
+    words = ("Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
+    used = ", ".join(word for word in words if re.search(rf"\b{word}\(", made))
+    numpy = "import numpy as np\n\n" if re.search(r"\bnp\.", made) else ""
+    return str(made.replace("IMPORTS", f"{numpy}from autotune import {used}", 1))
+
+
+# ---------------------------------------------------------------------- the script's process
+
+
+def _calls_of(script: Path) -> list[dict[str, Any]]:
+    """Run a script, its output on stderr; return what its calls of `tune_kernel` were given."""
+    child = (
+        "import sys; sys.path.append(sys.argv.pop()); from autotune.interop.script import take_calls; "
+        "take_calls(*sys.argv[1:])"
+    )
+    root = str(Path(autotune.__file__).parents[1])
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "calls.json")
+        subprocess.run(
+            [sys.executable, "-P", "-c", child, str(script.resolve()), str(answer), root],
+            cwd=script.resolve().parent,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            check=False,
+        )
+        text = answer.read_text() if answer.exists() else '{"refused": "it crashed"}'
+    found: dict[str, Any] = json.loads(text)
+    if found["refused"]:
+        raise UsageError(f"{script.name}: {found['refused']}")
+    return list(found["calls"])
+
+
+def take_calls(script: str, answer: str) -> None:
+    """Run a script in this process; write its calls of `tune_kernel` to a file, as JSON."""
+    stand_in, ended = _StandIn(), ""
+    sys.meta_path.insert(0, stand_in)
+    sys.argv = [script]
+    sys.path.insert(0, str(Path(script).parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit:
+        pass
+    except Exception as error:
+        ended = f"; it ended by {type(error).__name__}: {error}"
+    calls, refused = stand_in.calls, stand_in.refused
+    if not calls and not refused:
+        refused = f"no call of tune_kernel{ended}"
+    elif calls and ended:
+        calls[-1]["todos"].append(f"the script took no further calls{ended}")
+    Path(answer).write_text(json.dumps({"calls": calls, "refused": refused}))
+
+
+class _StandIn:
+    """Kernel Tuner for a script that imports it, installed or not: only `tune_kernel` does anything."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.refused = ""
+        self._module = MagicMock(tune_kernel=self._tune_kernel, run_kernel=self._run_kernel)
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        is_theirs = name.partition(".")[0] == "kernel_tuner"
+        return ModuleSpec(name, self, is_package=True) if is_theirs else None  # type: ignore[arg-type]
+
+    def create_module(self, _: ModuleSpec) -> Any:
+        return self._module
+
+    def exec_module(self, _: Any) -> None: ...
+
+    def _run_kernel(self, *args: Any, **named: Any) -> list[Any]:
+        return list({**dict(zip(_POSITIONS, args, strict=False)), **named}["arguments"])
+
+    def _tune_kernel(self, *args: Any, **named: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Take a call; return one result, for what the script does with it."""
+        given = {**dict(zip(_POSITIONS, args, strict=False)), **named}
+        caller = sys._getframe(1)
+        try:
+            call = _TuneCall(given, Path(caller.f_code.co_filename)).described()
+        except UsageError as error:
+            self.refused = f"line {caller.f_lineno}: {error}"
+            raise
+        self.calls.append({"line": caller.f_lineno, **call})
+        first = {name: next(iter(values)) for name, values in given["tune_params"].items()}
+        result = {**first, "time": 1.0, "times": [1.0]}
+        return [result], {"best_config": result}
+
+
+# ---------------------------------------------------------------------- one call
+
+
+class _TuneCall:
+    """A call of `tune_kernel` in the words of a space file."""
+
+    def __init__(self, given: Mapping[str, Any], script: Path) -> None:
+        self._given, self._script = given, script
+        self.todos: list[str] = []
+        self._entry = str(given.get("kernel_name"))
+        if not re.fullmatch(r"[\w:<>, ]+", self._entry):
+            raise UsageError(f"kernel_name {self._entry!r} is no name of a function or template")
+        self._function = self._entry.partition("<")[0].rpartition("::")[2].strip()
+        named = list(given.get("block_size_names") or [])
+        self._block = [*named, *list(_BLOCK)[len(named) :]][:3]
+        self._parameters, self._constants = self._read_parameters()
+        self._text = self._read_source()
+        language = str(given.get("lang") or ("OpenCL" if "__kernel" in self._text else "CUDA"))
+        if language.upper() not in _BACKENDS:
+            raise UsageError(f"lang={language!r}: only kernels in CUDA or OpenCL are tuned here")
+        self._backend = _BACKENDS[language.upper()]
+        self._arguments, self._declared = self._read_arguments()
+        self._sizes, self._fields = self._read_problem()
+
+    def described(self) -> dict[str, Any]:
+        """Return what the files of this call need, as JSON has it."""
+        made = {name: self._made(name, value) for name, value in self._arguments.items()}
+        self._add_constants(made)
+        outputs = [name for name, text in made.items() if text.startswith(("Out(", "InOut("))]
+        if not outputs:
+            self.todos.append("which argument is the output? make it Out(shape) in arguments")
+        wanted = (
+            "as answer= of the script does" if self._given.get("answer") else "the script has none"
+        )
+        self.todos.append(f"reference: compute {', '.join(outputs) or 'the output'}; {wanted}")
+        others = [name for name in _OF_A_RUN if self._given.get(name)]
+        if others:
+            self.todos.append(f"{', '.join(others)}: see docs/from-kernel-tuner.md for what to use")
+        tolerance = self._given.get("atol")
+        options = map(str, self._given.get("compiler_options") or [])
+        described = {
+            "name": self._function,
+            "suffix": ".cl" if self._backend == "opencl" else ".cu",
+            "text": self._text,
+            "backend": self._backend,
+            "problem": self._fields,
+            "static": repr(tuple(self._constants)) if self._constants else "",
+            "parameters": {name: repr(values) for name, values in self._parameters.items()},
+            "rules": self._rules(),
+            "defines": self._defines(),
+            "options": [option for option in options if not re.match(r"-{1,2}std", option)],
+            **self._launch(),
+            "arguments": made,
+            "inputs": [name for name, text in made.items() if not text.startswith("Out(")],
+            "outputs": outputs,
+            "tolerance": "" if tolerance is None else repr(float(tolerance)),
+        }
+        return {**described, "todos": [" ".join(todo.split()) for todo in self.todos]}
+
+    def _read_parameters(self) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the parameters, and apart from them the sizes that have one value, such as a filter's."""
+        parameters: dict[str, Any] = {}
+        constants: dict[str, int] = {}
+        for name, values in dict(self._given.get("tune_params") or {}).items():
+            wrong = fault("parameter", name)
+            options = tuple(inspect.signature(Kernel).parameters)
+            if not wrong and get_close_matches(name, options, 1, 0.8) and name != name.upper():
+                wrong = f"parameter {name!r} is, or is too like, an option of Kernel"
+            if wrong:
+                raise UsageError(f"{wrong}: rename it in the script and in the source")
+            plain = _plain_values(values)
+            is_size = name not in self._block and not fault("problem field", name)
+            if len(plain) == 1 and type(plain[0]) is int and is_size:
+                constants[name] = plain[0]
+            else:
+                parameters[name] = plain
+            if name.startswith("loop_unroll_factor") and 0 in plain:
+                self.todos.append(f"{name}=0: Kernel Tuner takes the pragma out; here begin with 1")
+        return parameters, constants
+
+    def _read_source(self) -> str:
+        given = self._given.get("kernel_source")
+        if isinstance(given, list | tuple):
+            self.todos.append(f"kernel_source: of several files the first is taken: {given[0]}")
+            given = given[0]
+        if callable(given):
+            self.todos.append("kernel_source is a function: this is its text for the first values")
+            first = {name: values[0] for name, values in self._parameters.items()}
+            given = given({**self._constants, **first})
+        text = str(given)
+        if not re.search(r"[\n({]", text):
+            try:
+                text = (self._script.parent / text).read_text(encoding="utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"kernel_source {given}: cannot be read ({error})") from None
+        for included in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', text, re.MULTILINE):
+            self.todos.append(f"the source includes {included}: put it into kernels/ too")
+        if "texture<" in text or self._given.get("texmem_args"):
+            self.todos.append(NO_TEXTURES)
+        if used := re.findall(r"\bgrid_size_[xyz]\b", text):
+            self.todos.append(f"the source uses {used[0]}: read gridDim there, or get_num_groups")
+        return textwrap.dedent(text).strip("\n") + "\n"
+
+    def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the arguments, and their declarations in the source, by name."""
+        values = [_on_host(value) for value in self._given.get("arguments") or []]
+        found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", self._text)
+        plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", found[1]) if found else ""
+        declared = [part.strip() for part in plain.split(",")]
+        if len(declared) != len(values):
+            declared = [""] * len(values)
+        names: list[str] = []
+        for number, text in enumerate(declared):
+            name = re.split(r"[\s*&]+", text)[-1]
+            names.append(f"argument_{number}" if fault("argument", name) or name in names else name)
+        return dict(zip(names, values, strict=True)), dict(zip(names, declared, strict=True))
+
+    # ------------------------------------------------------------------ expressions
+
+    def _over(self, given: Any, what: str, fallback: str, holder: str = "c.") -> str:
+        """Return a number, text or function as an expression over parameters; else the fallback."""
+        try:
+            if isinstance(given, FunctionType):
+                text, known = _body_of(given, {*self._parameters, *self._constants})
+            elif isinstance(given, str | int | float | np.generic):
+                text, known = str(given), {}
+            else:
+                raise ValueError(f"{_short(given)} is no expression")
+            return _over_parameters(text, self._parameters, {**known, **self._constants}, holder)
+        except (ValueError, SyntaxError, RecursionError) as error:
+            self.todos.append(f"{what}: {error}; complete it")
+            return fallback
+
+    def _rules(self) -> list[dict[str, Any]]:
+        given = self._given.get("restrictions") or []
+        rules = []
+        for number, rule in enumerate(given if isinstance(given, list | tuple) else [given], 1):
+            text = self._over(rule, f"restriction {number}", "", "")
+            if used := [name for name in self._parameters if _has_word(text, name)]:
+                doc = repr(f"As Kernel Tuner is told: {text}"[:200])
+                names = {"name": f"restriction_{number}", "parameters": used}
+                rules.append({**names, "reason": doc, "expression": text})
+        return rules
+
+    def _defines(self) -> str:
+        """Return the dict of the defines hook; empty where parameters are all there is."""
+        given = self._given.get("defines")
+        if given is not None:
+            parts = [
+                f"{name!r}: {value!r}"
+                if isinstance(value, str) and value not in self._parameters
+                else f"{name!r}: {self._over(value, 'defines', '1')}"
+                for name, value in given.items()
+            ]
+            return f"{{{', '.join(parts)}}}"
+        usual = {**dict(zip(self._block, _BLOCK.values(), strict=True)), "kernel_tuner": 1}
+        parts = [
+            f"{name!r}: {size}"
+            for name, size in usual.items()
+            if name not in self._parameters and _has_word(self._text, name)
+        ]
+        parts += [f"{name!r}: p.{name}" for name in self._constants]
+        has_words = any(isinstance(values[0], str) for values in self._parameters.values())
+        return f"{{{', '.join(['**c', *parts])}}}" if parts or has_words else ""
+
+    # ------------------------------------------------------------------ problem and launch
+
+    def _read_problem(self) -> tuple[list[str], dict[str, int]]:
+        """Return the sizes in x, y, z as expressions over ``c`` and ``p``, and the problem's fields."""
+        given = self._given.get("problem_size")
+        scalars = {
+            name: int(value)
+            for name, value in self._arguments.items()
+            if isinstance(value, int | np.integer) and value > 1 and name not in self._parameters
+        }
+        scalars = {name: n for name, n in scalars.items() if not fault("problem field", name)}
+        fields: dict[str, int] = {}
+        expressions = []
+        sizes = given if isinstance(given, list | tuple) else [given]
+        for axis, size in zip("xyz", sizes, strict=False):
+            if isinstance(size, int | np.integer):
+                like = [name for name in scalars if scalars[name] == size and name not in fields]
+                field = [*like, axis][0]
+                if size > 1 or axis == "x":
+                    fields[field] = int(size)
+                expressions.append(f"p.{field}" if field in fields else "1")
+            else:
+                expressions.append(self._over(size, f"problem_size in {axis}", "1"))
+        counts = [value.size for value in self._arguments.values() if _is_array(value)]
+        for name, value in scalars.items():
+            if value > _LEAST_SIZE and any(count % value == 0 for count in counts):
+                fields.setdefault(name, value)
+        return expressions, {**fields, **self._constants} or {"n": max(counts, default=1)}
+
+    def _launch(self) -> dict[str, Any]:
+        grid = []
+        for axis, size, name in zip("xyz", self._sizes, self._block, strict=False):
+            divisor = self._divisor(f"grid_div_{axis}", name)
+            grid.append(size if divisor == "1" else f"ceil_div({size}, {divisor})")
+        block = [
+            f"c.{name}" if name in self._parameters else str(usual)
+            for name, usual in zip(self._block, _BLOCK.values(), strict=True)
+        ]
+        entry, shared = self._entry, self._given.get("smem_args")
+        for name in self._parameters if "<" in entry else ():
+            entry = re.sub(rf"\b{name}\b", f"{{c.{name}}}", entry)
+        return {
+            "grid": _without_ones(grid),
+            "block": _without_ones(block),
+            "entry": f"f{entry!r}" if entry != self._entry else repr(entry),
+            "shared_bytes": self._over(shared.get("size"), "smem_args", "0") if shared else "",
+        }
+
+    def _divisor(self, option: str, name: str) -> str:
+        given = self._given.get(option)
+        if given is None:
+            return f"c.{name}" if name in self._parameters else "1"
+        factors = []
+        for part in given if isinstance(given, list | tuple) else [given]:
+            # Kernel Tuner makes an int of it.
+            factor = re.sub(r"(?<!/)/(?!/)", "//", self._over(part, option, "1"))
+            factors.append(factor if re.fullmatch(r"[\w.]+", factor) else f"({factor})")
+        return " * ".join(factors) or "1"
+
+    # ------------------------------------------------------------------ arguments
+
+    def _made(self, name: str, value: Any) -> str:
+        """Return the expression that makes an argument."""
+        if isinstance(value, bool | int | float | np.generic):
+            number = value.item() if isinstance(value, np.generic) else value
+            text = f"p.{name}" if self._fields.get(name) == number else repr(number)
+            is_usual = isinstance(value, np.int32 | np.float32 | int | float)
+            return text if is_usual else f"np.{np.dtype(type(value))}({text})"
+        if not _is_array(value):
+            self.todos.append(f"argument {name}: make {_short(value)} in arguments")
+            return "..."
+        if not self._is_output(name, value):
+            return self._drawn(name, value)
+        if not value.any():
+            return f'Out({self._shape(value)}, "{value.dtype}")'
+        return f"InOut({self._drawn(name, value)})"
+
+    def _is_output(self, name: str, value: Any) -> bool:
+        """Tell by the answers, else by const, else by what the array holds: nothing, or a copy."""
+        answer = self._given.get("answer")
+        if answer is not None and len(answer) == len(self._arguments):
+            return dict(zip(self._arguments, answer, strict=True))[name] is not None
+        if _has_word(self._declared[name], "const"):
+            return False
+        later = list(self._arguments)[list(self._arguments).index(name) + 1 :]
+        return not value.any() or any(
+            _is_array(self._arguments[other]) and np.array_equal(self._arguments[other], value)
+            for other in later
+        )
+
+    def _drawn(self, name: str, value: Any) -> str:
+        shape, dtype = self._shape(value), f"np.{value.dtype}"
+        if not value.any() or (value == 1).all():
+            return f"np.{'ones' if value.any() else 'zeros'}({shape}, {dtype})"
+        todo = f"argument {name} is drawn at random here: make the script's data"
+        if value.dtype.kind != "f":
+            self.todos.append(todo)
+            return f"rng.integers(0, 2, {shape}, dtype={dtype})"
+        typed = "" if value.dtype == np.float32 else f", dtype={dtype}"
+        chance = 0.02 + 4 / math.sqrt(value.size)
+        if value.min() >= 0 and value.max() <= 1 and abs(value.mean() - 0.5) < chance:
+            return f"rng.uniform(0, 1, {shape}{typed})"
+        if abs(value.mean()) > chance or abs(value.std() - 1) > chance:
+            self.todos.append(todo)
+        return f"rng.standard_normal({shape}{typed})"
+
+    def _shape(self, value: Any) -> str:
+        sizes = [_size(size, self._fields) for size in value.shape]
+        return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+    def _add_constants(self, made: dict[str, str]) -> None:
+        """Add what is copied to symbols; an argument of the same data is made once."""
+        for name, given in (self._given.get("cmem_args") or {}).items():
+            value = _on_host(given)
+            if not _is_array(value) or self._backend == "opencl":
+                self.todos.append(f"cmem_args: make {name} a Constant(array) in arguments")
+                continue
+            alike = [
+                other
+                for other, own in self._arguments.items()
+                if _is_array(own) and np.array_equal(own, value)
+            ]
+            if alike:
+                made[alike[0]] = f"({name} := {made[alike[0]]})"
+            made[name] = f"Constant({name if alike else self._drawn(name, value)})"
+
+
+# ---------------------------------------------------------------------- expressions
+
+
+def _over_parameters(
+    text: str, parameters: Mapping[str, Any], known: Mapping[str, Any], holder: str
+) -> str:
+    """Return an expression in names of the space file; ValueError where it is anything else."""
+    tree = ast.parse(text.strip(), mode="eval").body
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        allowed = isinstance(node, _ALLOWED)
+        if isinstance(node, ast.Call):
+            allowed = isinstance(node.func, ast.Name) and node.func.id in _CALLABLE
+        elif isinstance(node, ast.Name) and node not in called:
+            allowed = node.id in parameters or node.id in known
+            node.id = holder + node.id if node.id in parameters else repr(known.get(node.id))
+        if not allowed:
+            raise ValueError(
+                f"{text[:80]!r} is more than arithmetic and comparisons over parameters"
+            )
+    return ast.unparse(tree)
+
+
+def _body_of(function: FunctionType, names: set[str]) -> tuple[str, dict[str, Any]]:
+    """Return the expression that a function returns, and the values of other names in it."""
+    code = function.__code__
+    tree = ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))
+    places = {(line, column) for line, _, column, _ in code.co_positions()}
+    bodies = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Lambda(_, body):
+                is_it = (body.lineno, body.col_offset) in places
+            case ast.FunctionDef(name, body=[*_, ast.Return(ast.expr() as body)]):
+                # A docstring may stand before it, and nothing else.
+                is_it = name == code.co_name and len(node.body) - bool(ast.get_docstring(node)) == 1
+            case _:
+                continue
+        if is_it and node.lineno == code.co_firstlineno:
+            bodies.append(body)
+    if len(bodies) != 1:
+        raise ValueError(f"{function.__name__} is no function of one expression")
+    found = inspect.getclosurevars(function)
+    known = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in {**found.globals, **found.nonlocals}.items()
+        if isinstance(value, bool | int | float | str | np.generic)
+    }
+    body = _Unsubscripted(set(code.co_varnames[: code.co_argcount]) - names).visit(bodies[0])
+    return ast.unparse(body), known
+
+
+class _Unsubscripted(ast.NodeTransformer):
+    """A change of ``p["name"]`` to ``name``."""
+
+    def __init__(self, holders: set[str]) -> None:
+        self._holders = holders
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        match node:
+            case ast.Subscript(ast.Name(holder), ast.Constant(str(name))):
+                if holder in self._holders:
+                    return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return self.generic_visit(node)
+
+
+def _size(size: int, fields: Mapping[str, int]) -> str:
+    """Return an array's size as an expression over the problem's fields, where it is one."""
+    for name, value in fields.items():
+        if size == value > 1:
+            return f"p.{name}"
+    for (a, m), (b, n) in permutations(fields.items(), 2):
+        if size == m * n:
+            return f"p.{a} * p.{b}"
+    large = {name: value for name, value in fields.items() if value > _LEAST_SIZE}
+    for name, value in large.items():
+        if size % value == 0 and size // value <= 8:
+            return f"{size // value} * p.{name}"
+        if 0 < size - value < _LEAST_SIZE:
+            return f"p.{name} + {size - value}"
+    for (a, m), (b, n) in permutations(large.items(), 2):
+        for more in range(1, _LEAST_SIZE):
+            if size == (m + more) * (n + more):
+                return f"(p.{a} + {more}) * (p.{b} + {more})"
+    return str(size)
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _on_host(value: Any) -> Any:
+    """Return an array of CuPy or torch as one of numpy."""
+    if hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic):
+        return value.get() if hasattr(value, "get") else value.cpu().numpy()
+    return value
+
+
+def _plain_values(values: Any) -> Any:
+    """Return values as they are written: a range where they are one of three and more."""
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    plain = list(dict.fromkeys(plain))
+    if len(plain) > 2 and all(type(value) is int for value in plain):
+        step = plain[1] - plain[0]
+        spread = range(plain[0], plain[-1] + (1 if step > 0 else -1), step)
+        if list(spread) == plain:
+            return spread
+    return tuple(plain)
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"\b{re.escape(word)}\b", text) is not None
+
+
+def _without_ones(sizes: Sequence[str]) -> list[str]:
+    kept = list(sizes) or ["1"]
+    while len(kept) > 1 and kept[-1] == "1":
+        kept.pop()
+    return kept
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:99]}…"

@@ -1,0 +1,267 @@
+"""Scripts for Kernel Tuner run with a stand-in and become space files; what needs a hand is marked."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import run
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import load_file
+from autotune.kernel.launches import launch_sequence
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.measure.draw import Draw
+from autotune.values import Configuration, Problem
+
+GPU = for_arch("sm_90")
+SCRIPT = '''
+import numpy as np
+import kernel_tuner
+from kernel_tuner.observers.nvml import NVMLObserver
+
+MOST = 512
+
+def small(p):
+    """Not too large."""
+    return p["block_size_x"] * p["tile"] <= MOST
+
+def tune(size=1000):
+    source = """
+        __constant__ float weights[9];
+        __global__ void blur(float* out, const float* x, float* both, float alpha, int n) {
+            if (threadIdx.x < n) out[0] = x[0] * alpha * block_size_x * block_size_y * weights[0];
+        }
+    """
+    x = np.random.randn(size, 3).astype(np.float32)
+    both = np.random.randn(size + 2).astype(np.float32)
+    filter = np.random.rand(9).astype("float64")
+    args = [np.zeros(size).astype(np.float32), x, both, np.float32(0.5), np.int32(size)]
+    params = dict()
+    params["block_size_x"] = [32 * i for i in range(1, 33) if i != 3]
+    params["tile"] = [2**i for i in range(3)]
+    params["scale"] = [0.5, 1.0]
+    params["filter_width"] = [9]
+    params.update({"kind": ["float", "double"]})
+    results, env = kernel_tuner.tune_kernel(
+        "blur", source, (size, 64), args, params, ["block_size_x/32", lambda p: p["tile"]],
+        grid_div_y=[], cmem_args={"weights": filter}, smem_args={"size": "4*tile"},
+        restrictions=[small, "tile == 1 or block_size_x % 64 == 0", lambda p: p["tile"] < 4],
+        answer=[np.sum(x, axis=1) * 0.5, None, both, None, None], atol=1e-3,
+        compiler_options=["-std=c++17", "--use_fast_math"], verbose=True,
+    )
+    print(min(results, key=lambda row: row["time"])["tile"])
+
+if __name__ == "__main__":
+    tune()
+'''
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / "tune.py").write_text(text)
+    return folder / "tune.py"
+
+
+def ported(folder: Path, text: str, *arguments: str) -> list[Kernel]:
+    """The kernels of the space files that are made of a script, in the order of their names."""
+    into = folder / "into"
+    made = ["new", *arguments, "--from", str(written(folder, text)), "--into", str(into)]
+    assert run(made) == 0
+    return [load_file(file) for file in sorted(into.glob("spaces/*.py"))]
+
+
+def test_a_call_becomes_a_space_file(tmp_path: Path) -> None:
+    (kernel,) = ported(tmp_path, SCRIPT)
+    assert (kernel.name, kernel.backends) == ("blur", ("cuda",))
+    assert kernel.parameters["block_size_x"] == tuple(32 * i for i in range(1, 33) if i != 3)
+    assert kernel.parameters["scale"] == (0.5, 1.0)
+    space = enumerate_space(kernel, GPU)
+    chosen = Configuration(block_size_x=192, tile=2, scale=0.5, kind="double")
+    assert chosen in space
+    assert chosen.replace(tile=4) not in space  # the lambda
+    assert chosen.replace(block_size_x=288) not in space  # the function
+    assert chosen.replace(block_size_x=160) not in space  # the text
+    problem = Problem(n=1000, y=64, filter_width=9)
+    assert kernel.first_problem("cuda") == problem
+    main = launch_sequence(kernel, chosen, problem, GPU).main
+    assert (main.grid, main.block, main.shared_bytes) == ((84, 64, 1), (192, 1, 1), 8)
+    assert kernel.macros(chosen, problem) == {
+        **{"block_size_x": "192", "tile": "2", "scale": "0.5", "kind": "double"},
+        **{"block_size_y": "1", "filter_width": "9"},
+    }
+    assert kernel.compiler_options(chosen, GPU) == ("--use_fast_math",)
+    arguments = kernel.call_hook("arguments", Problem({**problem, "n": 500}), Draw(False, key=0))
+    assert list(arguments) == ["out", "x", "both", "alpha", "n", "weights"]
+    assert arguments["out"] == Out(500, "float32")
+    assert arguments["x"].shape == (500, 3)
+    assert isinstance(arguments["both"], InOut)
+    assert arguments["both"].array.shape == (502,)
+    assert isinstance(arguments["weights"], Constant)
+    assert arguments["weights"].array.dtype == "float64"
+    assert (arguments["alpha"], arguments["n"]) == (0.5, 500)
+    assert kernel.tolerance_of(problem) == 1e-3
+    assert kernel.source_file(chosen).read_text().startswith("__constant__ float weights[9];\n")
+
+
+def test_it_says_that_it_runs_the_script_and_what_is_left_to_do(
+    tmp_path: Path, capsys: Any
+) -> None:
+    ported(tmp_path, SCRIPT)
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"runs {tmp_path / 'tune.py'}")
+    todos = [line for line in printed.err.splitlines() if line.startswith("todo: ")]
+    assert len(todos) == 1
+    assert "reference: compute out, both" in todos[0]
+    assert printed.out.count("wrote ") == 2
+
+
+def test_the_output_of_a_script_is_no_result(tmp_path: Path, capfd: Any) -> None:
+    ported(tmp_path, SCRIPT.replace("tune()\n", "print('printed')\n    tune()\n"))
+    out, err = capfd.readouterr()
+    assert "printed" in err and "printed" not in out
+
+
+MINIMAL = """
+import numpy as np
+from kernel_tuner import tune_kernel, run_kernel
+tune_kernel({name}, {source}, {size}, [np.zeros(8, np.float32)], {{"B": [1, 2]}}{more})
+"""
+
+
+def minimal(
+    more: str = "",
+    name: str = "'k'",
+    source: str = "'__global__ void k(float* o) {}'",
+    size: Any = 8,
+) -> str:
+    return MINIMAL.format(name=name, source=source, size=size, more=more and f", {more}")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (minimal("restrictions=[lambda p: sum(p)]"), "restriction 1: 'sum(p)' is more than"),
+        (minimal("restrictions=[print]"), "restriction 1: <built-in function print> is no expr"),
+        (minimal("texmem_args={'t': 1}"), "textures are not supported: pass the array as an arg"),
+        (minimal(source="'texture<float, 2> t; __global__ void k(float* o) {}'"), "textures are"),
+        (minimal(size="lambda p: sum(p)"), "problem_size in x: 'sum(p)' is more than"),
+        (minimal(source="lambda p: 'void k(float* o) {}'"), "kernel_source is a function"),
+        (minimal("grid_div_x=lambda p: sum(p)"), "grid_div_x: 'sum(p)' is more than"),
+        (minimal("smem_args={'size': lambda p: sum(p)}"), "smem_args: 'sum(p)' is more"),
+        (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: see docs/from-kernel"),
+        (minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"), "reference: compute o; as"),
+        (minimal("cmem_args={'s': 3}"), "cmem_args: make s a Constant"),
+        (minimal().replace("[np.zeros(8", "[print, np.zeros(8"), "argument argument_0: make"),
+        (minimal().replace("np.zeros", "3 + np.zeros"), "o is drawn at random here"),
+        (minimal().replace('"B": [1', '"loop_unroll_factor_0": [0'), "takes the pragma out"),
+        (minimal() + "1 / 0\n", "no further calls; it ended by ZeroDivisionError"),
+    ],
+)
+def test_what_needs_a_hand_is_said_and_marked(
+    text: str, words: str, tmp_path: Path, capsys: Any
+) -> None:
+    assert (
+        run(["new", "--from", str(written(tmp_path, text)), "--into", str(tmp_path / "into")]) == 0
+    )
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("todo: ")]
+    assert any(words in line for line in said), said
+    made = (tmp_path / "into" / "spaces" / "k.py").read_text()
+    ast.parse(made)
+    assert made.count("# TODO: ") == len(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print(1)", "no call of tune_kernel"),
+        ("raise SystemExit(9)", "no call of tune_kernel"),
+        ("import os; os._exit(0)", "it crashed"),
+        ("tune_kernel(", "no call of tune_kernel; it ended by SyntaxError"),
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        (minimal("lang='C'"), "lang='C': only kernels in CUDA or OpenCL"),
+        (minimal(name="'k{exit()}'"), "is no name of a function or template"),
+        (minimal(name="'k'").replace('{"B"', '{"B b"'), "parameter 'B b'"),
+        (minimal().replace('"B"', '"layout"'), "'layout' is, or is too like, an option of Kernel"),
+        (minimal(source="'gone.cu'"), "kernel_source gone.cu: cannot be read"),
+    ],
+)
+def test_what_is_no_script_for_a_gpu_is_refused(
+    text: str, words: str, tmp_path: Path, capsys: Any
+) -> None:
+    into = tmp_path / "into"
+    assert run(["new", "--from", str(written(tmp_path, text)), "--into", str(into)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("error: ") == 1
+    assert not into.exists()
+
+
+def test_several_calls_have_files_of_their_own(tmp_path: Path, capsys: Any) -> None:
+    text = minimal() + minimal().replace("[1, 2]", "[3, 4]") + minimal(name="'other'")
+    kernels = ported(tmp_path, text)
+    assert [kernel.name for kernel in kernels] == ["k", "k_2", "other"]
+    assert kernels[1].parameters["B"] == (3, 4)
+    assert kernels[1].sources == {"": "k_2.cu"}  # which may be another
+    script = ["--from", str(tmp_path / "tune.py")]
+    assert run(["new", "mine", *script, "--into", str(tmp_path / "b")]) == 2
+    assert "3 times: leave NAME out" in capsys.readouterr().err
+    (tmp_path / "into" / "spaces" / "k.py").write_text("# mine\n")
+    assert run(["new", *script, "--into", str(tmp_path / "into")]) == 2
+    assert "k.py is there already" in capsys.readouterr().err
+    assert (tmp_path / "into" / "spaces" / "k.py").read_text() == "# mine\n"
+
+
+def test_a_template_and_a_source_beside_the_script(tmp_path: Path) -> None:
+    """A script runs in its own folder."""
+    (tmp_path / "add.cu").write_text("template<int B> __global__ void app(float* o) {}\n")
+    source = "open('add.cu').read()"
+    (kernel,) = ported(tmp_path, minimal("defines={}", "'app<B>'", source), "mine")
+    chosen = Configuration(B=2)
+    assert kernel.name == "mine"
+    assert kernel.macros(chosen, Problem(x=8)) == {}
+    assert launch_sequence(kernel, chosen, Problem(x=8), GPU).main.entry == "app<2>"
+    assert kernel.source_file(chosen).read_text() == (tmp_path / "add.cu").read_text()
+
+
+CONVOLUTION = """
+import numpy as np
+import kernel_tuner
+size = (4096, 2048)
+weights = np.random.randn(17 * 17).astype(np.float32)
+image = np.random.randn((size[0] + 16) * (size[1] + 16)).astype(np.float32)
+args = [np.zeros(size[0] * size[1], np.float32), image, weights, np.int32(1), np.int32(size[0])]
+source = "__global__ void convolve(float *out, float *image, float *weights, int flag, int width) {}"
+params = {"block_size_x": [16, 32], "block_size_y": [1, 2], "tile": [1, 2],
+          "filter_width": [17], "filter_height": [17]}
+kernel_tuner.tune_kernel("convolve", source, size, args, params, ["block_size_x", "tile"],
+                         ["block_size_y"], cmem_args={"d_filter": weights})
+"""
+
+
+def test_sizes_are_problem_fields_and_a_filters_are_no_parameters(tmp_path: Path) -> None:
+    (kernel,) = ported(tmp_path, CONVOLUTION)
+    assert list(kernel.parameters) == ["block_size_x", "block_size_y", "tile"]
+    problem = kernel.first_problem("cuda")
+    assert problem == Problem(width=4096, y=2048, filter_width=17, filter_height=17)
+    smaller = Problem(width=100, y=80, filter_width=17, filter_height=17)
+    arguments = kernel.call_hook("arguments", smaller, Draw(exact=False, key=0))
+    assert arguments["out"] == Out(8000, "float32")
+    assert arguments["image"].shape == (116 * 96,)
+    assert arguments["weights"].shape == (289,)
+    assert (arguments["d_filter"].array == arguments["weights"]).all()
+    assert (arguments["flag"], arguments["width"]) == (1, 100)
+
+
+def test_the_script_of_the_documents_becomes_the_example_beside_it(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "examples" / "kernel_tuner"
+    (made,) = ported(tmp_path, (folder / "tune_vector_add.py").read_text())
+    ours = load_file(folder / "spaces" / "vector_add.py")
+    assert (made.parameters, made.fields) == (ours.parameters, ours.fields)
+    assert made.problems["cuda"] == ours.problems["cuda"]
+    assert Path(str(made.file)).read_text().count("TODO") == 1
+
+
+def test_without_a_name_or_a_script_it_says_what_to_give(capsys: Any) -> None:
+    assert run(["new"]) == 2
+    assert "a NAME, or --from" in capsys.readouterr().err
