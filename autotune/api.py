@@ -271,12 +271,12 @@ def tune(
             if members is None:
                 result = execute(request, store, told)
             else:
-                from autotune.fleet.client import FleetSite
-                from autotune.fleet.plan import planned
+                from autotune.fleet.drive import checked
+                from autotune.fleet.site import FleetSite
 
                 with members:
-                    (task,) = planned([request])
-                    result = execute(task.request, store, told, FleetSite(members))
+                    (request,) = checked([request])
+                    result = execute(request, store, told, FleetSite(members))
     except CutShortRun as error:
         raise publish_decided(error, folder) from error
     return Tuned(result, publish(result, folder) if request.only is None else None)

@@ -45,7 +45,8 @@ from autotune import Kernel, Launch, Problem
 from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
-from autotune.fleet.client import Fleet, FleetSite
+from autotune.fleet.client import Fleet
+from autotune.fleet.site import FleetSite
 from autotune.fleet.worker import FleetPlugin, Host
 from autotune.interop.formats import Recording, read
 from autotune.measure.compiler import Compiled, CompileJob
@@ -139,7 +140,6 @@ class SimulatedHost(Host):
         }
         found = simulated.measurement(Configuration(chosen))
         time.sleep(simulated.compile_s(found))
-        self._compiled += 1
         if found.status is Status.COMPILE_FAILED:
             return Compiled(None, found.message, found.message, found.compile_s)
         code = job.key.encode() * (BINARY_BYTES // 64)
@@ -193,7 +193,7 @@ class SimulatedPlugin(FleetPlugin):
 
     def made(self) -> Host:
         (device,) = self._devices
-        host = SimulatedHost({device.uuid: device}, COMPILERS)
+        host = SimulatedHost((device,), COMPILERS)
         host.spaces = self._spaces
         return host
 
@@ -247,7 +247,7 @@ def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.
         try:
             while not file.exists():
                 time.sleep(0.1)
-            where = address.find(str(file)).address
+            where = address.find(str(file))
             for first in range(0, devices, together):
                 count = min(together, devices - first)
                 serving = ["--serve", where, str(first), str(count), str(factor)]

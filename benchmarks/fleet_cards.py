@@ -25,7 +25,7 @@ from autotune.cli import parsing
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.fleet import client
-from autotune.fleet.client import FleetSite
+from autotune.fleet.site import FleetSite
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel

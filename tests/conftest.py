@@ -1,7 +1,7 @@
 """What every test gets: an environment of its own, the same random examples, and no silent skips.
 
 ``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
-should run everything cannot quietly run less. Tests marked ``gpu`` or ``slurm`` are exempt.
+should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
 """
 
 import os
@@ -65,7 +65,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Apply AUTOTUNE_TEST_NO_SKIP to one test."""
     report = yield
-    allowed = item.get_closest_marker("gpu") or item.get_closest_marker("slurm")
+    allowed = item.get_closest_marker("gpu")
     if NO_SKIP and report.skipped and not allowed and not hasattr(report, "wasxfail"):
         _fail(report)
     return report

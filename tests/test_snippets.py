@@ -58,6 +58,7 @@ NOT_RUN = {
     "autotune check-tuned --threshold 5": "the same",
     "autotune tune-all": "tunes for hours; test_retune runs it on two kernels",
     "autotune check vector_add": "needs what the line above writes; test_migration checks one",
+    "dask": "starts processes that stay; test_cluster does it, and ends them",
     "autotune fleet": "starts processes that stay; test_cluster does it, and ends them",
     "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
     "autotune store merge node7.sqlite": "needs two stores; test_store_shared merges such",
@@ -136,7 +137,14 @@ def test_no_fence_is_overlooked(page: Path) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_every_block_has_a_check(block: Block) -> None:
-    known = ("sh", "python", "cpp", "sql", *PROSE)  # test_store_shared executes the SQL
+    known = (
+        "sh",
+        "python",
+        "cpp",
+        "sql",
+        "yaml",
+        *PROSE,
+    )  # test_store_shared and test_cluster use the latter
     checked = block.language in known or block.is_followed or block.is_excerpt
     assert checked, f"neither {', '.join(known)} nor an excerpt of a source: {block.language!r}"
 

@@ -43,7 +43,7 @@ COMMANDS = {
     "tune-all": ("upkeep", "Tune every bundled kernel on this machine's GPU, to contribute it."),
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
-    "fleet": ("fleet", "Start, show or stop a cluster of GPUs and compilers to tune on."),
+    "fleet": ("fleet", "Run a cluster of this machine's GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "store": ("storage", "Show what the results store holds, or merge two stores."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),

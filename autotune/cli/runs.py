@@ -286,22 +286,20 @@ def _run_on_fleet(
 
     with needing("a fleet"):
         from autotune.fleet import client
-        from autotune.fleet.drive import drive
-        from autotune.fleet.plan import planned
+        from autotune.fleet.drive import checked, drive
 
     failed: list[AutotuneError] = []
     documents: list[str] = []
     with client.of(where) as fleet, FleetProgress() as progress:
         models = fleet.models(named.split(",") if named else ())
-        tasks = planned(
+        requests = checked(
             request(kernel, [fleet.device_of(model)])
             for kernel in kernels
             for model in fleet.fitting(kernel, models)
         )
-        for task in tasks:
-            asked = task.request
+        for asked in requests:
             require_mergeable(out, asked.device, asked.kernel, asked.objective.name)
-        for done in drive(fleet, tasks, default_url(), progress.listener, seconds):
+        for done in drive(fleet, requests, default_url(), progress.listener, seconds):
             progress.end(done.request)
             if done.error is not None:
                 failed.append(done.error)
@@ -317,13 +315,13 @@ def _run_on_fleet(
                     _show_winners(done.result, published)
                 _say_where(done.result, published)
     if as_json and documents:
-        click.echo(documents[0] if len(tasks) == 1 else f"[{','.join(documents)}]")
+        click.echo(documents[0] if len(requests) == 1 else f"[{','.join(documents)}]")
     if failed:
         raise (
             failed[0]
-            if len(tasks) == 1
+            if len(requests) == 1
             else AutotuneError(
-                f"{len(failed)} of {len(tasks)} were not tuned; the first: {failed[0]}"
+                f"{len(failed)} of {len(requests)} were not tuned; the first: {failed[0]}"
             )
         )
 

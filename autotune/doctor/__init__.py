@@ -14,11 +14,13 @@ Looks only: it tunes nothing, prints nothing, never raises, and makes no device 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 from typing import TypeAlias
 
 from autotune.doctor import nvidia, places, records, software
 from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.extras import install
+from autotune.fleet import status
 
 __all__ = ["Finding", "State", "findings"]
 
@@ -39,15 +41,13 @@ CHECKS: tuple[Check, ...] = (
     ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("disk", places.disk, "df -h"),
     ("spaces", places.spaces, "autotune list"),
+    ("fleet", lambda _: starmap(Finding, status.local()), "autotune fleet start --local"),
     ("records", records.records, records.REMEDY),
 )
 
 
 def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
-    """Look at everything that measuring depends on.
-
-    They come in the order to read and mend them; every ``warn`` and ``bad`` one has a remedy.
-    """
+    """Check what measuring needs, in the order to fix it; each ``warn`` and ``bad`` has a remedy."""
     seen = tried(nvidia.look, nvidia.Nvidia())
     found: list[Finding] = []
     for topic, check, remedy in checks:

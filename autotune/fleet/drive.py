@@ -1,160 +1,153 @@
-"""Drives a plan on a fleet: gives runs their cards, each in a thread, and yields what came of them."""
+"""Tune kernels on the models of a fleet: one run at a time has all cards of its model."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
-from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted
-from autotune.fleet.cards import Card, Model
-from autotune.fleet.client import Fleet, FleetSite
-from autotune.fleet.plan import Task
+from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
+from autotune.fleet.client import Fleet, Model
+from autotune.fleet.site import FleetSite
 from autotune.run.limits import execute
 from autotune.run.request import Request
 from autotune.run.result import CutShortRun, RunResult
-from autotune.search.session import Listener
+from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one run: its result, or why there is none, or none of all its problems.
-
-    What ended the whole plan is raised instead.
-    """
+class FleetRun:
+    """A run that ended: its result, or the error that ended it, or both where it was cut short."""
 
     request: Request
     result: RunResult | None
     error: AutotuneError | None = None
 
 
+def checked(requests: Iterable[Request]) -> list[Request]:
+    """Return requests with default problems; raise `UsageError` where one cannot run in a fleet."""
+    return [_checked(request) for request in requests]
+
+
+def _checked(request: Request) -> Request:
+    name = request.kernel.name
+    if request.inputs:
+        raise UsageError(
+            f"{name}: inputs of a file stay on this machine, and a fleet draws its own: leave "
+            "--inputs out, or tune with --device"
+        )
+    if request.sanitize:
+        raise UsageError(
+            f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
+            f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
+        )
+    if request.effort.sanitizes and request.device.has_nvidia_tools and request.only is None:
+        warnings.warn(
+            f"{name}: in a fleet finalists are not run under compute-sanitizer, which --effort "
+            f"{request.effort.name} does on one machine; for a winner run there: "
+            f"autotune run {name} --config … --sanitize",
+            stacklevel=2,
+        )
+    return request.with_default_problems()
+
+
 def drive(
     fleet: Fleet,
-    tasks: Sequence[Task],
+    requests: Sequence[Request],
     url: str,
     listener_of: Callable[[Request], Listener],
     seconds: float | None = None,
-) -> Iterator[Outcome]:
-    """Run a plan, as many runs at once as there are cards; yields what came of each as soon as it ended.
+) -> Iterator[FleetRun]:
+    """Run requests, those of different models at once; yield each run as soon as it ended.
 
-    ``url`` is of the store, which each run opens for itself. No run is begun after ``seconds``, and
-    none is given longer.
+    ``url`` is of the store, which each run opens for itself. No run begins after ``seconds``, and
+    none gets longer.
 
-    Raises
-    ------
-    FleetError
-        If the scheduler is lost; rows are in the store, and what was decided was yielded.
-    Interrupted
-        On Ctrl-C; the same.
+    Raises `FleetError` if the scheduler is lost and `Interrupted` on Ctrl-C; the runs that these cut
+    short are yielded first.
     """
-    driver = _Driver(fleet, list(tasks), url, listener_of, seconds)
+    end_s = math.inf if seconds is None else time.monotonic() + seconds
+    waiting, running = list(requests), dict[Model, threading.Thread]()
+    ended: SimpleQueue[tuple[Model, FleetRun | BaseException]] = SimpleQueue()
+
+    def run(model: Model, request: Request) -> None:
+        try:
+            ended.put((model, _run(fleet, model, request, url, listener_of, end_s)))
+        except BaseException as error:
+            ended.put((model, error))
+
     try:
-        yield from driver.outcomes()
+        while waiting or running:
+            for request in list(waiting):
+                model = Model.of(request.device)
+                if model not in running:
+                    waiting.remove(request)
+                    running[model] = threading.Thread(
+                        target=run, args=(model, request), daemon=True
+                    )
+                    running[model].start()
+            model, done = ended.get()
+            running.pop(model).join()
+            if isinstance(done, BaseException):
+                raise done
+            if isinstance(done.error, FleetError | Interrupted):
+                if done.result is not None:
+                    yield replace(done, error=None)
+                raise done.error
+            yield done  # the caller publishes it; the model's next run begins after that
     except (KeyboardInterrupt, GeneratorExit, FleetError) as error:
         fleet.stop()
-        driver.wait()
+        for thread in running.values():
+            thread.join()
         if not isinstance(error, GeneratorExit):
-            yield from driver.decided()
+            yield from _decided(ended)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {KEPT}") from error
         raise
 
 
-class _Driver:
-    """A plan in progress."""
+def _decided(ended: SimpleQueue[tuple[Model, FleetRun | BaseException]]) -> Iterator[FleetRun]:
+    """Yield the runs that were stopped and had decided some problem."""
+    while not ended.empty():
+        _, done = ended.get()
+        if isinstance(done, FleetRun) and done.result is not None:
+            yield replace(done, error=None)
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        tasks: list[Task],
-        url: str,
-        listener_of: Callable[[Request], Listener],
-        seconds: float | None,
-    ) -> None:
-        self._fleet, self._waiting, self._url = fleet, tasks, url
-        self._listener_of = listener_of
-        self._end_s = math.inf if seconds is None else time.monotonic() + seconds
-        self._leased: dict[threading.Thread, list[Card]] = {}
-        self._done: SimpleQueue[tuple[threading.Thread, Outcome | BaseException]] = SimpleQueue()
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Begin what there are cards for, again and again, until all is done."""
-        while self._waiting or self._leased:
-            yield from self._begin()
-            if not self._leased:
-                continue
-            thread, outcome = self._done.get()
-            thread.join()
-            del self._leased[thread]
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if isinstance(outcome.error, FleetError | Interrupted):
-                if outcome.result is not None:
-                    yield replace(outcome, error=None)
-                raise outcome.error
-            yield outcome
-
-    def wait(self) -> None:
-        """Wait for the runs that were stopped."""
-        for thread in self._leased:
-            thread.join()
-
-    def decided(self) -> Iterator[Outcome]:
-        """What the runs that were stopped had decided."""
-        while not self._done.empty():
-            _, outcome = self._done.get()
-            if isinstance(outcome, Outcome) and outcome.result is not None:
-                yield replace(outcome, error=None)
-
-    def _begin(self) -> Iterator[Outcome]:
-        """Begin runs on the cards that are free; yields those that cannot be begun any more."""
-        for task in list(self._waiting):
-            model = Model.of(task.request.device)
-            left_s = self._end_s - time.monotonic()
-            if left_s <= 0:
-                self._waiting.remove(task)
-                late = AutotuneError(
-                    f"{task.request.kernel.name} on {model.name}: not begun, the time is up; what was "
-                    "measured is kept: run the same command again"
-                )
-                yield Outcome(task.request, None, late)
-                continue
-            taken = {card for cards in self._leased.values() for card in cards}
-            usable = self._fleet.usable(model)
-            free = [card for card in usable if card not in taken and not card.users]
-            if free:
-                alike = sum(Model.of(other.request.device) == model for other in self._waiting)
-                self._waiting.remove(task)
-                self._start(task, free[: max(1, len(free) // alike)], left_s)
-            elif not usable and not taken:
-                self._waiting.remove(task)
-                lost = AutotuneError(
-                    f"{task.request.kernel.name}: no {model.name} of the fleet is left"
-                )
-                yield Outcome(task.request, None, lost)
-
-    def _start(self, task: Task, cards: list[Card], left_s: float) -> None:
-        request = task.on([card.device for card in cards], left_s)
-        listener = self._listener_of(request)
-        thread = threading.Thread(target=self._run, args=(request, listener), daemon=True)
-        self._leased[thread] = cards
-        thread.start()
-
-    def _run(self, request: Request, listener: Listener) -> None:
-        outcome: Outcome | BaseException
-        try:
-            with open_for_runs(self._url) as store:
-                outcome = Outcome(
-                    request, execute(request, store, listener, FleetSite(self._fleet))
-                )
-        except CutShortRun as error:
-            outcome = Outcome(request, error.decided, error.cause)
-        except AutotuneError as error:
-            outcome = Outcome(request, None, error)
-        except BaseException as error:
-            outcome = error
-        self._done.put((threading.current_thread(), outcome))
+def _run(
+    fleet: Fleet,
+    model: Model,
+    request: Request,
+    url: str,
+    listener_of: Callable[[Request], Listener],
+    end_s: float,
+) -> FleetRun:
+    """Run a request on all cards of its model, in the time that is left."""
+    left_s = end_s - time.monotonic()
+    try:
+        if left_s <= 0:
+            raise AutotuneError(
+                f"{request.kernel.name} on {model.name}: not begun, the time is up; what was "
+                "measured is kept: run the same command again"
+            )
+        fleet.card(model, request.device.uuid)  # waits for one where all are lost
+        first, *others = [card.device for card in fleet.usable(model)]
+        if left_s < math.inf:
+            budget = request.total_budget
+            own_s = math.inf if budget.seconds is None else budget.seconds
+            budget = Budget(min(own_s, max(1.0, left_s)), budget.evaluations)
+            request = replace(request, budget=budget)
+        request = replace(request, device=first, others=tuple(others))
+        with open_for_runs(url) as store:
+            return FleetRun(
+                request, execute(request, store, listener_of(request), FleetSite(fleet))
+            )
+    except CutShortRun as error:
+        return FleetRun(request, error.decided, error.cause)
+    except AutotuneError as error:
+        return FleetRun(request, None, error)

@@ -1,54 +1,36 @@
-"""What the workers of a fleet have and do, as they announce it. Asks the scheduler only, and no clock.
-
-Rates are of what a worker counts by its own monotonic clock: clocks of hosts may be a day apart.
-"""
+"""Describe the fleet that runs on this machine, for `autotune doctor`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shlex
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from autotune.fleet.worker import NAME
-
-if TYPE_CHECKING:
-    from distributed import Client
-
-
-def workers(client: Client) -> list[dict[str, Any]]:
-    """One row for each worker, by name: what it announces, and why it was set aside where it was.
-
-    A worker that is no autotune's, or has not announced itself yet, has ``version`` None.
-    """
-    found = client.scheduler_info(n_workers=-1)["workers"]
-    aside = client.get_metadata([NAME, "set_aside"], default={})
-    rows = [_row(address, said, aside.get(address, "")) for address, said in found.items()]
-    return sorted(rows, key=lambda row: str(row["name"]))
+from autotune.fleet.address import connected, default_file, find, is_listening
 
 
-def _row(address: str, said: dict[str, Any], set_aside: str) -> dict[str, Any]:
-    own = said["metrics"].get(NAME, {})
-    return {
-        "name": str(said["name"]),
-        "address": address,
-        "version": own.get("version"),
-        "python": own.get("python"),
-        "set_aside": set_aside,
-        "compilers": own.get("compilers", 0),
-        "compiled": own.get("compiled", 0),
-        "compile_failed": own.get("compile_failed", 0),
-        "compiled_per_core_s": _rate(own.get("compiled", 0), own.get("compile_s", 0.0)),
-        "devices": [_device(device) for device in own.get("devices", ())],
-    }
+def local() -> Iterator[tuple[str, Literal["ok", "warn"], str, str]]:
+    """Yield topic, state, text and remedy of the local fleet, and of each of its workers."""
+    file = default_file()
+    if not file.exists():
+        return
+    address = find(str(file))
+    if not is_listening(address):
+        remedy = f"rm {shlex.quote(str(file))}"
+        yield "fleet", "warn", f"{address} (of {file}) has ended", remedy
+        return
+    yield "fleet", "ok", f"{address} (of {file})", ""
+    with connected(address) as client:
+        found = client.scheduler_info(n_workers=-1)["workers"].values()
+    for worker in sorted(found, key=lambda worker: str(worker["name"])):
+        # "autotune" is the metric of `autotune.fleet.worker`.
+        yield "fleet", "ok", f"{worker['name']}: {_words(worker['metrics'].get('autotune'))}", ""
 
 
-def _device(said: dict[str, Any]) -> dict[str, Any]:
-    device = said["device"]
-    return {
-        **{name: device[name] for name in ("name", "arch", "uuid", "backend", "index")},
-        **{name: said[name] for name in ("doing", "measured", "failed", "busy_s")},
-        "measured_per_busy_s": _rate(said["measured"], said["busy_s"]),
-    }
-
-
-def _rate(count: int, seconds: float) -> float | None:
-    """A count over the time that it took; None where there is none yet."""
-    return count / seconds if seconds > 0 else None
+def _words(announced: dict[str, Any] | None) -> str:
+    if announced is None:
+        return "starting, or without our preload"
+    parts = [f"{device['name']} ({device['arch']})" for device in announced["devices"]]
+    if announced["compilers"]:
+        parts.append(f"{announced['compilers']} compilers")
+    return f"{', '.join(parts)}; {announced['done']} tasks done, {announced['failed']} failed"

@@ -1,7 +1,7 @@
-"""What runs in a Dask worker of a fleet: it says what it has, compiles and measures.
+"""Make a Dask worker one of a fleet: it announces its devices, compiles and measures.
 
-Compiling and measuring happen in processes of their own, as in `autotune run`: what hangs, breaks its
-context or dies costs one row there as here. A preload of ``dask worker``, and a `WorkerPlugin`.
+Compiling and measuring happen in child processes, as in `autotune run`. This module is a preload of
+``dask worker``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import pickle
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ class HostError(AutotuneError):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a client and a worker must have in common to understand each other."""
+    """The versions that a client and its workers must share."""
 
     version: str
     python: str
@@ -70,7 +69,7 @@ class Claim:
 
 @cache
 def claim() -> Claim:
-    """This process's: the package with a fingerprint of its code, and the minor of Python.
+    """Return this process's: the package with a fingerprint of its code, and the minor of Python.
 
     Code that is sent is bytecode of one minor; a checkout changes without changing its version.
     """
@@ -82,84 +81,56 @@ def claim() -> Claim:
     return Claim(f"{autotune.__version__} (sources {digest.hexdigest()[:8]})", f"{major}.{minor}")
 
 
-@dataclass
-class _Tally:
-    """What came of a device's tasks so far."""
-
-    measured: int = 0
-    failed: int = 0
-    busy_s: float = 0.0
-    #: What it is at; empty where it waits.
-    doing: str = ""
-
-
-@dataclass
 class Host:
     """The devices and compilers of one Dask worker, and their processes."""
 
-    devices: Mapping[str, Device]
-    compilers: int
-    tallies: dict[str, _Tally] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, devices: Sequence[Device], compilers: int) -> None:
+        self.devices = {device.uuid: device for device in devices}
+        self.compilers = compilers
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
         self._pool: CompilerPool | None = None
         self._in_use: InUse | None = None
         self._jobs: dict[tuple[str, str], Job] = {}
-        self._compiled, self._compile_failed, self._compile_s = 0, 0, 0.0
-        self.tallies = {uuid: _Tally() for uuid in self.devices}
-        backends = dict.fromkeys(device.backend for device in self.devices.values())
+        #: Tasks that were done, and that failed.
+        self._done, self._failed = 0, 0
+        backends = dict.fromkeys(device.backend for device in devices)
         names = list(backends) or [name for name in BACKENDS if not backend(name).why_unavailable()]
         self._toolchains = {name: _toolchain(name) for name in names or ["cuda"]}
 
     def announcement(self) -> dict[str, Any]:
-        """What clients and `autotune fleet status` are told with every heartbeat: plain values."""
+        """Return what every heartbeat carries to clients: plain values."""
         return {
             **asdict(claim()),
             "toolchains": self._toolchains,
             "compilers": self.compilers,
-            "compiled": self._compiled,
-            "compile_failed": self._compile_failed,
-            "compile_s": self._compile_s,
-            "devices": [
-                {"device": asdict(device), **asdict(self.tallies[uuid])}
-                for uuid, device in self.devices.items()
-            ],
+            "devices": [asdict(device) for device in self.devices.values()],
+            "done": self._done,
+            "failed": self._failed,
         }
 
     def resources(self) -> dict[str, float]:
-        """What Dask's scheduler counts: one task at a time for a device."""
+        """Return what Dask's scheduler counts: one task at a time for a device."""
         return {COMPILE: self.compilers, **dict.fromkeys(self.devices, 1)}
 
     def compile(self, job: CompileJob) -> Compiled:
-        """A binary, or why there is none; through the cache of this machine."""
-        compiled = self._compiler_pool(job.device.backend).result(job)
-        with self._lock:
-            self._compiled += 1
-            self._compile_failed += compiled.binary is None
-            self._compile_s += compiled.seconds
-        return compiled
+        """Compile through the cache of this machine."""
+        return self._compiler_pool(job.device.backend).result(job)
 
     def call(self, uuid: str, method: str, load: Callable[[Device], tuple[Any, ...]]) -> Any:
         """Call a method of a device's process; ``load`` gives its arguments."""
-        tally, begun_s = self.tallies[uuid], time.monotonic()
-        try:
-            arguments = load(self.devices[uuid])
-            tally.doing = _words(method, arguments)
-            result = getattr(self._worker(uuid), method)(*arguments)
-        except Exception:
-            tally.failed += 1
-            raise
-        finally:
-            tally.busy_s += time.monotonic() - begun_s
-            tally.doing = ""
-        tally.measured += method == "measure"
-        return result
+        arguments = load(self.devices[uuid])
+        return getattr(self._worker(uuid), method)(*arguments)
+
+    def count(self, is_done: bool) -> None:
+        """Count a task."""
+        with self._lock:
+            self._done += is_done
+            self._failed += not is_done
 
     def made(self, key: str, job: Job, device: Device) -> Job:
-        """A job of a client as this device has it: with its data on this machine's disk."""
+        """Return a client's job for this device, with its data on this machine's disk."""
         if (key, device.uuid) not in self._jobs:
             kernel = loaded_as(job.origin, job.known_by)
             with self._lock:
@@ -196,14 +167,8 @@ class Host:
             return self._pool
 
 
-def _words(method: str, arguments: tuple[Any, ...]) -> str:
-    """What a device is at, for a person."""
-    problem = next((given.problem for given in arguments if isinstance(given, Job)), "")
-    return f"{method} ({problem})" if problem else method
-
-
 def _toolchain(name: str) -> str:
-    """Name and version of a compiler; empty where it is not installed."""
+    """Return name and version of a compiler; empty where it is not installed."""
     try:
         return backend(name).toolchain()
     except AutotuneError:
@@ -212,14 +177,14 @@ def _toolchain(name: str) -> str:
 
 @contextmanager
 def _making() -> Iterator[None]:
-    """Of the workers of one machine, which need the same data, one makes them and the others find them."""
+    """Let one worker of this machine make the data that all of them need."""
     with (cache_folder(DATA) / ".fleet").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
-    """Makes a Dask worker one of a fleet.
+    """The plugin that makes a Dask worker one of a fleet.
 
     Parameters
     ----------
@@ -255,17 +220,17 @@ class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
             await asyncio.to_thread(self.host.close)
 
     def made(self) -> Host:
-        """What this machine has of what was asked for."""
+        """Find the devices and count the compilers."""
         devices = _found(self._devices)
         compilers = self._compilers
         if compilers is None:
             free = usable_cores() - sum(device.leaves_host_free for device in devices)
             compilers = min(max(free, 1), len(devices)) if devices else usable_cores()
-        return Host({device.uuid: device for device in devices}, compilers)
+        return Host(devices, compilers)
 
 
 def _found(devices: Sequence[str | Device] | None) -> list[Device]:
-    """The devices that were named, or of the first backend that has some."""
+    """Return the named devices; default: those of the first backend that has some."""
     if devices is None:
         return next((found for name in BACKENDS if (found := backend(name).devices())), [])
     found = []
@@ -281,7 +246,7 @@ def _found(devices: Sequence[str | Device] | None) -> list[Device]:
 @click.option("--device", "devices", multiple=True, metavar="NAME")
 @click.option("--compilers", type=click.IntRange(min=0))
 async def dask_setup(worker: Any, devices: tuple[str, ...], compilers: int | None) -> None:
-    """The preload: ``dask worker … --preload autotune.fleet.worker --device cuda:0``."""
+    """Be the preload: ``dask worker … --preload autotune.fleet.worker --device cuda:0``."""
     await worker.plugin_add(FleetPlugin(devices or None, compilers), catch_errors=False)
 
 
@@ -289,12 +254,12 @@ async def dask_setup(worker: Any, devices: tuple[str, ...], compilers: int | Non
 
 
 def keep(content: bytes) -> bytes:
-    """A task whose result other tasks need: Dask brings it to where they run."""
+    """Return the content, as a Dask task: Dask sends it to the workers whose tasks need it."""
     return content
 
 
 def compile_(asking: Claim, packed: bytes) -> Compiled | AutotuneError:
-    """A task that compiles."""
+    """Compile, as a Dask task."""
     answer: Compiled | AutotuneError = _answered(
         asking, lambda host: host.compile(pickle.loads(packed))
     )
@@ -304,7 +269,7 @@ def compile_(asking: Claim, packed: bytes) -> Compiled | AutotuneError:
 def call(
     asking: Claim, uuid: str, method: str, packed: bytes, names: Sequence[str], *parts: Any
 ) -> Any:
-    """A task that calls a method of a device's process; ``parts`` are what `unpacked` looks up by ``names``."""
+    """Call a method of a device's process, as a Dask task; ``parts`` have ``names``."""
     by_name = dict(zip(names, parts, strict=True))
     return _answered(
         asking,
@@ -317,17 +282,24 @@ def call(
 def applied(
     worker: Worker, task: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """What `Worker.have` calls where options are given too."""
+    """Call a task with options, for `Worker.have`."""
     return task(worker, *args, **options)
 
 
 def _answered(asking: Claim, task: Callable[[Host], Any]) -> Any:
-    """A task's result, or as a value what went wrong with this machine or what was asked of it."""
+    """Return a task's result, or the error that it ended with, as a value."""
     worker, name = get_worker(), socket.gethostname()
     try:
         if asking != claim():
             raise AutotuneError(f"it has {claim()}, and was asked by {asking}")
-        return task(worker.plugins[NAME].host)
+        host: Host = worker.plugins[NAME].host
+        is_done = False
+        try:
+            result = task(host)
+            is_done = True
+        finally:
+            host.count(is_done)
+        return result
     except AutotuneError as error:
         if isinstance(error, UsageError):
             return UsageError(f"{name}: {error}")
@@ -337,14 +309,14 @@ def _answered(asking: Claim, task: Callable[[Host], Any]) -> Any:
 
 
 class Packer(pickle.Pickler):
-    """Pickles arguments of a task, but for what travels by its content, once to each machine."""
+    """A pickler of a task's arguments; jobs travel by themselves, once to each machine."""
 
     def __init__(self, written: io.BytesIO, name_of: Callable[[object], str | None]) -> None:
         super().__init__(written, pickle.HIGHEST_PROTOCOL)
         self._name_of = name_of
 
     def persistent_id(self, given: Any) -> str | None:
-        """The name of what travels by itself; None for all else."""
+        """Return the name of what travels by itself; None for all else."""
         return self._name_of(given)
 
 
@@ -360,7 +332,7 @@ class _Unpacker(pickle.Unpickler):
 def _unpacked(
     host: Host, device: Device, packed: bytes, parts: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Arguments of a task, with jobs as this device has them."""
+    """Return the arguments of a task, with jobs as this device has them."""
 
     def load(name: str) -> Job:
         return host.made(name, pickle.loads(parts[name]), device)

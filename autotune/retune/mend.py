@@ -464,7 +464,7 @@ class Mending(ExitStack):
         """Where it is measured."""
         if self.orders.fleet is None:
             return LOCAL
-        from autotune.fleet.client import FleetSite
+        from autotune.fleet.site import FleetSite
 
         return FleetSite(self.orders.fleet)
 
