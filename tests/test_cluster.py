@@ -20,7 +20,6 @@ import dask
 import psutil
 import pytest
 import yaml
-from dask_jobqueue import SLURMCluster
 from distributed import Scheduler, Security
 
 from autotune.cli import run
@@ -210,15 +209,19 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(
     assert "add --local" in capsys.readouterr().err
 
 
-def test_jobs_of_slurm_load_what_a_worker_needs(certificates: tuple[Path, Path]) -> None:
+def test_jobs_of_slurm_load_what_a_worker_needs(
+    certificates: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The snippet of docs/fleet.md, as far as the script of a job."""
     pattern = r"^(from dask\.distributed import Security\n.*?)^cluster\.scale"
     (snippet,) = re.findall(pattern, PAGE, re.MULTILINE | re.DOTALL)
     options = '{"dashboard": False, "host": "127.0.0.1"}'
     names: dict[str, Any] = {}
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(signal, "signal", lambda *_: before)  # which importing dask_jobqueue calls
     with dask.config.set(tls(certificates[0])):
         exec(snippet.replace('{"scheduler_file": "fleet.json"}', options), names)
-        cluster: SLURMCluster = names["cluster"]
+        cluster = names["cluster"]
         script = cluster.job_script()
         cluster.close()
     assert "#SBATCH --gres=gpu:1" in script
