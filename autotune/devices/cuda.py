@@ -455,7 +455,7 @@ class CudaExecutor:
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        args = tuple(map(_as_passed, step.args))
+        args = tuple(map(_kernel_argument, step.args))
         return partial(
             function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
         )
@@ -605,7 +605,7 @@ class _Sample:
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
 
 
-def _as_passed(argument: Any) -> Any:
+def _kernel_argument(argument: Any) -> Any:
     """Return a step's argument as CuPy passes it to a kernel."""
     if argument is None:
         return np.uintp(0)

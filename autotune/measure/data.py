@@ -351,10 +351,10 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
         return Argument(name, "scalar", "<f4", value=value)
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
         return Argument(name, "scalar", value.dtype.str, value=value.item())
-    told = type(value).__name__
-    hint = f"; {NO_TEXTURES}" if "texture" in told.lower() else ""
+    found = type(value).__name__
+    hint = f"; {NO_TEXTURES}" if "texture" in found.lower() else ""
     raise kernel.error(
-        f"arguments: {name} is {told}; expected an array, Out, InOut, Constant or a number{hint}"
+        f"arguments: {name} is {found}; expected an array, Out, InOut, Constant or a number{hint}"
     )
 
 

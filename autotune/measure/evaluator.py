@@ -287,7 +287,10 @@ class _Batch:
         """Give compilers more work; on a CPU once the last is measured, and wait for them."""
         if not self._evaluator.compiles_ahead:
             if not (is_measuring or self.ready):
-                self._take_up_and_wait()
+                self._compilers.is_all_asked = True
+                taken = self._taken(islice(self._source, min(AT_ONCE, self._ahead)))
+                wait([stage for _, stage in taken if isinstance(stage, Future)])
+                self._await(taken)
             return
         while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
             if self._compilers.has_enough:
@@ -314,12 +317,6 @@ class _Batch:
             else:
                 self.compiling += 1
                 stage.add_done_callback(partial(self._compiled, configuration))
-
-    def _take_up_and_wait(self) -> None:
-        self._compilers.is_all_asked = True
-        for configuration, stage in self._taken(islice(self._source, min(AT_ONCE, self._ahead))):
-            known = stage if isinstance(stage, Measurement) else stage.result()
-            self.ready.append((configuration, known))
 
     def _taken(
         self, configurations: Iterable[Configuration]

@@ -377,7 +377,7 @@ def _entrant(
     return None
 
 
-def take(job: Job, contender: Contender) -> tasks.Taken | None:
+def take(job: Job, contender: Contender) -> tasks.ContenderTimer | None:
     """Get a contender ready to be timed; None where the vendor's call cannot be made."""
     if contender.vendor:
         return tasks.take_vendor(job, contender.vendor)
@@ -393,7 +393,7 @@ class Entrant:
 
     def __init__(
         self,
-        taken: tasks.Taken,
+        taken: tasks.ContenderTimer,
         place: int,
         progress: Progress,
         failures: dict[int, Failure],

@@ -481,7 +481,7 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ContenderTimer:
     """The timer of a contender, and the configuration where it is no vendor call."""
 
     timer: Timer
@@ -553,10 +553,10 @@ def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:
     )
 
 
-def take(job: Job, configuration: Configuration, binary: Binary) -> Taken:
+def take(job: Job, configuration: Configuration, binary: Binary) -> ContenderTimer:
     """Get a configuration ready to be timed.
 
-    Workspaces are poisoned otherwise than by `verify`: what relies on that is wrong in the end.
+    Workspaces hold another poison than in `verify`: a configuration that relies on one is wrong later.
     """
     ready = Launchable(job, configuration, binary)
     ready.data.poison_scratch(Poison.FINITE)
@@ -564,16 +564,11 @@ def take(job: Job, configuration: Configuration, binary: Binary) -> Taken:
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
     timer = ready.executor.timer(module, steps, _is_flushed(job))
-    return Taken(timer, job.caches, ready)
+    return ContenderTimer(timer, job.caches, ready)
 
 
-def take_vendor(job: Job, name: str) -> Taken | None:
-    """Get a vendor's call ready to be timed; None where it cannot be made.
-
-    Raises
-    ------
-    WrongResult
-    """
+def take_vendor(job: Job, name: str) -> ContenderTimer | None:
+    """Get a vendor's call ready to be timed, None where it cannot be made; `WrongResult` if it is wrong."""
     prepare(job)
     assert _state.kernel and _state.data and _state.executor
     baselines = {(known.name, known.backend): known for known in _state.kernel.baselines}
@@ -588,7 +583,7 @@ def take_vendor(job: Job, name: str) -> Taken | None:
     wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
     if wrong:
         raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return Taken(_state.executor.timer_of(call, _is_flushed(job)), job.caches)
+    return ContenderTimer(_state.executor.timer_of(call, _is_flushed(job)), job.caches)
 
 
 def taking_of(timer: Timer, caches: Caches) -> Take:
