@@ -18,7 +18,7 @@ from autotune.doctor import Finding, findings, nvidia, places, records, software
 from autotune.doctor.finding import State
 from autotune.doctor.nvidia import Gpu, Nvidia
 from autotune.errors import DeviceError
-from autotune.extras import install, pip
+from autotune.extras import install
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
 
@@ -223,12 +223,12 @@ def test_old_driver() -> None:
         (
             {"cupy_cuda13x": "14.2"},
             "bad",
-            f"{pip('uninstall', '-y', 'cupy-cuda13x')} && {install('cuda12')}",
+            f"pip uninstall -y cupy-cuda13x && {install('cuda12')}",
         ),
         (
             {"cupy_cuda13x": "14.2", "cupy_cuda12x": "14.2"},
             "bad",
-            f"{pip('uninstall', '-y', 'cupy-cuda13x', 'cupy-cuda12x')} && {install('cuda12')}",
+            f"pip uninstall -y cupy-cuda13x cupy-cuda12x && {install('cuda12')}",
         ),
     ],
 )

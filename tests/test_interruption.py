@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from sample_spaces import write_space
 
-from autotune.__main__ import _refused_exit
-from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.tuned.reading import read
 
@@ -76,11 +74,13 @@ def test_two_signals_to_all_processes_at_any_moment(
     _await_handlers(process.pid)
     time.sleep(seconds)
     os.killpg(process.pid, number)
+    begun = time.monotonic()
     time.sleep(0.1)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, ""), errors
+    assert time.monotonic() - begun < 10  # two seconds where nothing else is at work
     assert "Traceback" not in errors
     assert errors.count("interrupted") == 1
     deadline = time.monotonic() + 60
@@ -148,23 +148,6 @@ def _shown(folder: Path, *lines: str) -> subprocess.Popen[str]:
     return _begun("show", str(space), "--device", "sm_90")
 
 
-def test_what_a_space_file_leaves_behind_does_not_keep_the_command(tmp_path: Path) -> None:
-    """A thread was waited for with all signals ignored."""
-    process = _shown(
-        tmp_path,
-        "import atexit, os, signal, threading, time",
-        "threading.Thread(target=time.sleep, args=(1e6,), name='leftover').start()",
-        "atexit.register(time.sleep, 1e6)",
-        "atexit.register(os._exit, 0)",
-        "print('aside')",
-        "signal.signal(signal.SIGINT, lambda *_: os._exit(0))",
-    )
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert out.endswith("default: BLOCK=32\n")
-    assert errors == "aside\nwarning: a thread did not end by itself: leftover\n"
-
-
 def test_an_endless_loop_in_a_space_file_ends_by_ctrl_c(tmp_path: Path) -> None:
     process = _shown(tmp_path, f"open({str(tmp_path / 'begun')!r}, 'w')", "while True: pass")
     while process.poll() is None and not (tmp_path / "begun").exists():
@@ -173,29 +156,6 @@ def test_an_endless_loop_in_a_space_file_ends_by_ctrl_c(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors.strip() == "error: interrupted; what was measured is kept"
-
-
-def test_a_space_file_that_exits_is_an_error(tmp_path: Path) -> None:
-    """`os._exit(0)` ended the command with code 0 and without a word."""
-    process = _shown(tmp_path, "import os", "os._exit(0)")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert errors == "error: scale.py: SystemExit: os._exit(0) would end the command (scale.py:8)\n"
-
-
-def test_a_hook_that_exits_is_an_error_and_a_forked_process_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "_exit", _refused_exit(os.getpid()))
-    leaving = ("return BLOCK % 32 == 0", "import os\n    return os._exit(0)")
-    kernel = load_file(write_space(tmp_path, leaving))
-    rule = kernel.constraint_rules[0]
-    with pytest.raises(SpecError, match=r"whole_warps: SystemExit: os._exit\(0\) .*scale\.py:25"):
-        kernel.guarded(rule.name, rule.function, BLOCK=32)
-    child = os.fork()
-    if child == 0:
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
@@ -209,7 +169,7 @@ def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
     assert after == before
 
 
-@pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback", "caught"])
+@pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback"])
 def test_a_signal_whose_exception_is_dropped_still_ends_the_command(
     where: str,
 ) -> None:
@@ -231,16 +191,11 @@ interruption.listen()
 ending = Ending()
 reference = weakref.ref(ending, end if sys.argv[1] != "in __del__" else None)
 try:
-    try:
-        if sys.argv[1] == "caught":
-            end()
-        del ending
-    except BaseException:
-        pass
+    del ending
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted")
-    interruption.stop_listening()
+    interruption.stop_listening(signal.SIG_IGN)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, where],

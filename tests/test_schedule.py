@@ -20,8 +20,7 @@ import yaml
 
 from autotune.cli import run
 from autotune.errors import UsageError
-from autotune.extras import Origin
-from autotune.retune.schedule import KINDS, PERIODS, Schedule, cron, github, slurm, systemd
+from autotune.retune.schedule import KINDS, PERIODS, Schedule
 
 #: What shells, cron and systemd each treat in their own way.
 AWKWARD = 'it\'s 50% of $HOME "quoted" dir'
@@ -135,7 +134,7 @@ def shell(command: str, **environment: str) -> str:
 
 def test_every_crontab_line_runs_one_architecture(schedule: Schedule) -> None:
     """Five fields, then what cron gives to a shell once it has unescaped %."""
-    (text,) = cron(schedule).values()
+    (text,) = schedule.files("cron").values()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     for arch, line in zip(ARCHS, lines, strict=True):
         *fields, command = line.split(" ", 5)
@@ -167,9 +166,7 @@ def test_crontab_accepts_the_lines(schedule: Schedule, tmp_path: Path) -> None:
         return  # the lines are parsed by the test above everywhere
     for every in PERIODS.values():
         file = tmp_path / "crontab"
-        (text,) = cron(
-            Schedule(every, schedule.archs, program=schedule.program, folder=schedule.folder)
-        ).values()
+        (text,) = replace(schedule, period=every).files("cron").values()
         file.write_text(text)
         done = subprocess.run([program, option, str(file)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -183,7 +180,7 @@ def test_systemd_accepts_the_units(schedule: Schedule, tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("no systemd-analyze; apt-get install systemd")
-    for name, text in systemd(schedule).items():
+    for name, text in schedule.files("systemd").items():
         (tmp_path / name).write_text(text)
     units = [str(file) for file in sorted(tmp_path.glob("autotune-*"))]
     assert len(units) == 2 * len(ARCHS)
@@ -196,7 +193,7 @@ def test_systemd_accepts_the_units(schedule: Schedule, tmp_path: Path) -> None:
 
 def test_a_timer_catches_up_and_spreads(schedule: Schedule) -> None:
     """A machine that slept runs it when it wakes, and not with all others at once."""
-    files = systemd(schedule)
+    files = schedule.files("systemd")
     assert {Path(name).stem for name in files} == {f"autotune-retune-{arch}" for arch in ARCHS}
     for name, text in files.items():
         if name.endswith(".timer"):
@@ -206,7 +203,7 @@ def test_a_timer_catches_up_and_spreads(schedule: Schedule) -> None:
 
 def test_a_service_runs_the_command_as_systemd_reads_it(schedule: Schedule) -> None:
     """Quotes and escapes by systemd.syntax(7): %% and $$ stand for one of each."""
-    text = systemd(schedule)["autotune-retune-sm_90.service"]
+    text = schedule.files("systemd")["autotune-retune-sm_90.service"]
     settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert settings["WorkingDirectory"].replace("%%", "%") == str(schedule.folder)
     words = [word.replace("%%", "%") for word in shlex.split(settings["ExecStart"])]
@@ -227,7 +224,7 @@ def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
     schedule: Schedule, tmp_path: Path
 ) -> None:
     """With a fake sbatch that says what it was asked for."""
-    (text,) = slurm(schedule).values()
+    (text,) = schedule.files("slurm").values()
     script = tmp_path / "a b.sbatch"
     script.write_text(text)
     subprocess.run(["bash", "-n", str(script)], check=True)
@@ -246,7 +243,7 @@ def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
 
 def test_sbatch_options_come_before_the_first_command(schedule: Schedule) -> None:
     """After it sbatch no longer reads them."""
-    (text,) = slurm(schedule).values()
+    (text,) = schedule.files("slurm").values()
     head, _, rest = text.partition("\nset -euo pipefail\n")
     assert head.startswith("#!/bin/bash\n")
     assert {line[0] for line in head.splitlines()} == {"#"}
@@ -259,7 +256,7 @@ def test_sbatch_options_come_before_the_first_command(schedule: Schedule) -> Non
 
 def workflow(schedule: Schedule) -> dict[str, Any]:
     """The workflow as GitHub reads it."""
-    (text,) = github(schedule).values()
+    (text,) = schedule.files("github").values()
     document = yaml.load(text, Loader=yaml.BaseLoader)  # all strings: `on` is a word, not True
     typed = yaml.safe_load(text)
     assert isinstance(document["on"], dict)
@@ -281,46 +278,11 @@ def test_the_workflow_is_one(schedule: Schedule) -> None:
     assert retune["strategy"]["matrix"]["arch"] == list(ARCHS)
     assert retune["runs-on"] == ["self-hosted", "gpu", "${{ matrix.arch }}"]
     assert propose["needs"] == "retune"
+    assert found["env"]["PACKAGE"] == "kernel-autotune[tune,cuda13]"
     assert found["on"]["schedule"] == [{"cron": "17 3 * * 0"}]
     for script in (*scripts(retune).values(), *scripts(propose).values()):
         plain = re.sub(r"\$\{\{.*?\}\}", "word", script)
         subprocess.run(["bash", "-n"], input=plain, text=True, check=True)
-
-
-@pytest.mark.parametrize(
-    ("came_from", "package", "is_remarked"),
-    [
-        (Origin("{root}", is_editable=True, is_local=True), ".[tune,cuda13]", False),
-        (Origin("{root}/lib/at", is_local=True), "./lib/at[tune,cuda13]", False),
-        (Origin("/elsewhere/at", is_local=True), "/elsewhere/at[tune,cuda13]", True),
-        (Origin("{root}/dist/at.whl", is_local=True), "{root}/dist/at.whl[tune,cuda13]", True),
-        (Origin("at", " @ git+https://host/a@1"), "at[tune,cuda13] @ git+https://host/a@1", False),
-    ],
-    ids=[
-        "its own repository",
-        "inside the repository",
-        "elsewhere on the disk",
-        "a file",
-        "an address",
-    ],
-)
-def test_the_workflow_installs_what_its_runners_can_get(
-    came_from: Origin,
-    package: str,
-    is_remarked: bool,
-    schedule: Schedule,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From the place that this copy came from; what one machine alone has is said to be so."""
-    place = came_from.place.replace("{root}", str(tmp_path))
-    monkeypatch.setattr("autotune.retune.schedule.origin", lambda: replace(came_from, place=place))
-    for folder in (".git", "lib/at", "dist"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "dist" / "at.whl").touch()
-    here = replace(schedule, folder=tmp_path)
-    assert workflow(here)["env"]["PACKAGE"] == package.replace("{root}", str(tmp_path))
-    assert ("a place on one machine" in github(here)["autotune-retune.yml"]) == is_remarked
 
 
 def test_the_workflow_proposes_what_was_tuned(schedule: Schedule, tmp_path: Path) -> None:
@@ -377,7 +339,7 @@ def test_a_project_inside_a_repository_is_tuned_in_its_folder(tmp_path: Path) ->
     schedule = Schedule(PERIODS["1d"], ("sm_90",), folder=inside, program=("/here/autotune",))
     steps = workflow(schedule)["jobs"]["retune"]["steps"]
     assert "a b/tuning" in [step.get("working-directory") for step in steps]
-    assert str(tmp_path) not in (text := next(iter(github(schedule).values())))
+    assert str(tmp_path) not in (text := next(iter(schedule.files("github").values())))
     assert "/here" not in text
 
 
@@ -459,9 +421,9 @@ def test_a_workflow_holds_no_name_that_github_would_replace(where: str, tmp_path
     named: dict[str, Any] = {"kernels": {"kernels": (name,)}, "folder": {"folder": tmp_path / name}}
     schedule = Schedule(PERIODS["1d"], ("sm_90",), **{"folder": tmp_path, **named[where]})
     with pytest.raises(UsageError, match=r"a workflow cannot hold a name with \$\{\{"):
-        github(schedule)
-    for kind in (cron, systemd, slurm):
-        assert kind(schedule)
+        schedule.files("github")
+    for kind in ("cron", "systemd", "slurm"):
+        assert schedule.files(kind)
 
 
 def test_a_password_in_the_store_address_goes_nowhere(

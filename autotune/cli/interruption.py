@@ -1,7 +1,7 @@
-"""How a user or a system ends a command: Ctrl-C, a signal to terminate, a terminal that is gone.
+"""The signals that end a command: Ctrl-C, a signal to terminate, a closed terminal.
 
-All three become one `KeyboardInterrupt`, so that they take the same way out: results kept, processes
-ended. Only the command line listens; a program that uses the API keeps its own handlers.
+All three raise `KeyboardInterrupt`, so that results are kept and processes ended. Only the command
+line listens; a program that uses the API keeps its own handlers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import threading
 import time
 from types import FrameType
 
-#: A signal within this time of another is the same wish, and must not break off the tidying up.
+#: A signal within this time of another is ignored: it must not break off the tidying up.
 _SAME_WISH_S = 3.0
-#: Until an interruption that was dropped comes again: what dropped it has ended by then.
+#: Seconds until an interruption that Python dropped is sent again.
 _AGAIN_S = 0.05
 
 #: SIGTERM is how Slurm, systemd and `timeout` end a command; SIGHUP, how a closed terminal does.
@@ -23,54 +23,43 @@ _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 
-#: When a signal came last, and which.
-_last, _came = float("-inf"), signal.SIGINT
+#: Time of the last signal.
+_last_s = float("-inf")
 
 
 def listen() -> None:
-    """From now on each of these signals raises `KeyboardInterrupt` in the main thread.
+    """Raise `KeyboardInterrupt` in the main thread at each of these signals from now on.
 
     Those that the caller ignores stay ignored: ``nohup``, or a job in the background of a script.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    sys.unraisablehook = _silent_of_interruptions
+    sys.unraisablehook = _send_again
 
 
-def stop_listening() -> None:
-    """Ignore them: the command has ended, and nothing may change its exit code any more."""
+def stop_listening(handler: signal.Handlers) -> None:
+    """Leave these signals to one of Python's handlers: the command has ended."""
     for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, handler)
     sys.unraisablehook = sys.__unraisablehook__
 
 
-class _Interruption(KeyboardInterrupt):
-    """One that comes again where it is swallowed.
-
-    Python and libraries drop exceptions in places: in ``__del__``, in callbacks of weak references and
-    of C code. Whoever takes the way out holds this until the command has ended; it dies earlier only
-    where somebody dropped it.
-    """
-
-    def __del__(self) -> None:
-        global _last
-        _last = float("-inf")
-        if sys.unraisablehook is _silent_of_interruptions:  # still listening
-            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _came))
-            again.daemon = True
-            again.start()
-
-
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _last, _came
-    now = time.monotonic()
-    if now - _last > _SAME_WISH_S:
-        _last, _came = now, signal.Signals(number)
-        raise _Interruption
+    global _last_s
+    now_s = time.monotonic()
+    if now_s - _last_s > _SAME_WISH_S:
+        _last_s = now_s
+        raise KeyboardInterrupt
 
 
-def _silent_of_interruptions(ignored: sys.UnraisableHookArgs) -> None:
-    """Print nothing of an interruption that is dropped: it comes again."""
-    if not issubclass(ignored.exc_type, _Interruption):
+def _send_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Send an interruption again that Python dropped, as it does in ``__del__`` and callbacks."""
+    global _last_s
+    if not issubclass(ignored.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
+        return
+    _last_s = float("-inf")
+    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()

@@ -453,10 +453,9 @@ def schedule(
     autotune schedule github --arch sm_90 --out .github/workflows
     """
     from autotune.files import write_atomically
-    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
+    from autotune.retune.schedule import INSTALL, local_schedule
 
-    made = local_schedule(kind, every, archs, kernels, max_hours)
-    files = KINDS[kind](made)
+    files = local_schedule(kind, every, archs, kernels, max_hours).files(kind)
     if out is None:
         for name, text in files.items():
             heading = f"# ---- {name}\n" if len(files) > 1 else ""

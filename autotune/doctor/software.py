@@ -16,7 +16,7 @@ from autotune import __version__
 from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.doctor.finding import Finding, first_line, number, tried, version
 from autotune.doctor.nvidia import Nvidia
-from autotune.extras import DISTRIBUTION, install, pip
+from autotune.extras import DISTRIBUTION, install
 
 #: The extras, and what each is for.
 PURPOSES = {
@@ -36,7 +36,7 @@ _TOOLS: dict[str, tuple[str, Callable[[], str]]] = {
     "ncu": ("hardware counters", lambda: "sudo apt-get install cuda-nsight-compute-13-0"),
     "compute-sanitizer": (
         "run --sanitize or --effort full",
-        partial(pip, "install", SANITIZER_PACKAGE),
+        lambda: f"pip install {SANITIZER_PACKAGE}",
     ),
     "nvcc": ("building with the exported header", partial(install, "test")),
 }
@@ -78,10 +78,10 @@ def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Fi
             yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", remedy)
     elif len(wheels) > 1:
         text += " are both `import cupy`, and overwrite each other"
-        yield Finding("cupy", "bad", text, f"{pip('uninstall', '-y', *wheels)} && {remedy}")
+        yield Finding("cupy", "bad", text, f"pip uninstall -y {' '.join(wheels)} && {remedy}")
     elif wheels and 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
         text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
-        yield Finding("cupy", "bad", text, f"{pip('uninstall', '-y', *wheels)} && {remedy}")
+        yield Finding("cupy", "bad", text, f"pip uninstall -y {' '.join(wheels)} && {remedy}")
     else:
         yield Finding("cupy", "ok", text or f"cupy {version('cupy')}, built here")
 

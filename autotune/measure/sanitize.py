@@ -22,7 +22,6 @@ from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
-from autotune.extras import pip
 from autotune.kernel.spec import Kernel
 from autotune.measure.tasks import Job
 from autotune.values import Configuration, Problem
@@ -96,7 +95,7 @@ def required(device: Device) -> str:
 
 def remedy() -> str:
     """Return the command that installs compute-sanitizer."""
-    return pip("install", SANITIZER_PACKAGE)
+    return f"pip install {SANITIZER_PACKAGE}"
 
 
 def small_problems(
