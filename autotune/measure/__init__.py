@@ -14,6 +14,6 @@
 `limits`      the least possible time
 `evaluator`   configurations of one problem, on one device or several
 `race`        contenders timed in interleaved rounds
-`sanitize`    compute-sanitizer; `sanitize_task` is the code under it
+`sanitize`    compute-sanitizer, and the code under it
 ============= ==============================================================
 """

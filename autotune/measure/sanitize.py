@@ -1,4 +1,9 @@
-"""Runs configurations on small problems under each tool of NVIDIA's compute-sanitizer, and reads its log."""
+"""Runs configurations on small problems under each tool of NVIDIA's compute-sanitizer, and reads its log.
+
+Under a tool, every buffer is an allocation of its own, of exactly its size. Guard bands and the rounded
+blocks of CuPy's pool would hide an access beyond the end. Outputs and workspaces stay as allocated:
+poisoning would count as a write for initcheck.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.binary import Binary
+from autotune.devices.cuda import CudaBuffer, CudaExecutor
 from autotune.devices.device import Device
 from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
+from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
+from autotune.measure.data import RANDOM, Argument, Dataset, loaded_as
 from autotune.measure.tasks import Job
+from autotune.measure.verify import DeviceData
 from autotune.values import Configuration, Problem
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -33,7 +44,7 @@ TIMEOUT_S = 120.0
 _PADDING = 1024
 #: The program that runs under a tool. It has this process's path: `-m` would begin with the current folder.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from autotune.measure.sanitize_task import main; "
+    "import sys; sys.path[:] = sys.argv[3:]; from autotune.measure.sanitize import main; "
     "sys.exit(main(*sys.argv[1:3]))"
 )
 #: A place in a kernel, such as ``scale+0x80``; ``at 0x80`` before 2022.
@@ -248,3 +259,76 @@ def _halved(kernel: Kernel, configuration: Configuration, problem: Problem) -> P
         if not kernel.allows(configuration, smaller):
             return problem
         problem = smaller
+
+
+# ------------------------------------------------------------------ under the tool
+
+
+class _BareBuffer(CudaBuffer):
+    """An allocation of exactly the bytes asked for, after those of the offset."""
+
+    def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
+        self.nbytes = nbytes
+        self.whole = cupy.empty(offset_bytes + nbytes, cupy.uint8)
+        self.inner = self.whole[offset_bytes:]
+        self.guards = (self.whole[:0], self.whole[:0])
+
+
+class _BareExecutor(CudaExecutor):
+    """An executor that allocates without guard bands."""
+
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> CudaBuffer:
+        return _BareBuffer(self.cupy, nbytes, offset_bytes)
+
+
+class _BareData(DeviceData):
+    """Device data without pristine copies and expected values: nothing is compared."""
+
+    def _upload(self, dataset: Dataset, argument: Argument) -> None:
+        if not argument.nbytes:
+            return
+        if argument.kind in ("input", "out", "inout"):
+            self.buffers[argument.name] = self.executor.allocate(
+                argument.nbytes, argument.offset_bytes
+            )
+        if argument.kind in ("input", "inout"):
+            array = dataset.array(argument.name)
+            self.executor.write(self.buffers[argument.name], array)
+
+
+def launch(executor: CudaExecutor, trial: Trial) -> None:
+    """Run a trial's launch sequence once."""
+    job, configuration = trial.job, trial.configuration
+    kernel = loaded_as(job.origin, job.known_by)
+    dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
+    data = _BareData(executor, {RANDOM: dataset})
+    data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+    steps = bound(
+        launch_sequence(kernel, configuration, job.problem, job.device),
+        data.names,
+        data.pointers(),
+        data.scalars(RANDOM),
+        data.dtypes,
+        trial.binary,
+    )
+    executor.run(executor.load(trial.binary, data.constants(RANDOM)), steps)
+
+
+def main(file: str, seconds: str) -> int:
+    """Launch the trials in a file; the last line of output is ``done`` or the failure."""
+    signal.alarm(int(float(seconds)) + 10)  # in case the parent was killed
+    trials: list[Trial] = pickle.loads(Path(file).read_bytes())
+    device, last = trials[0].job.device, "done"
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    executor = _BareExecutor(cupy, device)
+    for trial in trials:
+        try:
+            launch(executor, trial)
+        except (LaunchError, ContextLostError, MemoryError) as error:
+            last = f"failed on {trial.job.problem}: {' '.join(str(error).split())}"
+            break
+    sys.stdout.write(f"{last}\n")
+    sys.stdout.flush()
+    return int(last != "done")

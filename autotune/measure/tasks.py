@@ -303,25 +303,22 @@ def _timed(
     take = taking_of(timer, job.caches)
     ready.data.poison_outputs()
     taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
-    hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
-    taken_energy = None
-    if job.objective.needs_energy and not taken.stopped_early:
-        taken_energy = _energy(ready.executor, timer, job, median(taken.samples_ms), best_cost)
-    if not taken.stopped_early:  # else it has lost, unless finals let it in and verify it then
-        verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
     timed = replace(
         draft,
-        status=Status.STOPPED_EARLY if taken.stopped_early else Status.OK,
-        message=_why_stopped(taken, best_samples_ms, "samples") if taken.stopped_early else "",
         samples_ms=taken.samples_ms,
-        hot_samples_ms=hot_samples_ms,
         launched_by=timer.launched_by,
         overhead_ms=timer.overhead_ms,
-        measure_s=time.perf_counter() - start,
         clocks=clocks,
     )
-    if taken_energy is not None:
-        timed = _with_energy(timed, taken_energy, best_cost)
+    if taken.stopped_early:  # it has lost; finals verify it again if they admit it
+        why = _why_stopped(taken, best_samples_ms, "samples")
+        timed = replace(timed, status=Status.STOPPED_EARLY, message=why)
+    else:
+        timed = replace(timed, hot_samples_ms=_hot(timer, taken.samples_ms, job))
+        if job.objective.needs_energy:
+            timed = _with_energy(timed, ready.executor, timer, job, best_cost)
+        verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
+    timed = replace(timed, measure_s=time.perf_counter() - start)
     done = replace(_plausible(timed, job), recheck=_rechecked())
     if _state.reference is None and timed.status is Status.OK and timed.median_ms:
         now_s = time.monotonic()
@@ -336,31 +333,24 @@ def _timed(
     return done
 
 
-def _energy(
-    executor: Executor, timer: Timer, job: Job, median_ms: float, best_cost: float
-) -> Energy:
-    """Return the energy of a call, or a lower bound where that exceeds the best already.
+def _with_energy(
+    timed: Measurement, executor: Executor, timer: Timer, job: Job, best_cost: float
+) -> Measurement:
+    """Return a measurement with its energy; stopped early where a lower bound exceeds the best.
 
     A working device draws more than an idle one. Its reading is a mean of the last second, in which it
     may have worked, so that at most a share of its limit counts as idle.
     """
-    power = executor.power()
+    power, median_ms = executor.power(), median(timed.samples_ms)
     _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
     least = Energy(_state.least_w * median_ms, _state.least_w)
-    if job.objective.is_beyond(median_ms, least, best_cost):
-        return least
-    return energy.measure(executor, timer, energy.SEARCH_S)
-
-
-def _with_energy(timed: Measurement, taken: Energy, best_cost: float) -> Measurement:
-    """Return a measurement with its energy; without a window it is stopped early."""
-    if taken.calls:
-        return replace(timed, energy=taken)
+    if not job.objective.is_beyond(median_ms, least, best_cost):
+        return replace(timed, energy=energy.measure(executor, timer, energy.SEARCH_S))
     why = (
-        f"takes at least {taken.call_mj:.4g} mJ, at {taken.power_w:.3g} W as of an idle device; "
+        f"takes at least {least.call_mj:.4g} mJ, at {least.power_w:.3g} W as of an idle device; "
         f"the best so far costs {best_cost:.4g}"
     )
-    return replace(timed, energy=taken, status=Status.STOPPED_EARLY, message=why)
+    return replace(timed, energy=least, status=Status.STOPPED_EARLY, message=why)
 
 
 def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: bool) -> None:
