@@ -167,15 +167,15 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
         median_ms=tuple(tuple(matrix.median_ms[i][p] for p in known) for i in kept),
     )
     entries = tuple(entry for p in known if (entry := record.entry(matrix.problems[p])))
-    rest = msgspec.structs.replace(record, entries=entries, fallback=())
+    rest = msgspec.structs.replace(record, entries=entries)
     table = build_table([Loaded("left out", record.device.folder, refitted(rest, kernel, times))])
-    row, _ = pick(table, table.key(matrix.problems[asked]), record.device.folder)
-    if row.plan.configuration not in matrix.configurations:
-        return judged(row.expected_fraction, None)  # a winner that was not measured here
-    answer_ms = matrix.median_ms[matrix.configurations.index(row.plan.configuration)][asked]
+    hit = pick(table, table.key(matrix.problems[asked]), record.device.folder)
+    if hit.plan.configuration not in matrix.configurations:
+        return judged(hit.expected_fraction, None)  # a winner that was not measured here
+    answer_ms = matrix.median_ms[matrix.configurations.index(hit.plan.configuration)][asked]
     winner = record.entry(matrix.problems[asked])
     best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
-    return judged(row.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
+    return judged(hit.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
 
 
 # ---------------------------------------------------------------------- devices that nobody tuned
@@ -184,10 +184,10 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
 def got(record: TunedRecord, table: LookupTable, asked: int, like: Any) -> float | None:
     """Share of the best known speed that a table's answer has on a record's device; None if not known."""
     matrix, arch = record.portfolio, record.device.arch
-    row, _ = pick(table, table.key(matrix.problems[asked]), arch=arch, like=like)
-    if row.plan.configuration not in matrix.configurations:
+    plan = pick(table, table.key(matrix.problems[asked]), arch=arch, like=like).plan
+    if plan.configuration not in matrix.configurations:
         return None
-    answer_ms = matrix.median_ms[matrix.configurations.index(row.plan.configuration)][asked]
+    answer_ms = matrix.median_ms[matrix.configurations.index(plan.configuration)][asked]
     winner = record.entry(matrix.problems[asked])
     known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
     return round(min(ms for ms in known_ms if ms) / answer_ms, 4) if answer_ms else None
@@ -208,7 +208,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
     )
     common = [matrix.configurations[i] for i in kept]
     entries = tuple(entry for entry in other.entries if entry.configuration in common)
-    rest = msgspec.structs.replace(other, entries=entries, fallback=())
+    rest = msgspec.structs.replace(other, entries=entries)
     table = build_table([Loaded("other", other.device.folder, refitted(rest, kernel, times))])
     for asked, problem in enumerate(record.portfolio.problems):
         share = got(record, table, asked, record.device)
@@ -222,11 +222,12 @@ def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, An
     device = replace(record.device, name="resized", sm_count=sm_count)
     move = move_between(record.device, device)
     assert move is not None
-    predictions = tuple(
-        replace(prediction, costs=tuple(map(move, prediction.costs)))
-        for prediction in record.portfolio.predictions
+    tables = tuple(
+        replace(table, prediction=p and replace(p, costs=tuple(map(move, p.costs))))
+        for table in record.portfolio.tables
+        for p in (table.prediction,)
     )
-    portfolio = replace(record.portfolio, predictions=predictions)
+    portfolio = replace(record.portfolio, tables=tables)
     resized = replace(record, device=device, entries=(), portfolio=portfolio)
     table = build_table([Loaded("resized", device.folder, resized)])
     for asked, problem in enumerate(record.portfolio.problems):
@@ -248,7 +249,7 @@ def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
         others = [other for other in records if other.kernel == record.kernel and other != record]
         for other in others:
             rows += by_another(record, other, find_kernel(record.kernel))
-        for sm_count in SM_COUNTS if record.portfolio.predictions else ():
+        for sm_count in SM_COUNTS if any(t.prediction for t in record.portfolio.tables) else ():
             rows += by_another_size(record, sm_count)
     print("| kernel | device | tuned | got, geometric mean | worst | untold | worst |")
     print("|---|---|---|---|---|---|---|")

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from autotune.tuned.record import (
+    AnswerTable,
     BestDeterministic,
     Checks,
     Cost,
     Entry,
-    FallbackRow,
     LaunchStep,
     Plan,
     Portfolio,
@@ -23,6 +23,7 @@ from autotune.tuned.record import (
     Provenance,
     RecordedDevice,
     RunnerUp,
+    TableRow,
     TunedRecord,
     Vendor,
 )
@@ -94,7 +95,7 @@ def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -
 def record(
     entries: Sequence[Entry] = (), device: str = "Test GPU A", arch: str = "sm_90", **changes: Any
 ) -> TunedRecord:
-    """A record of the entries; without a fallback table its entries are the rows."""
+    """A record of the entries; without a portfolio its entries answer for other problems."""
     return TunedRecord(
         **{
             "kernel": KERNEL,
@@ -109,6 +110,24 @@ def record(
             **changes,
         }
     )
+
+
+def table_of(
+    *plans: Plan,
+    at: Mapping[str, Any] | None = None,
+    costs: Sequence[Cost] = (),
+    multiple: int = 4,
+    expected: tuple[tuple[int, float], ...] = (),
+) -> AnswerTable:
+    """A table of one row with some plans, by default for the problem of 64."""
+    row = TableRow(problem=problem(64, 64) if at is None else at, plans=plans)
+    prediction = Prediction(multiple=multiple, costs=tuple(costs)) if costs else None
+    return AnswerTable(rows=(row,), prediction=prediction, expected=expected)
+
+
+def answering(*tables: AnswerTable) -> Portfolio:
+    """A portfolio of tables, without the times that they are made of."""
+    return Portfolio(tables=tables)
 
 
 def problem(m: int, n: int, dtype: str = "float32") -> dict[str, Any]:
@@ -136,20 +155,17 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         each if each.deterministic else with_deterministic(each, *repeating[: number % 2])
         for number, each in enumerate(entries)
     ]
-    predicted = ("float32", "half2")
-    predictions = [_random_prediction(rng, plans) for _ in predicted]
-    rows = [
-        FallbackRow(
-            problem=problem,
-            plan=rng.choice(plans),
-            promised=rng.choice(((), ((40, rng.random()),), ((9, 0.9), (100, 0.5)))),
-            reach=rng.choice((None, None, 30)),
-            prediction=predicted.index(problem["dtype"])
-            if problem["dtype"] in predicted and rng.random() < 0.8
-            else None,
-            views=tuple(rng.sample(plans, 2)),
+    tables = [
+        AnswerTable(
+            rows=tuple(
+                TableRow(problem=problem, plans=tuple(rng.sample(plans, 3)))
+                for problem in rng.sample(unique, 15)
+                if problem["dtype"] == dtype
+            ),
+            prediction=_random_prediction(rng, plans) if dtype != "int-8" else None,
+            expected=rng.choice(((), ((40, rng.random()),), ((9, 0.9), (100, 0.5)))),
         )
-        for problem in rng.sample(unique, 12)
+        for dtype in ("float32", "half2", "int-8")
     ]
     configurations = {str(plan.configuration): plan.configuration for plan in plans}.values()
     portfolio = Portfolio(
@@ -159,14 +175,13 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             tuple(rng.choice((None, rng.random(), rng.random())) for _ in unique)
             for _ in configurations
         ),
-        predictions=tuple(predictions),
+        tables=tuple(tables),
     )
     return record(
         entries,
         device,
         arch,
         default=plan(32, deterministic=True),
-        fallback=tuple(rows),
         portfolio=portfolio,
         layout=layout,
     )
@@ -243,11 +258,10 @@ def with_cost(**changes: Any) -> bytes:
         configurations=(chosen.configuration,),
         problems=(problem(64, 64),),
         median_ms=((1.0,),),
-        predictions=(Prediction(multiple=4, costs=(cost,)),),
+        tables=(table_of(plan(), costs=(cost,)),),
     )
-    row = FallbackRow(problem=problem(64, 64), plan=chosen, prediction=0)
-    document = json.loads(encode(record(portfolio=portfolio, fallback=(row,))))
-    document["portfolio"]["predictions"][0]["costs"][0] |= changes
+    document = json.loads(encode(record(portfolio=portfolio)))
+    document["portfolio"]["tables"][0]["prediction"]["costs"][0] |= changes
     return json.dumps(document).encode()
 
 
@@ -286,9 +300,9 @@ WRONG = {
         "more than 64 operations",
     ),
     "waves of no blocks": (with_cost(waves=[[0, []]]), r">= 1.*\.waves"),
-    "no such prediction": (
-        with_cost().replace(b'"prediction": 0', b'"prediction": 1'),
-        "names a prediction that is not there",
+    "row without plans": (
+        changed(portfolio={"tables": [{"rows": [{"problem": problem(1, 1), "plans": []}]}]}),
+        "length >= 1",
     ),
     "absurd time": (with_entry(median_ms=10**400), "out of range"),
     "time below nothing": (with_entry(median_ms=-0.25), "> 0"),
@@ -314,7 +328,6 @@ WRONG = {
         changed(parameters={**PARAMETERS, "BM": [64, "128"]}),
         "parameter BM has values of several kinds",
     ),
-    "float prediction": (with_cost().replace(b'"prediction": 0', b'"prediction": 0.5'), "float"),
     "two entries": (
         changed(entries=json.loads(changed())["entries"] * 2),
         "several entries of one problem",

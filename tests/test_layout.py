@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from sample_records import KERNEL, entry, plan, problem, record
+from sample_records import KERNEL, answering, entry, plan, problem, record, table_of
 
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
@@ -37,11 +37,11 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, ignore
 from autotune.store import Store
-from autotune.tuned.fallback import with_views
+from autotune.tuned.fallback import answer_tables
 from autotune.tuned.importing import check_values
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import Cost, FallbackRow, Portfolio, Prediction, TunedRecord
+from autotune.tuned.record import AnswerTable, Cost, Plan, Portfolio, TableRow, TunedRecord
 from autotune.tuned.writing import encode, merge, write
 from autotune.values import Configuration, Problem
 
@@ -284,17 +284,21 @@ def test_a_prediction_chooses_among_what_takes_the_layout(asked: Any) -> None:
         Cost(plan=chosen, fixed=((time_ms, ()),), waves=())
         for chosen, time_ms in ((aligned(128), 1.0), (plan(64), 2.0), (plan(32), 3.0))
     )
-    portfolio = Portfolio(predictions=(Prediction(multiple=4, costs=costs),))
-    row = FallbackRow(problem=problem(128, 128), plan=plan(32), prediction=0)
-    known = with_layout(portfolio=portfolio, fallback=(row,))
+    table = table_of(plan(32), at=problem(128, 128), costs=costs)
+    known = with_layout(portfolio=answering(table))
     assert asked([known])["BM"] == 128
     assert asked([known], offset_a=3)["BM"] == 64
 
 
 def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked: Any) -> None:
     able = plan(64, requires=["<=", "offset_a", 2])
-    row = FallbackRow(problem=problem(64, 64), plan=aligned(128), views=(able, plan(32)))
-    known = with_layout((4096, plan(64, variant="auto")), fallback=(row,))
+    far = TableRow(problem=problem(4096, 4096), plans=(plan(64, variant="auto"),))
+
+    def tabled(*plans: Plan) -> TunedRecord:
+        row = TableRow(problem=problem(64, 64), plans=plans)
+        return with_layout(portfolio=answering(AnswerTable(rows=(row, far))))
+
+    known = tabled(aligned(128), able, plan(32))
     answers = {offset: asked([known], offset_a=offset) for offset in range(5)}
     assert {offset: found["BM"] for offset, found in answers.items()} == {
         0: 128,
@@ -304,8 +308,7 @@ def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked: Any) -> Non
         4: 128,
     }
     assert {found.quality for found in answers.values()} == {"nearest_problem"}
-    strict = msgspec.structs.replace(row, plan=plan(128, requires=["==", "n", 7]))
-    plain = asked([with_layout((4096, plan(64, variant="auto")), fallback=(strict,))])
+    plain = asked([tabled(plan(128, requires=["==", "n", 7]), able, plan(32))])
     assert plain["VARIANT"] == "auto", "further plans are for other layouts alone"
 
 
@@ -320,18 +323,15 @@ def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
         problems=(problem(64, 64), problem(128, 128), problem(256, 256)),
         median_ms=((1.0, 2.0, 1.0), (2.0, 3.0, None), (3.0, 1.0, 2.0)),
     )
-    rows = tuple(FallbackRow(problem=p, plan=plans[128]) for p in portfolio.problems)
-    rows += (FallbackRow(problem=problem(9, 9), plan=plans[128]),)
-    made = with_views(
-        rows,
+    (table,) = answer_tables(
         portfolio,
         lambda configuration, _: plans[int(configuration["BM"])],
-        {"offset_a": 0, "lda": 0},
-        [{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
+        sm_count=1,
+        plain={"offset_a": 0, "lda": 0},
+        layouts=[{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
     )
-    views = [[view.configuration["BM"] for view in row.views] for row in made]
-    assert views == [[64, 32], [32], [32], []]
-    assert made[0].plan == plans[128]
+    found = [[plan.configuration["BM"] for plan in row.plans] for row in table.rows]
+    assert found == [[128, 64, 32], [32], [128, 32]]
 
 
 def test_further_plans_are_deterministic_for_every_layout_where_one_is() -> None:
@@ -346,28 +346,15 @@ def test_further_plans_are_deterministic_for_every_layout_where_one_is() -> None
         problems=(problem(64, 64), problem(128, 128)),
         median_ms=((1.0, 2.0), (2.0, 1.0), (3.0, None)),
     )
-    rows = tuple(
-        FallbackRow(problem=p, plan=plans[bm])
-        for p, bm in zip(portfolio.problems, (128, 64), strict=True)
-    )
-    made = with_views(
-        rows,
+    (table,) = answer_tables(
         portfolio,
         lambda configuration, _: plans[int(configuration["BM"])],
-        {"offset_a": 0, "lda": 0},
-        [{"offset_a": 1, "lda": 0}],
+        sm_count=1,
+        plain={"offset_a": 0, "lda": 0},
+        layouts=[{"offset_a": 1, "lda": 0}],
     )
-    views = [[view.configuration["BM"] for view in row.views] for row in made]
-    assert views == [[64, 32], [128]]
-
-
-def test_a_newer_record_without_a_layout_hides_none(asked: Any) -> None:
-    """As of a space file of before, or of another user's; it answers for what it knows."""
-    provenance = msgspec.structs.replace(record().provenance, created="2100-01-01")
-    newer = record([entry(problem(65, 65), plan(64))], provenance=provenance)
-    older = with_layout((64, plan(128)), device="Test GPU B")
-    assert asked([newer, older], lda=99)["BM"] == 128
-    assert asked([newer])["BM"] == 64
+    found = [[plan.configuration["BM"] for plan in row.plans] for row in table.rows]
+    assert found == [[128, 64, 32], [64, 128]]
 
 
 @pytest.mark.parametrize(
@@ -383,26 +370,15 @@ def test_a_wrong_layout_is_a_usage_error(asked: Any, layout: Any, message: str) 
         asked([with_layout((64, plan()))], **layout)
 
 
-def test_of_a_layout_that_a_record_does_not_know_only_the_tuned_one_is_verified(asked: Any) -> None:
-    """One that was made before the kernel had layout fields, beside a newer one."""
+def test_records_of_other_layouts_are_not_mixed(asked: Any) -> None:
+    """One from before the kernel had layout fields: nothing else was verified of it."""
     provenance = msgspec.structs.replace(record().provenance, created="2020-01-01")
     old = record([entry(problem(64, 64), plan(128))], provenance=provenance)
     new = with_layout((4096, plan(64)), device="Test GPU B")
-    assert asked([old, new])["BM"] == 128
-    assert asked([old, new], lda=99)["BM"] == 64
-    merged = merge(old, with_layout((4096, plan(64)))).record
-    assert merged.layout == new.layout
-    assert decode(encode(merged), KERNEL) == merged
-    assert asked([merged])["BM"] == 128
-    assert asked([merged], lda=99)["BM"] == 64
-
-
-def test_entries_that_stay_when_a_layout_field_goes_are_as_they_were_tuned() -> None:
-    old = with_layout((64, aligned(128)), (128, plan(64, requires=["<=", "n", "offset_a"])))
-    merged = merge(old, record([entry(problem(4096, 4096), plan(64))])).record
-    requires = {entry.problem["m"]: entry.requires for entry in merged.entries}
-    assert requires == {64: None, 128: ["<=", "n", 0], 4096: None}
-    assert decode(encode(merged), KERNEL) == merged
+    with pytest.warns(RuntimeWarning, match="Test_GPU_A.*left out: other problem fields"):
+        assert asked([old, new])["BM"] == 64
+    new = with_layout((4096, plan(64)))
+    assert merge(old, new).record == new
 
 
 def test_a_run_records_the_layout_that_it_tuned(

@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from sample_records import (
     KERNEL,
     WRONG,
+    answering,
     entry,
     plan,
     problem,
     random_record,
     record,
+    table_of,
     with_cost,
     with_deterministic,
     without_privileges,
@@ -43,14 +45,12 @@ from autotune.tuned.config import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import Loaded, device_folders, shipped_folder, user_folder
 from autotune.tuned.record import (
+    AnswerTable,
     Cost,
     Entry,
-    FallbackRow,
-    Plan,
     Portfolio,
-    Prediction,
     RecordedDevice,
-    RunnerUp,
+    TableRow,
     TunedRecord,
 )
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
@@ -197,18 +197,17 @@ def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
 def partly_deterministic(given_folder: Path) -> None:
     """Of two winners one is not, with another beside it; rows that are, that have a view that is, and neither."""
     sure, other = plan(64, deterministic=True), plan(128)
-    promised = ((64, 0.9),)
-    rows = (
-        FallbackRow(problem=problem(512, 512), plan=other, promised=promised, views=(sure,)),
-        FallbackRow(problem=problem(64, 64), plan=sure, promised=promised),
-        FallbackRow(problem=problem(8, 8), plan=other, promised=promised),
+    rows = tuple(
+        TableRow(problem=problem(size, size), plans=plans)
+        for size, plans in ((512, (other, sure)), (64, (sure,)), (8, (other,)))
     )
+    table = AnswerTable(rows=rows, expected=((64, 0.9),))
     winners = [
         with_deterministic(entry(problem(512, 512), other), sure),
         entry(problem(64, 64), sure),
         entry(problem(8, 8), other),
     ]
-    put(given_folder, record(winners, fallback=rows))
+    put(given_folder, record(winners, portfolio=answering(table)))
 
 
 @pytest.mark.parametrize(
@@ -249,14 +248,8 @@ def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> N
         Cost(plan=fast, fixed=((1.0, ()),), waves=()),
         Cost(plan=sure, fixed=((2.0, ()),), waves=()),
     )
-    portfolio = Portfolio(
-        configurations=(fast.configuration,),
-        problems=(problem(512, 512),),
-        median_ms=((1.0,),),
-        predictions=(Prediction(multiple=1, costs=costs),),
-    )
-    row = FallbackRow(problem=problem(512, 512), plan=sure, promised=((64, 0.9),), prediction=0)
-    put(given_folder, record(portfolio=portfolio, fallback=(row,)))
+    table = table_of(sure, at=problem(512, 512), costs=costs, expected=((64, 0.9),))
+    put(given_folder, record(portfolio=answering(table)))
     assert tile(lookup(KERNEL, arch=90, **problem(520, 512))) == 128
     chosen = lookup(KERNEL, arch=90, deterministic=True, **problem(520, 512))
     assert (tile(chosen), chosen.expected_fraction) == (64, None)
@@ -264,8 +257,9 @@ def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> N
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
     """A size nearby gets the plan chosen for the surroundings; the size itself its winner."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
-    put(given_folder, record([entry(problem(512, 512), plan(128))], fallback=(row,)))
+    table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
+    won = entry(problem(512, 512), plan(128))
+    put(given_folder, record([won], portfolio=answering(table)))
     near = lookup(KERNEL, arch=90, **problem(512, 513))
     assert (tile(near), near.expected_fraction) == (32, 0.9)
     assert tile(lookup(KERNEL, arch=90, **problem(512, 512))) == 128
@@ -273,48 +267,34 @@ def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> No
 
 def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
     """What a plan loses on another device was not measured."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
-    put(given_folder, record(fallback=(row,)))
+    table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
+    put(given_folder, record(portfolio=answering(table)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
 
 
 # ---------------------------------------------------------------------- tuned alone, beside a table
 
-#: A table of one row that promises to answer far and wide.
-BROAD = FallbackRow(problem=problem(512, 512), plan=plan(64), promised=((64, 0.9), (128, 0.7)))
+#: A table of one row that knows what to expect far and wide.
+BROAD = answering(table_of(plan(64), at=problem(512, 512), expected=((64, 0.9), (128, 0.7))))
 
 
-def finalist(chosen: Plan, ratio: float) -> RunnerUp:
-    """One that took so many times as long as the winner, in the same rounds."""
-    return RunnerUp(
-        configuration=chosen.configuration, median_ms=1.0, interval_ms=(1, 1), ratio=ratio
-    )
-
-
-def beside(given_folder: Path, made: Entry, in_one_record: bool) -> Callable[[int, int], Any]:
-    """Asks what answers where a problem was tuned beside a table: by the user, or in the same record."""
-    alone = FallbackRow(problem=made.problem, plan=made.plan)
+def alone(given_folder: Path, made: Entry, in_one_record: bool) -> Callable[[int, int], Any]:
+    """Asks what answers where a problem was tuned alone: by the user, or in the record of the table."""
     if in_one_record:
-        put(given_folder, record([made], fallback=(BROAD, alone)))
+        put(given_folder, record([made], portfolio=BROAD))
     else:
-        put(Path(user_folder()), record(fallback=(BROAD,)))
-        put(given_folder, record([made], fallback=(alone,)))
+        put(Path(user_folder()), record(portfolio=BROAD))
+        put(given_folder, record([made]))
     return lambda m, n: lookup(KERNEL, device="Test GPU A", **problem(m, n))
 
 
 @pytest.mark.parametrize("in_one_record", [True, False])
-@pytest.mark.parametrize(
-    "runners_up",
-    [(), (finalist(plan(32), 3.0),), (finalist(plan(64), 1.05),)],
-    ids=["unknown", "another", "as promised"],
-)
 def test_what_was_tuned_alone_answers_for_itself_only(
-    given_folder: Path, runners_up: tuple[RunnerUp, ...], in_one_record: bool
+    given_folder: Path, in_one_record: bool
 ) -> None:
     """Nothing says that it is better around than what a whole table chose."""
-    made = entry(problem(1024, 1024), plan(128), runners_up=runners_up)
-    ask = beside(given_folder, made, in_one_record)
+    ask = alone(given_folder, entry(problem(1024, 1024), plan(128)), in_one_record)
     itself, near, far = ask(1024, 1024), ask(1024, 1025), ask(1024, 8192)
     assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
     assert (tile(near), near.expected_fraction) == (64, 0.9)
@@ -322,26 +302,13 @@ def test_what_was_tuned_alone_answers_for_itself_only(
 
 
 @pytest.mark.parametrize("in_one_record", [True, False])
-def test_a_broken_promise_is_lowered_and_its_surroundings_answered_by_the_winner(
+def test_where_a_table_expects_nothing_the_nearest_winner_answers(
     given_folder: Path, in_one_record: bool
 ) -> None:
-    """Half the speed at a distance of 32 is no more promised there, nor farther off."""
-    made = entry(problem(1024, 1024), plan(128), runners_up=(finalist(plan(64), 2.0),))
-    ask = beside(given_folder, made, in_one_record)
-    near, far, between, opposite = ask(1100, 1024), ask(1024, 8192), ask(512, 600), ask(256, 256)
-    assert (tile(near), near.quality, near.expected_fraction) == (128, "nearest_problem", None)
-    assert (tile(far), far.expected_fraction) == (64, 0.5)
-    assert (tile(between), between.expected_fraction) == (64, 0.9)
-    assert (tile(opposite), opposite.expected_fraction) == (64, 0.5)
-
-
-def test_where_nothing_is_promised_the_nearest_winner_answers(given_folder: Path) -> None:
-    """As far as winners reach; beyond, what answered before."""
-    made = entry(problem(2**16, 2**16), plan(128))
-    ask = beside(given_folder, made, in_one_record=False)
-    near, far = ask(2**16, 2**15), ask(2**16, 2**20)
+    ask = alone(given_folder, entry(problem(2**16, 2**16), plan(128)), in_one_record)
+    near, known = ask(2**16, 2**15), ask(512, 600)
     assert (tile(near), near.expected_fraction) == (128, None)
-    assert (tile(far), far.expected_fraction) == (64, None)
+    assert (tile(known), known.expected_fraction) == (64, 0.9)
 
 
 def test_without_a_table_winners_answer_everywhere(given_folder: Path) -> None:
@@ -353,7 +320,7 @@ def test_without_a_table_winners_answer_everywhere(given_folder: Path) -> None:
 def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
     """What is promised for another says nothing here."""
     made = entry(problem(64, 64, "half2"), plan(128))
-    put(given_folder, record([made], fallback=(BROAD,)))
+    put(given_folder, record([made], portfolio=BROAD))
     assert tile(lookup(KERNEL, arch=90, **problem(1, 10**9, "half2"))) == 128
 
 
@@ -437,10 +404,12 @@ def test_a_tuned_device_is_asked_by_name_whatever_its_properties(given_folder: P
 
 def test_stale_entries_say_so(given_folder: Path) -> None:
     """Near the problem as well."""
-    put(given_folder, record([entry(problem(64, 64), stale_reasons=("the driver changed",))]))
+    known = record([entry(problem(64, 64))])
+    now = msgspec.structs.replace(known.provenance, source="beef")
+    put(given_folder, msgspec.structs.replace(known, provenance=now))
     for size in (64, 65):
         config = lookup(KERNEL, arch=90, **problem(size, size))
-        assert config.stale_reasons == ("the driver changed",)
+        assert config.stale_reasons == ("the source changed since",)
 
 
 def test_unsure_entries_say_so(given_folder: Path) -> None:
@@ -460,9 +429,9 @@ def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
 def test_of_two_equally_near_the_first_answers(given_folder: Path) -> None:
     """1024 lies between 512 and 2048 on the logarithmic scale; tables are ordered."""
     rows = tuple(
-        FallbackRow(problem=problem(m, 64), plan=plan(bm)) for m, bm in ((2048, 128), (512, 32))
+        TableRow(problem=problem(m, 64), plans=(plan(bm),)) for m, bm in ((2048, 128), (512, 32))
     )
-    put(given_folder, record(fallback=rows))
+    put(given_folder, record(portfolio=answering(AnswerTable(rows=rows))))
     assert tile(lookup(KERNEL, arch=90, **problem(1024, 64))) == 128
 
 
@@ -985,12 +954,13 @@ def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.Mon
             configurations=(plan(64).configuration, plan(128).configuration),
             problems=tuple(at),
             median_ms=((1.0,) * rows, (2.0,) * rows),
+            tables=(
+                AnswerTable(
+                    rows=tuple(TableRow(problem=place, plans=(plan(128),)) for place in at)
+                ),
+            ),
         )
-        fallback = tuple(FallbackRow(problem=place, plan=plan(128)) for place in at)
-        made = [
-            Loaded("user", name, record(device=name, portfolio=matrix, fallback=fallback))
-            for name in "AB"
-        ]
+        made = [Loaded("user", name, record(device=name, portfolio=matrix)) for name in "AB"]
         steps = 0
 
         def count(*_: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import KERNEL, entry, plan, problem, record
+from sample_records import KERNEL, answering, entry, plan, problem, record, table_of
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -22,22 +22,21 @@ from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.run.verdict import PortfolioTimes
-from autotune.tuned.fallback import fallback_table
+from autotune.tuned.fallback import answer_tables
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import Predictor
 from autotune.tuned.reading import Loaded, decode
 from autotune.tuned.record import (
+    AnswerTable,
     Cost,
-    FallbackRow,
     Plan,
     Portfolio,
-    Prediction,
     RecordedDevice,
     TunedRecord,
 )
 from autotune.tuned.table import build_table, pick
-from autotune.tuned.writing import encode, merge, write
+from autotune.tuned.writing import encode, write
 from autotune.values import Problem
 
 SM_COUNT = 10
@@ -80,9 +79,21 @@ def portfolio_of(
 
 def tuned_record(portfolio: Portfolio, plan_of: Any = tile_plan) -> TunedRecord:
     """A record with what is made of a matrix."""
-    rows, predictions = fallback_table(portfolio, plan_of, SM_COUNT)
-    portfolio = msgspec.structs.replace(portfolio, predictions=predictions)
-    return record(portfolio=portfolio, fallback=rows)
+    tables = answer_tables(portfolio, plan_of, SM_COUNT)
+    return record(portfolio=msgspec.structs.replace(portfolio, tables=tables))
+
+
+def only_table(known: TunedRecord) -> AnswerTable:
+    """The answers of a record of one category."""
+    (table,) = known.portfolio.tables
+    return table
+
+
+def costs_of(known: TunedRecord) -> tuple[Cost, ...]:
+    """What a record's prediction is made of."""
+    prediction = only_table(known).prediction
+    assert prediction is not None
+    return prediction.costs
 
 
 @pytest.fixture
@@ -103,14 +114,13 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> None:
-    """Of sizes never measured nearly all get the best, and nine of ten what is promised."""
+    """Of sizes never measured nearly all get the best, and nine of ten what is expected."""
     fitted_record = tuned_record(portfolio_of(SIZES))
-    promised = fitted_record.fallback[0].promised
-    assert {row.prediction for row in fitted_record.fallback} == {0}
-    nearest = msgspec.structs.replace(
-        fitted_record,
-        fallback=[msgspec.structs.replace(row, prediction=None) for row in fitted_record.fallback],
-    )
+    table = only_table(fitted_record)
+    expected = table.expected[0][1]
+    assert table.prediction is not None
+    rows_alone = msgspec.structs.replace(table, prediction=None)
+    nearest = record(portfolio=answering(rows_alone))
     rng = random.Random(3)
     asked = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(200)]
     shares, worse = {}, {}
@@ -118,17 +128,17 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
         tiles = _tiles(each, asked)
         ratios = [best(*at) / time_ms(bm, *at) for at, bm in zip(asked, tiles, strict=True)]
         shares[name] = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        worse[name] = sum(ratio < promised[0][1] for ratio in ratios)
+        worse[name] = sum(ratio < expected for ratio in ratios)
     assert 3 * (1 - shares["predicted"]) < 1 - shares["nearest"]
-    assert promised[0][1] > 0.8
+    assert expected > 0.8
     assert worse["predicted"] < 0.1 * len(asked)
 
 
 def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]], like: Any = None) -> list[Any]:
     loaded = [Loaded("test", known.device.folder, known)]
     table = build_table(loaded)
-    rows = [pick(table, (m, n, "float32"), arch="sm_90", like=like)[0] for m, n in asked]
-    return [row.plan.configuration["BM"] for row in rows]
+    hits = [pick(table, (m, n, "float32"), arch="sm_90", like=like) for m, n in asked]
+    return [hit.plan.configuration["BM"] for hit in hits]
 
 
 def gpu(name: str, sm_count: int) -> RecordedDevice:
@@ -205,7 +215,7 @@ def test_the_last_wave_of_another_device_is_shared_there() -> None:
 
 def test_what_was_measured_comes_back() -> None:
     """Blocks that run at a time, the time of a launch, and what misalignment costs."""
-    costs = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
+    costs = costs_of(tuned_record(portfolio_of(SIZES)))
     for cost in costs:
         bm = int(cost.plan.configuration["BM"])
         if RESIDENT[bm] > 1:
@@ -218,9 +228,9 @@ def test_what_was_measured_comes_back() -> None:
 
 def test_gaps_of_the_matrix_are_no_times() -> None:
     """A configuration that was not measured everywhere is fitted to where it was."""
-    full = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
+    full = costs_of(tuned_record(portfolio_of(SIZES)))
     holes = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 and m < n else time_ms(bm, m, n))
-    some = tuned_record(holes).portfolio.predictions[0].costs
+    some = costs_of(tuned_record(holes))
     assert [cost.plan for cost in some] == [cost.plan for cost in full]
     never = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 else time_ms(bm, m, n))
     plans = [tile_plan(configuration) for configuration in never.configurations]
@@ -232,21 +242,20 @@ def test_gaps_of_the_matrix_are_no_times() -> None:
 def test_few_problems_keep_the_nearest_row(sizes: list[tuple[int, int]]) -> None:
     """Nothing tells how good a prediction would be."""
     made = tuned_record(portfolio_of(sizes))
-    assert not made.portfolio.predictions
-    assert [row.prediction for row in made.fallback] == [None] * len(sizes)
+    assert only_table(made).prediction is None
 
 
 def test_unknown_grids_keep_the_nearest_row() -> None:
     """Without a grid there are no waves."""
     made = tuned_record(portfolio_of(SIZES), lambda *_: plan(grid=None))
-    assert not made.portfolio.predictions
+    assert only_table(made).prediction is None
 
 
 def test_a_prediction_that_is_no_better_is_not_kept() -> None:
     """Where one configuration is always best, the table says so in fewer words."""
     made = tuned_record(portfolio_of(SIZES, lambda bm, m, n: bm * time_ms(64, m, n)))
-    assert not made.portfolio.predictions
-    assert {row.promised for row in made.fallback} == {((128, 1.0),)}
+    assert only_table(made).prediction is None
+    assert only_table(made).expected == ((128, 1.0),)
 
 
 def test_categories_are_fitted_apart() -> None:
@@ -263,9 +272,12 @@ def test_categories_are_fitted_apart() -> None:
         asked.append(at["dtype"])
         return tile_plan(configuration)
 
-    rows, predictions = fallback_table(both, planner, SM_COUNT)
-    assert {row.problem["dtype"]: row.prediction for row in rows}["float32"] == 0
-    assert len(predictions) in (1, 2)
+    tables = answer_tables(both, planner, SM_COUNT)
+    assert [{row.problem["dtype"] for row in table.rows} for table in tables] == [
+        {"float32"},
+        {"half2"},
+    ]
+    assert tables[0].prediction is not None
     assert set(asked) == {"float32", "half2"}
 
 
@@ -283,9 +295,8 @@ NEAR = ((200, 0.9),)
 
 def answered_by(costs: Sequence[Cost], multiple: int = 4) -> TunedRecord:
     """A record of one problem whose row names a prediction of the costs."""
-    portfolio = Portfolio(predictions=(Prediction(multiple=multiple, costs=tuple(costs)),))
-    row = FallbackRow(problem=problem(64, 64), plan=plan(32), promised=NEAR, prediction=0)
-    return record([entry(problem(64, 64), plan(32))], portfolio=portfolio, fallback=(row,))
+    table = table_of(plan(32), costs=costs, multiple=multiple, expected=NEAR)
+    return record([entry(problem(64, 64), plan(32))], portfolio=answering(table))
 
 
 def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any]) -> None:
@@ -333,35 +344,13 @@ def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) ->
     assert (hit["BM"], hit.quality, hit.expected_fraction) == (64, "nearest_arch", None)
 
 
-# ---------------------------------------------------------------------- records
-
-
-def test_rows_of_a_portfolio_that_is_left_out_lose_their_prediction() -> None:
-    """Its costs are not there any more, so the row itself answers."""
-    wide, narrow = tuned_record(portfolio_of(SIZES)), tuned_record(portfolio_of(SIZES[1:20]))
-    merged = merge(wide, narrow).record
-    assert merged.portfolio == wide.portfolio
-    assert {row.prediction for row in merged.fallback} == {0}
-    merged = merge(narrow, wide).record
-    assert merged.portfolio == wide.portfolio
-    assert len(merged.fallback) == len(SIZES)
-    elsewhere = tuned_record(portfolio_of([(m + 1, n) for m, n in SIZES[1:20]]))
-    merged = merge(elsewhere, wide).record
-    assert [row.prediction for row in merged.fallback] == [0] * len(SIZES) + [None] * 19
-    assert decode(encode(merged)) == decode(encode(merged))
-
-
 def test_a_header_of_fields_named_like_its_functions() -> None:
     """They are told apart by an underscore."""
     fields: dict[str, Any] = {"fastest": "integer", "estimate": "integer", "kind": "categorical"}
     chosen = plan(64, grid=("fastest", "estimate", 1))
-    portfolio = Portfolio(
-        predictions=(
-            Prediction(multiple=4, costs=(cost(chosen, 1, misaligned={"estimate": 2.0}),)),
-        )
-    )
-    row = FallbackRow(problem={"fastest": 1, "estimate": 2, "kind": "x"}, plan=chosen, prediction=0)
-    made = record(fields=fields, default=chosen, portfolio=portfolio, fallback=(row,))
+    costs = (cost(chosen, 1, misaligned={"estimate": 2.0}),)
+    table = table_of(chosen, at={"fastest": 1, "estimate": 2, "kind": "x"}, costs=costs)
+    made = record(fields=fields, default=chosen, portfolio=answering(table))
     assert "unless_multiple(estimate_, 4, 2.0)" in render([made])
 
 
@@ -399,14 +388,11 @@ def transpose_record(**changes: Any) -> TunedRecord:
 
 
 def test_a_record_is_fitted_without_its_device(measured: PortfolioTimes) -> None:
-    """To times that were measured later; rows of other problems stay, and the record is whole."""
-    row = FallbackRow(problem={"m": 1, "n": 2}, plan=transpose_record().default)
-    found = refitted(transpose_record(fallback=(row,)), find_kernel("transpose"), measured)
+    """To times that were measured later."""
+    found = refitted(transpose_record(), find_kernel("transpose"), measured)
     assert found.portfolio.median_ms == measured.median_ms
-    assert [dict(row.problem) for row in found.fallback[:-1]] == list(found.portfolio.problems)
-    assert {row.prediction for row in found.fallback[:-1]} == {0}
-    assert found.fallback[-1] == row
-    costs = found.portfolio.predictions[0].costs
+    assert [row.problem for row in only_table(found).rows] == list(found.portfolio.problems)
+    costs = costs_of(found)
     assert len(costs) == len(measured.configurations)
     assert all(cost.plan.archs and "sm_90" in cost.plan.archs for cost in costs)
     assert decode(encode(found)).portfolio == found.portfolio

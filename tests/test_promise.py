@@ -12,9 +12,8 @@ from autotune.tuned.promise import (
     ENOUGH_PROBLEMS,
     FAILED,
     STEPS,
+    expectations,
     lower_bound,
-    lowered,
-    promises,
 )
 
 
@@ -61,23 +60,23 @@ def test_what_is_farther_is_promised_less_and_what_is_too_far_nothing() -> None:
     def share_of(problem: int, known: Sequence[int]) -> float:
         return 1 - min(apart(problem, other) for other in known) / 200
 
-    found = dict(promises(range(len(places)), apart, share_of))
+    found = dict(expectations(range(len(places)), apart, share_of))
     # Of each step those count that are in it or in the next: 24, 36, 72 and 132 away.
     assert found == {16: 0.88, 32: 0.82, 64: 0.64, 128: 0.34}
 
 
 def test_steps_that_promise_the_same_are_one() -> None:
     places = range(0, 480, 12)
-    assert promises(range(40), line(places), lambda *_: 1.0) == ((STEPS[-1], 1.0),)
+    assert expectations(range(40), line(places), lambda *_: 1.0) == ((STEPS[-1], 1.0),)
 
 
 @pytest.mark.parametrize("count", range(ENOUGH_PROBLEMS))
 def test_few_problems_promise_nothing(count: int) -> None:
-    assert promises(range(count), line([0, 10, 20]), lambda *_: 1.0) == ()
+    assert expectations(range(count), line([0, 10, 20]), lambda *_: 1.0) == ()
 
 
 def test_problems_far_from_each_other_promise_nothing() -> None:
-    assert promises(range(9), line([1000 * p for p in range(9)]), lambda *_: 1.0) == ()
+    assert expectations(range(9), line([1000 * p for p in range(9)]), lambda *_: 1.0) == ()
 
 
 def test_nothing_is_asked_of_nobody() -> None:
@@ -88,22 +87,4 @@ def test_nothing_is_asked_of_nobody() -> None:
         assert problem not in known
         return 1.0
 
-    promises(range(6), line([0, 0, 1, 1, 40, 80]), share_of)
-
-
-@pytest.mark.parametrize(
-    ("apart", "share", "expected"),
-    [
-        (0, 0.95, ((16, 0.9), (64, 0.7), (128, 0.5))),
-        (0, 0.7, ((64, 0.7), (128, 0.5))),
-        (0, 0.4, ((128, 0.4),)),
-        (10, 0.8, ((9, 0.9), (16, 0.8), (64, 0.7), (128, 0.5))),
-        (17, 0.6, ((16, 0.9), (64, 0.6), (128, 0.5))),
-        (30, 0.2, ((16, 0.9), (29, 0.7), (128, 0.2))),
-        (129, 0.1, ((16, 0.9), (64, 0.7), (128, 0.5))),
-    ],
-)
-def test_a_broken_promise_is_lowered_from_its_distance_on(
-    apart: int, share: float, expected: tuple[tuple[int, float], ...]
-) -> None:
-    assert lowered(((16, 0.9), (64, 0.7), (128, 0.5)), apart, share) == expected
+    expectations(range(6), line([0, 0, 1, 1, 40, 80]), share_of)

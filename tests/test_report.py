@@ -45,15 +45,16 @@ from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
 from autotune.tuned.reading import read_all
 from autotune.tuned.record import (
+    AnswerTable,
     Checks,
     Entry,
-    FallbackRow,
     Plan,
     Portfolio,
     Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
+    TableRow,
     TunedRecord,
     Vendor,
 )
@@ -205,7 +206,7 @@ def evil() -> ReportContent:
     finalists = [entered(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
     finals = verdict.judge(race(finalists, {EVIL: (2.0, 2.0, 2.0)}))
     vendor = Vendor(name=EVIL, median_ms=2.0, ratio=2.0, ratio_interval=(1.9, 2.1))
-    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, stale_reasons=(EVIL,))
+    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, unsure=EVIL)
     tuned_entry = msgspec.structs.replace(tuned_entry, limit_name=EVIL)
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
@@ -328,11 +329,10 @@ def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
 
 def test_warnings_are_grouped_by_reason() -> None:
     winner = trials()[4].configuration
-    old = [
-        entry(problem, winner, stale_reasons=("the source changed since",))
-        for problem in (SMALL, LARGE)
-    ]
-    assert answer.warnings(content_of(record(old), [])) == [
+    old = record([entry(problem, winner) for problem in (SMALL, LARGE)])
+    provenance = msgspec.structs.replace(old.provenance, source="another")
+    old = msgspec.structs.replace(old, provenance=provenance)
+    assert answer.warnings(content_of(old, [])) == [
         "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
     ]
 
@@ -377,20 +377,18 @@ def test_more_than_the_limit_is_doubted() -> None:
 
 def test_promises_of_the_fallback_are_told_where_known() -> None:
     plan = Plan(configuration=dict(next(iter(space()))), block=(32,))
-    rows = (
-        FallbackRow(problem=dict(SMALL), plan=plan, promised=((16, 0.97), (64, 0.9))),
-        FallbackRow(problem=dict(LARGE), plan=plan),
-    )
-    content = content_of(msgspec.structs.replace(record(), fallback=rows), [])
-    assert answer.fallback(content).rows == (
-        ("m=512, n=512", "BM=32, PAD=0", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
-    )
-    rows = tuple(msgspec.structs.replace(row, prediction=0) for row in rows)
-    portfolio = Portfolio(predictions=(Prediction(multiple=4, costs=()),))
-    content = content_of(msgspec.structs.replace(record(), portfolio=portfolio, fallback=rows), [])
-    assert answer.fallback(content).rows == (
-        ("any of 1 problem", "the fastest predicted", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
-    )
+    rows = (TableRow(problem=dict(SMALL), plans=(plan,)),)
+    table = AnswerTable(rows=rows, expected=((16, 0.97), (64, 0.9)))
+    of_large = AnswerTable(rows=(TableRow(problem=dict(LARGE), plans=(plan,)),))
+    predicted = msgspec.structs.replace(table, prediction=Prediction(multiple=4, costs=()))
+    for tables, cells in (
+        ((table, of_large), ("m=512, n=512", "BM=32, PAD=0")),
+        ((predicted,), ("any of 1 problem", "the fastest predicted")),
+    ):
+        content = content_of(
+            msgspec.structs.replace(record(), portfolio=Portfolio(tables=tables)), []
+        )
+        assert answer.fallback(content).rows == ((*cells, "97.0 % (≤ 16), 90.0 % (≤ 64)"),)
 
 
 def test_clocks_and_throttling_are_provenance() -> None:
@@ -747,7 +745,6 @@ def test_a_peak_that_is_passed_and_a_device_without_limits_have_no_roof() -> Non
     ("change", "said"),
     [
         ({"source": "0" * 64}, "1 of 17: its source changed (1)"),
-        ({"stale_reasons": ["it is said so"]}, "1 of 17: it is said so (1)"),
         ({}, "no"),
     ],
 )

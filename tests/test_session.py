@@ -1000,7 +1000,7 @@ def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_pat
     assert [solved.result is not None for solved in result.problems] == [True, False]
     made = record_of(result)
     assert [entry.problem for entry in made.entries] == [{"n": 4096}]
-    assert made.fallback == ()
+    assert made.portfolio.tables == ()
 
 
 def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):

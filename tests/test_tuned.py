@@ -15,21 +15,22 @@ from sample_records import (
     KERNEL,
     PARAMETERS,
     WRONG,
+    answering,
     changed,
     entry,
     plan,
     problem,
     random_record,
     record,
+    table_of,
     without_privileges,
 )
 
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
-from autotune.tuned.fallback import fallback_table
-from autotune.tuned.reading import Loaded, path_of, read, read_all
-from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
-from autotune.tuned.table import CORRECTED, build_table, pick
+from autotune.tuned.fallback import answer_tables
+from autotune.tuned.reading import path_of, read, read_all
+from autotune.tuned.record import AnswerTable, Plan, Portfolio, RecordedDevice
 from autotune.tuned.writing import encode, merge, update, write
 from autotune.values import Configuration, Problem
 
@@ -129,11 +130,14 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
     """What stays although the source moved on says so, once."""
     old = record([entry(problem(8, 8)), entry(problem(64, 64))])
     new = record([entry(problem(64, 64), source="beef")])
+    new = msgspec.structs.replace(
+        new, provenance=msgspec.structs.replace(new.provenance, source="beef")
+    )
     once = merge(old, new).record
     twice = merge(once, new).record
-    assert once.entry(problem(64, 64)).stale_reasons == ()
-    assert once.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
-    assert twice.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
+    for merged in (once, twice):
+        assert merged.stale_reasons(merged.entry(problem(64, 64))) == ()
+        assert merged.stale_reasons(merged.entry(problem(8, 8))) == ("the source changed since",)
 
 
 def test_changed_arguments_count_as_a_changed_source() -> None:
@@ -153,7 +157,6 @@ def test_entries_without_a_new_parameter_go() -> None:
         [entry(problem(64, 64), plan(configuration=more))],
         parameters={**new.parameters, "NEW": (1, 2)},
         default=plan(configuration=more),
-        fallback=(),
     )
     merged = merge(old, new)
     assert merged.record == new
@@ -162,20 +165,19 @@ def test_entries_without_a_new_parameter_go() -> None:
 
 
 def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
-    """One more problem does not cost the fallback table of many."""
+    """One more problem does not cost the answers that were made of many."""
     at = [problem(n, n) for n in (64, 128, 256)]
-    rows = tuple(FallbackRow(problem=place, plan=plan(128)) for place in at)
-    configurations = (plan(128).configuration,)
     wide = Portfolio(
-        configurations=configurations, problems=tuple(at), median_ms=((1.0, 2.0, 3.0),)
+        configurations=(plan(128).configuration,),
+        problems=tuple(at),
+        median_ms=((1.0, 2.0, 3.0),),
+        tables=(table_of(plan(128)),),
     )
-    old = record([entry(place) for place in at], portfolio=wide, fallback=rows)
-    extra = FallbackRow(problem=problem(9, 9), plan=plan(32))
-    mine = FallbackRow(problem=problem(64, 64), plan=plan(32))
-    new = record([entry(problem(9, 9))], fallback=(mine, extra))
-    kept = merge(old, new).record
-    assert kept.portfolio == wide
-    assert kept.fallback == (*rows, extra)
+    old = record([entry(place) for place in at], portfolio=wide)
+    new = record([entry(problem(9, 9))], portfolio=answering(table_of(plan(32))))
+    merged = merge(old, new).record
+    assert merged.portfolio == wide
+    assert len(merged.entries) == 4
 
 
 def test_a_run_without_time_for_a_portfolio_keeps_the_one_there_is() -> None:
@@ -206,14 +208,14 @@ def test_a_wide_portfolio_replaces_a_narrow_one_of_some_problems_more() -> None:
         assert merge(old, record(entries, portfolio=fewer)).record.portfolio == kept
 
 
-def test_a_kept_entry_keeps_its_fallback_row() -> None:
+def test_a_run_whose_winners_are_left_out_leaves_the_portfolio() -> None:
     """A quick run must not undo a thorough one by the back door."""
     at = problem(64, 64)
-    thorough, hasty = (FallbackRow(problem=at, plan=plan(bm)) for bm in (128, 32))
-    old = record([entry(at, effort="full")], fallback=(thorough,))
-    assert merge(old, record([entry(at)], fallback=(hasty,))).record.fallback == (thorough,)
-    again = record([entry(at, effort="full")], fallback=(hasty,))
-    assert merge(old, again).record.fallback == (hasty,)
+    thorough, hasty = (answering(table_of(plan(bm))) for bm in (128, 32))
+    old = record([entry(at, effort="full")], portfolio=thorough)
+    assert merge(old, record([entry(at)], portfolio=hasty)).record.portfolio == thorough
+    again = record([entry(at, effort="full")], portfolio=hasty)
+    assert merge(old, again).record.portfolio == hasty
 
 
 @pytest.mark.parametrize("change", ["kernel", "device"])
@@ -384,7 +386,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_in_the_way(kind: str, tmp_pat
         assert read(path).entries == new.entries
 
 
-# ---------------------------------------------------------------------- the fallback table
+# ---------------------------------------------------------------------- answer tables
 
 
 def portfolio_of(times: list[list[float | None]], sizes: list[int]) -> Portfolio:
@@ -402,128 +404,66 @@ def untraced(configuration: Any, problem: Any) -> Plan:
     return plan(configuration["BM"], configuration["VARIANT"], grid=None)
 
 
-def rows_of(times: list[list[float | None]], sizes: list[int]) -> tuple[FallbackRow, ...]:
-    """The fallback table of a portfolio."""
-    rows, predictions = fallback_table(portfolio_of(times, sizes), untraced, 132)
-    assert not predictions
-    return rows
+def table_for(times: list[list[float | None]], sizes: list[int]) -> AnswerTable:
+    """The answers that are made of a portfolio."""
+    (table,) = answer_tables(portfolio_of(times, sizes), untraced, 132)
+    assert table.prediction is None
+    return table
+
+
+def tiles_of(table: AnswerTable) -> list[Any]:
+    """What the rows of a table answer."""
+    return [row.plans[0].configuration["BM"] for row in table.rows]
 
 
 def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
     """The odd one out at 256 is 1 % faster there and half as fast at its neighbours."""
     steady, odd = [1.0, 1.0, 1.01, 1.0, 1.0], [2.0, 2.0, 1.0, 2.0, 2.0]
-    rows = rows_of([odd, steady], [64, 128, 256, 512, 1024])
-    assert {row.plan.configuration["BM"] for row in rows} == {64}
-    assert rows[2].promised[0][1] > 0.95
+    table = table_for([odd, steady], [64, 128, 256, 512, 1024])
+    assert set(tiles_of(table)) == {64}
+    assert table.expected[0][1] > 0.95
 
 
 @pytest.mark.parametrize(("slower", "chosen"), [(1.018, 64), (1.022, 32)])
 def test_what_is_deterministic_answers_where_it_costs_less_than_two_percent(
     slower: float, chosen: int
 ) -> None:
-    """What is promised is no more than the share of the speed that it really has."""
+    """No more is expected than the share of the speed that it really has."""
 
     def planner(configuration: Any, problem: Any) -> Plan:
         return plan(configuration["BM"], grid=None, deterministic=configuration["BM"] == 64)
 
     sizes = [64, 128, 256, 512, 1024]
     portfolio = portfolio_of([[1.0] * 5, [slower] * 5], sizes)
-    rows, _ = fallback_table(portfolio, planner, 132)
-    assert {row.plan.configuration["BM"] for row in rows} == {chosen}
-    promised = rows[0].promised[0][1]
-    assert promised == 1.0 if chosen == 32 else 0.9 < promised < 1 / slower
+    (table,) = answer_tables(portfolio, planner, 132)
+    assert set(tiles_of(table)) == {chosen}
+    expected = table.expected[0][1]
+    assert expected == 1.0 if chosen == 32 else 0.9 < expected < 1 / slower
 
 
 def test_two_regimes_keep_their_own_winners() -> None:
     """Small and large sizes differ by more than a neighbour's weight."""
     small, large = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 1.0, 1.0, 1.0]
-    rows = rows_of([small, large], [8, 16, 32, 4096, 8192, 16384])
-    assert [row.plan.configuration["BM"] for row in rows] == [32, 32, 32, 64, 64, 64]
+    table = table_for([small, large], [8, 16, 32, 4096, 8192, 16384])
+    assert tiles_of(table) == [32, 32, 32, 64, 64, 64]
 
 
-def test_three_problems_promise_nothing() -> None:
+def test_of_three_problems_nothing_is_expected() -> None:
     """Under four problems nothing is known of others."""
-    rows = rows_of([[1.0, 1.0, 1.0]], [8, 64, 512])
-    assert [row.promised for row in rows] == [()] * 3
+    assert table_for([[1.0, 1.0, 1.0]], [8, 64, 512]).expected == ()
 
 
-def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
-    """Where the table is known to be wrong it promises no more, and reaches no farther."""
-    sizes = [64, 72, 80, 96, 112, 4096]
-    winner = (plan(128).configuration, 0.25)
-    portfolio = portfolio_of([[1.0] * 6, [1.1] * 6], sizes)
-    rows, _ = fallback_table(portfolio, untraced, 132, [None] * 5 + [winner])
-    assert [row.promised for row in rows[:6]] == [((16, 1.0),)] * 5 + [((16, 0.25),)]
-    (correction,) = rows[6:]
-    assert (correction.problem, correction.plan.configuration) == (problem(4096, 4096), winner[0])
-    assert (correction.reach, correction.promised) == (CORRECTED, ())
-    made = record(portfolio=portfolio, fallback=rows)
-    table = build_table([Loaded("test", "Test_GPU_A", made)])
-    answers = [
-        pick(table, (4096, n, "float32"), "Test_GPU_A")[0] for n in (4095, 4096 * 3, 4096 * 5)
-    ]
-    assert [row.plan.configuration["BM"] for row in answers] == [128, 128, 32]
-    assert [row.expected_fraction for row in answers] == [None] * 3
-
-
-@pytest.mark.parametrize(("winner_ms", "answers"), [(0.79, True), (0.81, False)])
-def test_poor_answers_are_not_given_around_a_problem_though_nothing_was_promised(
-    winner_ms: float, answers: bool
-) -> None:
-    """Three problems promise nothing; a winner that the matrix lacks answers where the table gets under 0.8."""
-    winner = (plan(128).configuration, winner_ms)
-    rows, _ = fallback_table(
-        portfolio_of([[1.0] * 3], [8, 64, 512]), untraced, 132, [None, None, winner]
-    )
-    assert [row.promised for row in rows[:3]] == [()] * 3
-    corrections = [(row.plan.configuration, row.reach) for row in rows[3:]]
-    assert corrections == ([(winner[0], CORRECTED)] if answers else [])
-
-
-@pytest.mark.parametrize(
-    ("winner_ms", "timing", "held"),
-    [(0.9, "cold:flush", True), (0.5, "mixed", True), (0.5, "cold:flush", False)],
-)
-def test_a_new_winner_that_breaks_a_promise_lowers_it(
-    winner_ms: float, timing: str, held: bool
-) -> None:
-    """The matrix stays, of which the row's plan takes 1 ms there; cold, so that no mixed time breaks it."""
-    steady = plan(32, archs=None)
-    wide = portfolio_of([[1.0] * 4, [1.1] * 4], [8, 16, 32, 64])
-    row = FallbackRow(problem=problem(16, 16), plan=steady, promised=((16, 0.8), (64, 0.6)))
-    other = FallbackRow(problem=problem(32, 32), plan=steady, promised=((16, 0.8),))
-    old = record([entry(problem(16, 16), steady)], portfolio=wide, fallback=(row, other))
-    won = entry(problem(16, 16), plan(128), median_ms=winner_ms, timing=timing)
-    merged = merge(old, record([won], fallback=(FallbackRow(problem=won.problem, plan=won.plan),)))
-    assert merged.record.entries == (won,)
-    if held:
-        assert merged.record.fallback == (row, other)
-        return
-    lower = msgspec.structs.replace(row, promised=((64, 0.5),))
-    correction = FallbackRow(problem=row.problem, plan=won.plan, reach=CORRECTED)
-    assert merged.record.fallback == (lower, correction, other)
-    again = merge(merged.record, record([won])).record
-    assert again.fallback == merged.record.fallback
-    faster = entry(problem(16, 16), plan(64), median_ms=0.3)
-    once_more = merge(again, record([faster])).record.fallback
-    assert [row.plan for row in once_more] == [steady, faster.plan, steady]
-    assert once_more[0].promised == ((64, 0.3),)
-
-
-def test_rows_beside_a_portfolio_that_is_left_out_go_with_it() -> None:
-    """They corrected its answers, which are not given any more."""
-    wide = portfolio_of([[1.0] * 4], [8, 16, 32, 64])
-    correction = FallbackRow(problem=problem(8, 8), plan=plan(128), reach=CORRECTED)
-    plain = FallbackRow(problem=problem(99, 99), plan=plan(64))
-    old = record(portfolio=portfolio_of([[1.0]], [99]), fallback=(plain, correction))
-    new = record(portfolio=wide, fallback=(FallbackRow(problem=problem(16, 16), plan=plan(32)),))
-    assert [row.problem["m"] for row in merge(old, new).record.fallback] == [16, 99]
+def test_a_winner_that_the_matrix_lacks_lowers_what_is_expected() -> None:
+    """Shares are of the best known, and its problem is one of six."""
+    portfolio = portfolio_of([[1.0] * 6], [64, 72, 80, 96, 112, 128])
+    (table,) = answer_tables(portfolio, untraced, 132, [None] * 5 + [0.25])
+    assert table.expected[0][1] <= 0.25
 
 
 def test_problems_that_nothing_runs_get_no_row() -> None:
     """A column of failures has no plan to offer."""
-    rows = rows_of([[1.0, None], [2.0, None]], [8, 64])
-    assert [dict(row.problem)["m"] for row in rows] == [8]
+    table = table_for([[1.0, None], [2.0, None]], [8, 64])
+    assert [dict(row.problem)["m"] for row in table.rows] == [8]
 
 
 @given(
@@ -533,13 +473,14 @@ def test_problems_that_nothing_runs_get_no_row() -> None:
         max_size=4,
     )
 )
-def test_rows_offer_only_what_runs_and_never_promise_more_than_the_best(
+def test_rows_offer_only_what_runs_and_no_more_than_the_best_is_expected(
     times: list[list[float | None]],
 ) -> None:
     """Whatever the matrix: plans are the portfolio's, fractions are in (0, 1]."""
     portfolio = portfolio_of(times, [8, 64, 100, 512, 5000])
-    for row in rows_of(times, [8, 64, 100, 512, 5000]):
-        assert row.plan.configuration in portfolio.configurations
-        assert all(0 <= share <= 1 for _, share in row.promised)
-        shares = [share for _, share in row.promised]
+    for table in answer_tables(portfolio, untraced, 132):
+        for row in table.rows:
+            assert row.plans[0].configuration in portfolio.configurations
+        shares = [share for _, share in table.expected]
+        assert all(0 <= share <= 1 for share in shares)
         assert shares == sorted(shares, reverse=True)

@@ -16,7 +16,6 @@ from itertools import combinations
 from operator import mul
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from autotune import __version__
@@ -192,8 +191,12 @@ class _Exported:
                 f"{kernel.name}: its record has other parameters than it declares now; "
                 f"tune it again: autotune run {kernel.name}"
             )
-        key = msgspec.json.encode(plan)
-        origins = (record for record in records if key in map(msgspec.json.encode, _plans(record)))
+        chosen = plan.configuration
+        origins = (
+            record
+            for record in records
+            if any(other.configuration == chosen for other in record.plans())
+        )
         device = next(origins, records[0]).device.planned_for()
         configuration = Configuration(plan.configuration)
         sequences = {
@@ -214,16 +217,6 @@ class _Exported:
             )
         exclusive = plan.exclusive or kernel.is_exclusive(configuration)
         return cls(code, sequence.steps, sequence.passed, sequence.values, exclusive)
-
-
-def _plans(record: TunedRecord) -> Iterator[Plan]:
-    yield record.default
-    for entry in record.entries:
-        yield from (each.plan for each in (entry, entry.best_deterministic) if each)
-    for row in record.fallback:
-        yield from (row.plan, *row.views)
-    for prediction in record.portfolio.predictions:
-        yield from (cost.plan for cost in prediction.costs)
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:

@@ -19,22 +19,21 @@ import msgspec
 from autotune import __version__
 from autotune.errors import UsageError
 from autotune.export.reserved import taken
-from autotune.kernel.expression import MAX_INTEGER
+from autotune.kernel.expression import MAX_INTEGER, substituted
 from autotune.tuned.formula import waves_of
 from autotune.tuned.reading import Loaded, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
     TIME,
+    AnswerTable,
     Cost,
     Entry,
     Plan,
     Prediction,
-    Promise,
     Term,
     Triple,
     TunedRecord,
     Value,
-    relaid,
 )
 from autotune.tuned.table import (
     CUDA_ARCH_MACRO,
@@ -45,7 +44,6 @@ from autotune.tuned.table import (
     ProblemKey,
     arch_number,
     build_table,
-    deterministic_only,
     pick,
 )
 from autotune.tuned.writing import encode
@@ -193,18 +191,18 @@ class Writer:
         self.positions: dict[bytes, int] = {}
         self.shapes: list[str] = []
         self.conditions: list[str] = []
-        self.default = self.number(self.table.default.plan)
-        #: The same table where only what is deterministic may answer.
-        self.repeating = deterministic_only(self.table)
-        groups = [*self._own_groups(self.table), *self._own_groups(self.repeating)]
-        self.groups = list(dict.fromkeys(groups))
-        self.promises: list[Promise] = []
-        self.predictions: list[Prediction] = []
+        self.default = self.number(self.table.default)
+        devices, archs = self.table.devices.values(), self.table.archs.values()
+        shared = {id(group.exact) for group in devices}
+        #: Without architectures of one device, whose rows are the device's.
+        self.groups = [*devices, *(group for group in archs if id(group.exact) not in shared)]
+        self.tables: list[AnswerTable] = []
         for row in (row for group in self.groups for row in _rows(group)):
-            self.number(row.plan)
-            if row.prediction is not None and self.prediction(row) < 0:
-                self.predictions.append(row.prediction)
-        for _, cost in self._costs():
+            for plan in _answering(row):
+                self.number(plan)
+            if row.table is not None and self.table_number(row) == 0:
+                self.tables.append(row.table)
+        for _, cost in self.costs():
             self.number(cost.plan)
         self.enums = {
             name: _enum(self._types[name], f"Values of {name}.", self._values(name))
@@ -219,20 +217,14 @@ class Writer:
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(number for number in numbers if number is not None) or [0]
 
-    def _own_groups(self, table: LookupTable) -> list[Group]:
-        """Devices and architectures; the rows of an architecture with one device are the device's."""
-        alone = (arch for arch in table.archs.values() if self._only_device(table, arch) is arch)
-        return [*table.devices.values(), *alone]
+    def _all_groups(self) -> list[Group]:
+        return [*self.table.devices.values(), *self.table.archs.values()]
 
-    def _only_device(self, table: LookupTable, arch: Group) -> Group:
-        """The device of an architecture that has but one; else the architecture."""
-        devices = [device for device in table.devices.values() if device.arch == arch.name]
-        return devices[0] if len(devices) == 1 else arch
-
-    def _costs(self) -> Iterator[tuple[Prediction, Cost]]:
-        for prediction in self.predictions:
-            for cost in prediction.costs:
-                yield prediction, cost
+    def costs(self) -> Iterator[tuple[Prediction, Cost]]:
+        for table in self.tables:
+            if table.prediction is not None:
+                for cost in table.prediction.costs:
+                    yield table.prediction, cost
 
     def _values(self, parameter: str) -> list[str]:
         """What is declared now, and what an older entry that stayed has beside it."""
@@ -244,15 +236,13 @@ class Writer:
         return sorted({str(row.problem[position]) for row in rows}) or ["none"]
 
     def number(self, plan: Plan) -> int:
-        """The position of a plan among those of the header."""
+        """Return the position of a plan, for arrays that lie as those that were tuned."""
+        requires = plan.requires and substituted(plan.requires, self.table.layout)
+        requires = None if isinstance(requires, int) and requires else requires
+        plan = msgspec.structs.replace(plan, requires=requires)
         key = msgspec.json.encode(plan)
         self.plans.setdefault(key, plan)
         return self.positions.setdefault(key, len(self.positions))
-
-    def name_of(self, group: Group) -> str:
-        """What a group is called in a comment."""
-        own = [*self.table.devices.values(), *self.table.archs.values()]
-        return group.name if group in own else f"{group.name}, deterministic"
 
     def arch_id(self, arch: str) -> int:
         """90 for ``sm_90``; below -1 for what has no number, so that no integer asks for it."""
@@ -287,88 +277,72 @@ class Writer:
             for name, value in zip(self.fields, values, strict=True)
         )
 
-    def exact_row(self, row: LookupRow) -> str:
-        """One line of the table of measured problems."""
-        fraction = _fraction(row.expected_fraction)
-        grid = _extent(row.grid or (0, 0, 0))
-        return f"{{{self.problem(row.problem)}}}, {self.number(row.plan)}, {fraction}, {grid}"
+    def exact_rows(self, row: LookupRow) -> Iterator[str]:
+        """Yield the lines of a tuned problem: its winner, and the best deterministic plan after it."""
+        problem = f"{{{self.problem(row.problem)}}}"
+        untraced = row.tuned.untraced_grid(self.table.kernel) if row.tuned else None
+        yield f"{problem}, {self.number(row.plans[0])}, 1.0, {_extent(untraced or (0, 0, 0))}"
+        for plan in _answering(row)[1:]:
+            yield f"{problem}, {self.number(plan)}, {_fraction(row.share_of_second)}, {{0, 0, 0}}"
 
-    def near_row(self, row: LookupRow) -> str:
-        """One line of the table of nearest problems."""
-        first = self.promise(row)
-        about = (self.number(row.plan), row.reach, first, first + len(row.promised))
-        return _joined(
-            [f"{{{self.problem(row.place)}}}", *map(str, (*about, self.prediction(row)))]
-        )
+    def near_rows(self, row: LookupRow) -> Iterator[str]:
+        """Yield the lines of a problem that answers for others: its first plan, then deterministic ones."""
+        place, table = f"{{{self.problem(row.place)}}}", self.table_number(row)
+        for position, plan in enumerate(_answering(row)):
+            yield f"{place}, {self.number(plan)}, {_bool(position > 0)}, {table}"
 
-    def promise(self, row: LookupRow) -> int:
-        """The position of what a row promises among all that is promised."""
-        wanted, known = list(row.promised), self.promises
-        for first in range(len(known) - len(wanted) + 1):
-            if known[first : first + len(wanted)] == wanted:
-                return first
-        known += wanted
-        return len(known) - len(wanted)
+    def table_number(self, row: LookupRow) -> int:
+        """Return the position of a row's answers; 0 where it has none."""
+        known = enumerate(self.tables, 1)
+        return next((i for i, table in known if table is row.table), 0)
 
-    def prediction(self, row: LookupRow) -> int:
-        """The position of a row's prediction among those of the header; -1 where it has none."""
-        known = enumerate(self.predictions)
-        return next((i for i, prediction in known if prediction is row.prediction), -1)
-
-    def prediction_rows(self) -> list[dict[str, str]]:
-        """The plans of each prediction, and where they are in the table of all."""
-        rows, first = [], 0
-        for prediction in self.predictions:
-            plans = _joined(str(self.number(cost.plan)) for cost in prediction.costs)
-            last = first + len(prediction.costs)
-            rows.append({"span": f"{first}, {last}", "plans": plans})
-            first = last
-        return rows
+    def spans_of_tables(self) -> Iterator[str]:
+        """Yield where the costs and the expectations of each table are."""
+        costs = expected = 0
+        for table in self.tables:
+            last = costs + len(table.prediction.costs) if table.prediction else costs
+            yield f"{costs}, {last}, {expected}, {expected + len(table.expected)}"
+            costs, expected = last, expected + len(table.expected)
 
     def times(self) -> list[str]:
         """The time of each cost, in the order of the predictions."""
-        return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self._costs()]
+        return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self.costs()]
 
     def spans(self) -> dict[Group, str]:
-        """Where the rows of each device and architecture are: its arch, and the spans of all and of some."""
-        spans: dict[Group, str] = {}
+        """Return the arch of each group and where its rows are."""
+        spans: dict[int, str] = {}
         exact = near = 0
         for group in self.groups:
-            ends = exact + len(group.exact), near + len(group.rows)
-            spans[group] = _joined(map(str, (exact, ends[0], near, ends[1])))
+            ends = (
+                exact + sum(len(_answering(row)) for row in group.exact.values()),
+                near + sum(len(_answering(row)) for row in group.near.values()),
+            )
+            spans[id(group.exact)] = _joined(map(str, (exact, ends[0], near, ends[1])))
             exact, near = ends
-        lines: dict[Group, str] = {}
-        for kind in ("devices", "archs"):
-            for name, group in getattr(self.table, kind).items():
-                repeating = getattr(self.repeating, kind)[name]
-                both = (
-                    f"{{{spans[self._only_device(table, each)]}}}"
-                    for table, each in ((self.table, group), (self.repeating, repeating))
-                )
-                lines[group] = f"{self.arch_id(group.arch)}, {{{_joined(both)}}}"
-        return lines
+        return {
+            group: f"{self.arch_id(group.arch)}, {spans[id(group.exact)]}"
+            for group in self._all_groups()
+        }
 
     def assertions(self) -> list[str]:
-        """What Python's lookup answers for every measured problem, as conditions."""
+        """Return what Python's lookup answers for every tuned problem, as conditions."""
         lines = []
-        for group in [*self.table.devices.values(), *self.table.archs.values()]:
-            is_device = group is self.table.devices.get(group.name)
-            which = f"device::{self.devices.enumerators[group.name]}" if is_device else None
-            where = which or str(self.arch_id(group.arch))
-            if where.startswith("-"):
+        for group in self._all_groups():
+            device = group.name if group.device else None
+            where = str(self.arch_id(group.arch))
+            if device:
+                where = f"device::{self.devices.enumerators[device]}"
+            elif where.startswith("-"):
                 continue
-            questions = itertools.product(group.exact, (False, True))
-            for problem, deterministic in questions:
-                device, arch = (group.name, None) if is_device else (None, group.arch)
-                table = self.repeating if deterministic else self.table
-                if deterministic and self.repeating.devices == self.table.devices:
+            for problem, deterministic in itertools.product(group.exact, (False, True)):
+                hit = pick(self.table, problem, device, group.arch, deterministic=deterministic)
+                if deterministic and hit.plan is group.exact[problem].plans[0]:
                     continue
-                row, quality = pick(table, problem, device, arch)
                 demand = ", demand::deterministic" if deterministic else ""
                 asked = f"lookup({where}, {self.problem(problem)}{demand})"
-                hit = "kernel_default" if quality == "default" else quality
-                lines.append(f"{asked}.plan == {self.number(row.plan)}")
-                lines.append(f"{asked}.hit == quality::{hit}")
+                quality = "kernel_default" if hit.quality == "default" else hit.quality
+                lines.append(f"{asked}.plan == {self.number(hit.plan)}")
+                lines.append(f"{asked}.hit == quality::{quality}")
         return lines
 
 
@@ -382,8 +356,8 @@ def _table(records: Sequence[TunedRecord]) -> LookupTable:
     def refuse(message: str) -> None:
         raise UsageError(f"{message}; tune again or leave it out")
 
-    plain = (decode(encode(relaid(record, {}))) for record in records)
-    loaded = [Loaded("header", record.device.folder, record) for record in plain]
+    ordered = (decode(encode(record)) for record in records)
+    loaded = [Loaded("header", record.device.folder, record) for record in ordered]
     return build_table(loaded, refuse)
 
 
@@ -426,16 +400,21 @@ def _context(writer: Writer) -> dict[str, Any]:
         "default_plan": writer.default,
         "groups": [
             {
-                "about": comment(writer.name_of(group)),
-                "exact": [writer.exact_row(row) for row in group.exact.values()],
-                "near": [writer.near_row(row) for row in group.rows],
+                "about": comment(group.name),
+                "exact": [line for row in group.exact.values() for line in writer.exact_rows(row)],
+                "near": [line for row in group.near.values() for line in writer.near_rows(row)],
             }
             for group in writer.groups
         ],
         "no_exact": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, 0, 0, -1",
-        "promises": [f"{within}, {_fraction(share)}" for within, share in writer.promises],
-        "predictions": writer.prediction_rows(),
+        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, false, 0",
+        "expected": [
+            f"{within}, {_fraction(share)}"
+            for table in writer.tables
+            for within, share in table.expected
+        ],
+        "tables": list(writer.spans_of_tables()),
+        "cost_plans": [writer.number(cost.plan) for _, cost in writer.costs()],
         "times": writer.times(),
         "assertions": writer.assertions(),
     }
@@ -486,9 +465,12 @@ def _example(writer: Writer) -> str:
     return f"90, {_joined(writer.fields.values())}"
 
 
-def _about(record: TunedRecord) -> list[str]:
-    """Provenance of one record and what was measured, a line each."""
-    return [origin(record), *(f"  {measured(entry)}" for entry in record.entries)]
+def _about(record: TunedRecord) -> Iterator[str]:
+    """Yield the provenance of one record and what was measured, a line each."""
+    yield origin(record)
+    for entry in record.entries:
+        stale = "".join(f", stale: {reason}" for reason in record.stale_reasons(entry))
+        yield f"  {measured(entry)}{stale}"
 
 
 def origin(record: TunedRecord) -> str:
@@ -512,13 +494,17 @@ def measured(entry: Entry) -> str:
         low, high = entry.vendor.ratio_interval
         ratio = f"{entry.vendor.ratio:.3f} [{low:.3f}, {high:.3f}]"
         parts.append(f"{ratio} times as fast as {entry.vendor.name}")
-    parts += [f"stale: {reason}" for reason in entry.stale_reasons]
     parts += [f"unsure: {entry.unsure}"] if entry.unsure else []
     return f"{problem}: {', '.join(parts)}"
 
 
 def _rows(group: Group) -> list[LookupRow]:
-    return [*group.exact.values(), *group.rows]
+    return [*group.exact.values(), *group.near.values()]
+
+
+def _answering(row: LookupRow) -> list[Plan]:
+    """Return a row's first plan and those that are deterministic: others are for other layouts."""
+    return [row.plans[0], *(plan for plan in row.plans[1:] if plan.deterministic)]
 
 
 def _index(known: list[str], text: str) -> int:

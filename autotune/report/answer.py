@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from statistics import geometric_mean
 
@@ -21,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.verdict import LESS_NOISE
-from autotune.tuned.record import TIME, Entry, Promise, Sizes
+from autotune.tuned.record import TIME, Entry, Sizes
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -51,7 +50,7 @@ def warnings(content: ReportContent) -> list[str]:
     """What a reader must not overlook: one sentence for each reason, with its problems."""
     found: dict[str, list[str]] = {}
     for problem in content.problems:
-        for reason in _reasons(problem):
+        for reason in _reasons(content, problem):
             found.setdefault(reason, []).append(problem_name(problem))
     told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
     is_noisy = any(problem.entry and problem.entry.unsure for problem in content.problems)
@@ -177,29 +176,31 @@ def _answered_ms(
 
 
 def fallback(content: ReportContent) -> Table:
-    """What lookup uses for problems that were never measured, and how good that is at least."""
-    predicted: Counter[tuple[int, tuple[Promise, ...]]] = Counter()
+    """Return what lookup uses for problems that were never measured, and the speed to expect."""
     rows = []
-    for row in content.record.fallback:
-        if not row.promised:
+    for table in content.record.portfolio.tables:
+        expected = ", ".join(
+            f"{wording.percent(share)} (≤ {within})" for within, share in table.expected
+        )
+        if not expected:
             continue
-        if row.prediction is not None:
-            predicted[row.prediction, row.promised] += 1
-            continue
-        name = wording.one_line(str(Problem(dict(row.problem))))
-        text = configuration_text(content, row.plan.configuration)
-        rows.append((name, text, row.promised))
-    for (_, promised), count in predicted.items():
-        rows.append((f"any of {plural(count, 'problem')}", "the fastest predicted", promised))
+        answers = [
+            (
+                wording.one_line(str(Problem(dict(row.problem)))),
+                configuration_text(content, row.plans[0].configuration),
+            )
+            for row in table.rows
+        ]
+        if table.prediction is not None:
+            answers = [(f"any of {plural(len(table.rows), 'problem')}", "the fastest predicted")]
+        rows += [(name, text, expected) for name, text in answers]
     named = [
         {
             "Nearest to": name,
             "Configuration": text,
-            "At least of the best speed, within a distance": ", ".join(
-                f"{wording.percent(share)} (≤ {within})" for within, share in promised
-            ),
+            "At least of the best speed, within a distance": expected,
         }
-        for name, text, promised in rows
+        for name, text, expected in rows
     ]
     return Table.of(named, words="Configuration", wide="Configuration")
 
@@ -271,7 +272,7 @@ def _limit_sentence(entries: Sequence[Entry]) -> list[str]:
     return [f"{span} of the device's measured {' or '.join(names)}"]
 
 
-def _reasons(problem: ProblemContent) -> list[str]:
+def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     entry = problem.entry
     if entry is None:
         ends = ", ".join(
@@ -281,7 +282,8 @@ def _reasons(problem: ProblemContent) -> list[str]:
             f"no configuration is both right and timed ({ends})" if ends else "nothing was measured"
         )
         return [f"no answer, because {why}"]
-    reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    stale = content.record.stale_reasons(entry)
+    reasons = [f"should be tuned again, {why.rstrip('.')}" for why in stale]
     if entry.unsure:
         reasons.append(f"noisy, {entry.unsure}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:

@@ -374,7 +374,11 @@ class Mending(ExitStack):
         low, high = ratio.interval
         now, toolchain = timestamp(), backend(self.device.backend).toolchain()
         made = Provenance(
-            version=__version__, toolchain=toolchain, driver=self.device.driver, created=now
+            version=__version__,
+            toolchain=toolchain,
+            driver=self.device.driver,
+            source=known.record.provenance.source,
+            created=now,
         )
         confirmed = Confirmed(
             on=now,
@@ -383,7 +387,7 @@ class Mending(ExitStack):
             ratio=_brief(ratio.value),
             ratio_interval=(_brief(low), _brief(high)),
         )
-        entry = msgspec.structs.replace(known.entry, confirmed=confirmed, stale_reasons=())
+        entry = msgspec.structs.replace(known.entry, confirmed=confirmed)
         return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
 
     def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:

@@ -231,11 +231,7 @@ def reasons(
     question: Question, kernel: Kernel, device: Device, known: KnownEntry
 ) -> tuple[Reason, ...]:
     """Why an entry is stale; empty while it is current."""
-    found = (*_changed(kernel, device, known.entry), *_aged(question, device, known))
-    marked = known.entry.stale_reasons
-    if not found and marked:
-        return (Reason(f"marked in the record: {'; '.join(marked)}", Action.REMEASURE),)
-    return found
+    return (*_changed(kernel, device, known.entry), *_aged(question, device, known))
 
 
 def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple[str, ...]:
@@ -246,7 +242,7 @@ def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple
     if set(entry.problem) != set(kernel.fields):
         return ("the kernel has other problem fields now",)
     found = tuple(reason.text for reason in _changed(kernel, record.device.planned_for(), entry))
-    return found or entry.stale_reasons
+    return found or record.stale_reasons(entry)
 
 
 def age_in_days(text: str) -> float | None:

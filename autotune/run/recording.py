@@ -34,13 +34,12 @@ from autotune.measure.timing import Timing
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.verdict import PortfolioTimes
-from autotune.tuned.fallback import fallback_table, with_views
+from autotune.tuned.fallback import answer_tables
 from autotune.tuned.record import (
     BestDeterministic,
     Checks,
     ContenderResult,
     Entry,
-    FallbackRow,
     FillStep,
     Grid,
     LaunchStep,
@@ -57,7 +56,6 @@ from autotune.tuned.record import (
     key_of,
     timestamp,
 )
-from autotune.tuned.writing import alone, keys, without
 from autotune.values import Configuration, Problem
 
 #: Finalists that an entry names beside its winner.
@@ -74,9 +72,8 @@ def record_of(run: RunResult) -> TunedRecord:
     entries = tuple(_entry(run, result) for result in run.solved)
     wrong = wrong_somewhere(run.problems)
     right = [entry for entry in entries if Configuration(entry.configuration) not in wrong]
-    portfolio, fallback = (
-        _with_fallback(kernel, device, run.portfolio, right) if run.portfolio else (Portfolio(), ())
-    )
+    matrix = run.portfolio
+    portfolio = _portfolio(kernel, device, matrix, right) if matrix else Portfolio()
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -89,12 +86,11 @@ def record_of(run: RunResult) -> TunedRecord:
         default=default_plan(kernel, example, device),
         entries=entries,
         portfolio=portfolio,
-        fallback=fallback
-        or tuple(FallbackRow(problem=entry.problem, plan=entry.plan) for entry in right),
         provenance=Provenance(
             version=__version__,
             toolchain=run.toolchain,
             driver=device.driver,
+            source=run.source,
             created=timestamp(),
         ),
         objective=run.request.objective.name,
@@ -210,9 +206,8 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: PortfolioTimes) -> T
         for entry in record.entries
         if Timing(entry.timing).caches is request.caches_of(Problem(dict(entry.problem)))
     ]
-    portfolio, rows = _with_fallback(kernel, device, measured, entries)
-    others = alone(without(record.fallback, keys(rows)))
-    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
+    portfolio = _portfolio(kernel, device, measured, entries)
+    return msgspec.structs.replace(record, portfolio=portfolio)
 
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
@@ -239,13 +234,13 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
             )
 
 
-def _with_fallback(
+def _portfolio(
     kernel: Kernel,
     device: Device,
     measured: PortfolioTimes,
     entries: Sequence[Entry],
-) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
-    """The matrix with the predictions that are fitted to it, and the table made of it."""
+) -> Portfolio:
+    """Return measured times with the answers for other problems that are made of them."""
     matrix = Portfolio(
         configurations=tuple(dict(configuration) for configuration in measured.configurations),
         problems=tuple(dict(problem) for problem in measured.problems),
@@ -259,11 +254,12 @@ def _with_fallback(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
 
-    found = {key_of(entry.problem): (entry.configuration, entry.median_ms) for entry in entries}
-    winners = [found.get(key_of(problem)) for problem in measured.problems]
-    rows, predictions = fallback_table(matrix, planner, device.sm_count, winners)
-    rows = with_views(rows, matrix, planner, kernel.layout, verified_layouts(kernel))
-    return msgspec.structs.replace(matrix, predictions=predictions), rows
+    found = {key_of(entry.problem): entry.median_ms for entry in entries}
+    winners_ms = [found.get(key_of(problem)) for problem in measured.problems]
+    tables = answer_tables(
+        matrix, planner, device.sm_count, winners_ms, kernel.layout, verified_layouts(kernel)
+    )
+    return msgspec.structs.replace(matrix, tables=tables)
 
 
 def verified_layouts(kernel: Kernel) -> list[Problem]:

@@ -8,14 +8,14 @@ from typing import Any
 from autotune.devices.device import for_model
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
-from autotune.tuned.config import TunedConfig
+from autotune.tuned.config import MadeFor, TunedConfig
 from autotune.tuned.reading import kernel_names
 from autotune.tuned.record import Triple
 from autotune.tuned.table import (
     DEFAULT,
     EXACT,
     NEAREST_PROBLEM,
-    LookupRow,
+    Hit,
     LookupTable,
     ProblemKey,
     arch_number,
@@ -37,87 +37,75 @@ def answer(
     deterministic: bool,
     problem: Mapping[str, Any],
 ) -> TunedConfig:
-    """The tuned configuration for a problem; see `autotune.lookup`.
-
-    Where ``deterministic``, the table has such rows only, but for the default.
-    """
-    found = _answer(kernel, table, disabled, arch, device, problem)
-    if deterministic and not found.deterministic:
+    """Return the tuned configuration for a problem; see `autotune.lookup`."""
+    if table is None:
+        known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
+        raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
+    values, layout = _values(table, problem), _layout(table, problem)
+    hit, arch_name = Hit(table.default, None, DEFAULT), None
+    if not disabled:
+        folder, arch_name = _folder(table, device), _arch(table, arch)
+        like = for_model(device) if isinstance(device, str) else device
+        if arch_name is None and folder not in table.devices:
+            arch_name = normal_arch(getattr(like, "arch", None))
+        if arch_name is None and device is None:
+            # Where no GPU is found, the user's own records of the CPU are what can be meant.
+            arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
+        hit = pick(table, values, folder, arch_name, layout, like, deterministic)
+    if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
             f"{kernel}: no configuration that may answer for ({asked}) is known to be "
             f"deterministic; declare which are (@{kernel}.deterministic), and tune: autotune run {kernel}"
         )
-    return found
-
-
-def _answer(
-    kernel: str,
-    table: LookupTable | None,
-    disabled: bool,
-    arch: str | int | None,
-    device: Any,
-    problem: Mapping[str, Any],
-) -> TunedConfig:
-    if table is None:
-        known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
-        raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
-    values, layout = _values(table, problem), _layout(table, problem)
-    if disabled:
-        return tuned_config(table, table.default, DEFAULT, values, layout)
-    folder, arch_name = _folder(table, device), _arch(table, arch)
-    like = for_model(device) if isinstance(device, str) else device
-    if arch_name is None and folder not in table.devices:
-        arch_name = normal_arch(getattr(like, "arch", None))
-    if arch_name is None and device is None:
-        # Where no GPU is found, the user's own records of the CPU are what can be meant.
-        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-    row, quality = pick(table, values, folder, arch_name, layout, like)
-    return tuned_config(table, row, quality, values, layout, arch_name)
+    return tuned_config(table, hit, values, layout, arch_name)
 
 
 def tuned_config(
     table: LookupTable,
-    row: LookupRow,
-    quality: str,
+    hit: Hit,
     problem: ProblemKey,
     layout: Mapping[str, int] | None = None,
     arch: str | None = None,
 ) -> TunedConfig:
-    """What a row answers for a problem; without a ``layout`` it is that which was tuned.
+    """Return a hit as lookup answers with it; without a ``layout`` it is that which was tuned.
 
-    Every row but the default was picked because it is valid on the architecture.
+    Every plan but the default was picked because it is valid on the architecture.
     """
+    plan, row = hit.plan, hit.row
+    tuned = row.tuned if row else None
     is_plain = layout is None or layout == table.layout
     fields = table.named(problem, layout)
     is_cuda = arch is not None and arch_number(arch) is not None
-    is_valid = quality != DEFAULT or not is_cuda or row.plan.fits(str(arch))
-    is_measured = is_plain and quality in (EXACT, NEAREST_PROBLEM)
+    is_valid = hit.quality != DEFAULT or not is_cuda or plan.fits(str(arch))
+    is_measured = is_plain and hit.quality in (EXACT, NEAREST_PROBLEM)
     return TunedConfig(
-        row.plan.configuration,
-        block=row.plan.block,
-        shared_bytes=row.plan.shared_bytes,
-        grid=_grid(row, problem, fields) if is_plain else None,
-        quality=quality,
-        # Measured on the device itself: nothing is known of the loss elsewhere.
-        expected_fraction=row.expected_fraction if is_measured else None,
-        stale_reasons=row.stale_reasons,
-        unsure=row.unsure,
+        plan.configuration,
+        block=plan.block,
+        shared_bytes=plan.shared_bytes,
+        grid=_grid(table.kernel, hit, problem, fields) if is_plain else None,
+        quality=hit.quality,
+        # Measured on the device itself: nothing is known of the loss on others.
+        expected_fraction=hit.expected_fraction if is_measured else None,
+        stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
+        unsure=tuned.unsure if tuned else "",
         objective=table.objective,
-        source=row.source,
-        exclusive=row.plan.exclusive,
-        deterministic=row.plan.deterministic,
-        made_for=row.made_for,
-        requires_met=is_valid and row.plan.allows(fields),
+        source=row.origin.source if row else table.source,
+        exclusive=plan.exclusive,
+        deterministic=plan.deterministic,
+        made_for=tuned and MadeFor(tuned.source, tuned.arguments, tuned.inputs),
+        requires_met=is_valid and plan.allows(fields),
     )
 
 
-def _grid(row: LookupRow, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
-    """The grid of a row's plan for a problem; None where it is not known or cannot be launched."""
-    if row.plan.grid is None:
-        return row.grid if row.problem == problem else None
+def _grid(kernel: str, hit: Hit, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
+    """Return a plan's grid for a problem; None where it is not known or cannot be launched."""
+    if hit.plan.grid is None:
+        tuned = hit.row.tuned if hit.row and hit.row.problem == problem else None
+        is_winner = tuned and tuned.configuration == hit.plan.configuration
+        return tuned.untraced_grid(kernel) if tuned and is_winner else None
     try:
-        x, y, z = (value_of(axis, fields) for axis in row.plan.grid)
+        x, y, z = (value_of(axis, fields) for axis in hit.plan.grid)
     except ValueError:
         return None
     return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None

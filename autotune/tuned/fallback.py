@@ -29,17 +29,15 @@ from typing import TypeAlias
 import msgspec
 
 from autotune.tuned.prediction import Predictor
-from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, lowered, promises, rounded
-from autotune.tuned.record import FallbackRow, Plan, Portfolio, Prediction
-from autotune.tuned.table import CORRECTED, distance, place_of
+from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, expectations
+from autotune.tuned.record import AnswerTable, Expectation, Plan, Portfolio, TableRow
+from autotune.tuned.table import distance, place_of
 
 #: The most speed, as a share, that is given up for a configuration whose results are the same in every run.
 DETERMINISM = 0.02
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
-#: Answers that get less of the best known for a problem of the matrix itself are not given around it.
-POOR = 0.8
 #: A prediction makes records and headers longer, for which it must answer better by this.
 WORTHWHILE = 0.002
 
@@ -47,96 +45,76 @@ WORTHWHILE = 0.002
 Planner: TypeAlias = (
     "Callable[[Mapping[str, int | bool | float | str], Mapping[str, int | str]], Plan]"
 )
-#: A configuration and its time.
-Winner: TypeAlias = "tuple[Mapping[str, int | bool | float | str], float]"
 #: What a way of answering would answer for a problem with nothing but others known, and without
 #: some configurations: the position of a configuration, None where none runs.
 Way: TypeAlias = "Callable[[int, Sequence[int], Set[int]], int | None]"
 
 
-def fallback_table(
+def answer_tables(
     portfolio: Portfolio,
     planner: Planner,
     sm_count: int,
-    winners: Sequence[Winner | None] = (),
-) -> tuple[tuple[FallbackRow, ...], tuple[Prediction, ...]]:
-    """Choose a plan for the surroundings of every problem of a portfolio.
+    winners_ms: Sequence[float | None] = (),
+    plain: Mapping[str, int] = {},
+    layouts: Sequence[Mapping[str, int]] = (),
+) -> tuple[AnswerTable, ...]:
+    """Return the answers for problems that were not measured: a table for each category.
 
-    One row per problem that some configuration runs, in the portfolio's order, and the predictions
-    that rows name. Of each problem ``winners`` may have the winner of its search, which need not be
-    in the matrix: promises are shares of the best of either.
-
-    Where what answers gets less than promised for a problem of the matrix itself, or less than `POOR`,
-    it promises no more around it, and the best for that problem is a row that answers there, after all
-    others.
+    A table has one row per problem that some configuration runs, in the portfolio's order. Of each
+    problem ``winners_ms`` may have the time of the search's winner, which need not be in the matrix:
+    expectations are shares of the best of both. Rows have further plans for ``layouts`` beside
+    the ``plain`` one that is tuned.
     """
-    rows: dict[int, FallbackRow] = {}
-    corrections: dict[int, FallbackRow] = {}
-    predictions: list[Prediction] = []
+    tables = []
+    demands = [(layout, False) for layout in layouts]
+    demands += [(layout, True) for layout in (plain, *layouts)]
     for group in _by_category(portfolio):
         plans = _plans(portfolio, group, planner)
         counted = _counted(portfolio, plans)
         matrix = _Matrix(
-            portfolio, counted, group, [winners[column] if winners else None for column in group]
+            portfolio,
+            counted,
+            group,
+            [winners_ms[column] if winners_ms else None for column in group],
         )
         scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
-        way, position = matrix.nearest(width), None
+        way, prediction = matrix.nearest(width), None
         if len(group) >= ENOUGH_PROBLEMS:
             fits = Predictor(counted, group, plans, sm_count)
-            prediction, predicted = fits.prediction(), matrix.predicted(fits)
-            if prediction and matrix.score(predicted) > scores[width] + WORTHWHILE:
-                way, position = predicted, len(predictions)
-                predictions.append(prediction)
+            fitted, predicted = fits.prediction(), matrix.predicted(fits)
+            if fitted and matrix.score(predicted) > scores[width] + WORTHWHILE:
+                way, prediction = predicted, fitted
         everything = range(len(group))
-        promised = matrix.promises(way)
-        for row, column in enumerate(group):
+        rows = []
+        for number, column in enumerate(group):
             problem = portfolio.problems[column]
-            chosen = portfolio.configurations[matrix.choice(row, everything, width)]
-            share = rounded(matrix.share(way, row, everything))
-            rows[column] = FallbackRow(
-                problem=problem,
-                plan=planner(chosen, problem),
-                promised=lowered(promised, 0, share),
-                prediction=position,
-            )
-            if share < max(POOR, promised[0][1] if promised else 0.0):
-                plan = planner(matrix.winners[row], problem)
-                corrections[column] = FallbackRow(problem=problem, plan=plan, reach=CORRECTED)
-    every = [table[column] for table in (rows, corrections) for column in sorted(table)]
-    return tuple(every), tuple(predictions)
+            chosen = portfolio.configurations[matrix.choice(number, everything, width)]
+            first = planner(chosen, problem)
+            further = _further_plans(portfolio, column, planner, first, demands)
+            rows.append(TableRow(problem=problem, plans=(first, *further)))
+        expected = matrix.expected(way)
+        tables.append(AnswerTable(rows=tuple(rows), prediction=prediction, expected=expected))
+    return tuple(tables)
 
 
-def with_views(
-    rows: Sequence[FallbackRow],
+def _further_plans(
     portfolio: Portfolio,
+    column: int,
     planner: Planner,
-    plain: Mapping[str, int],
-    layouts: Sequence[Mapping[str, int]],
-) -> tuple[FallbackRow, ...]:
-    """Rows with what to use for arrays that lie in ways that their plans do not take, or deterministically.
-
-    For each of ``layouts``, and then for the one that is tuned and each again where the answer must be
-    deterministic, the configuration that takes it and is the fastest for the row's own problem, as far
-    as that was measured.
-    """
-    completed = []
-    for row in rows:
-        plans = [row.plan]
-        column = portfolio.problems.index(row.problem) if row.problem in portfolio.problems else -1
-        times = [] if column < 0 else [times[column] for times in portfolio.median_ms]
-        fastest = sorted((ms, number) for number, ms in enumerate(times) if ms)
-        demands = [(layout, False) for layout in layouts]
-        demands += [(layout, True) for layout in (plain, *layouts)]
-        for layout, deterministic in demands:
-            serves = partial(_serves, {**row.problem, **layout}, deterministic)
-            if not any(map(serves, plans)):
-                able = (
-                    planner(portfolio.configurations[number], row.problem) for _, number in fastest
-                )
-                plans += itertools.islice(filter(serves, able), 1)
-        completed.append(msgspec.structs.replace(row, views=tuple(plans[1:])))
-    return tuple(completed)
+    first: Plan,
+    demands: Sequence[tuple[Mapping[str, int], bool]],
+) -> list[Plan]:
+    """Return the fastest plan for each layout and demand for determinism that none before meets."""
+    problem, plans = portfolio.problems[column], [first]
+    times = [times[column] for times in portfolio.median_ms]
+    fastest = sorted((ms, number) for number, ms in enumerate(times) if ms)
+    for layout, deterministic in demands:
+        serves = partial(_serves, {**problem, **layout}, deterministic)
+        if not any(map(serves, plans)):
+            able = (planner(portfolio.configurations[number], problem) for _, number in fastest)
+            plans += itertools.islice(filter(serves, able), 1)
+    return plans[1:]
 
 
 def _serves(fields: Mapping[str, int | str], deterministic: bool, plan: Plan) -> bool:
@@ -193,7 +171,7 @@ class _Matrix:
         portfolio: Portfolio,
         counted: Portfolio,
         group: Sequence[int],
-        winners: Sequence[Winner | None],
+        winners_ms: Sequence[float | None],
     ) -> None:
         self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
         self.fractions, best_ms = _fractions(portfolio, group)
@@ -201,12 +179,11 @@ class _Matrix:
         self.logs = [[math.log(max(share, FAILED)) for share in row] for row in shares]
         #: The best configuration of each problem.
         self.best = [column.index(max(column)) for column in zip(*shares, strict=True)]
-        #: The best known of each problem, and its time beside the best of the matrix.
-        self.winners = [portfolio.configurations[c] for c in self.best]
-        self.beside = [1.0] * len(group)
-        for p, winner in enumerate(winners):
-            if winner and winner[1] < best_ms[p]:
-                self.winners[p], self.beside[p] = winner[0], winner[1] / best_ms[p]
+        #: Share of the best known speed that the best of the matrix has.
+        self.of_best_known = [
+            min(1.0, winner_ms / ms) if winner_ms else 1.0
+            for winner_ms, ms in zip(winners_ms, best_ms, strict=True)
+        ]
 
     def apart(self, p: int, q: int) -> int:
         """Distance of two problems."""
@@ -255,7 +232,9 @@ class _Matrix:
         """Share of the best speed that a problem gets from what the known ones tell."""
         newcomers = frozenset(self.best).difference(self.best[p] for p in known)
         chosen = way(problem, known, newcomers)
-        return 0.0 if chosen is None else self.fractions[chosen][problem] * self.beside[problem]
+        return (
+            0.0 if chosen is None else self.fractions[chosen][problem] * self.of_best_known[problem]
+        )
 
     def score(self, way: Way) -> float:
         """Geometric mean of what problems get that are left out."""
@@ -265,7 +244,7 @@ class _Matrix:
         shares = (self.share(way, p, [q for q in problems if q != p]) for p in problems)
         return math.exp(sum(math.log(max(s, FAILED)) for s in shares) / len(problems))
 
-    def promises(self, way: Way) -> tuple[tuple[int, float], ...]:
-        """What problems get at least, by their distance to those of the group."""
+    def expected(self, way: Way) -> tuple[Expectation, ...]:
+        """Return the shares that problems get at least, by their distance to those of the group."""
         problems = range(len(self.places))
-        return promises(problems, self.apart, lambda p, known: self.share(way, p, known))
+        return expectations(problems, self.apart, lambda p, known: self.share(way, p, known))

@@ -22,7 +22,6 @@ from autotune.measure.timing import Timing
 from autotune.tuned.record import (
     EFFORTS,
     Entry,
-    FallbackRow,
     Plan,
     TunedRecord,
     key_of,
@@ -104,14 +103,13 @@ def _times(record: TunedRecord) -> Iterator[tuple[str, str]]:
 def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
     """The default, and the plans of entries and rows that are not stale."""
     yield "the default", record.default
-    stale = {key_of(entry.problem) for entry in record.entries if entry.stale_reasons}
-    rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
-    for row in rows:
-        if key_of(row.problem) not in stale:
-            where = ", ".join(f"{name}={value}" for name, value in row.problem.items())
-            yield f"({where})", row.plan
-            for view in row.views if isinstance(row, FallbackRow) else ():
-                yield f"({where}), otherwise laid out", view
+    stale = {key_of(entry.problem) for entry in record.entries if record.stale_reasons(entry)}
+    found = [(entry.problem, entry.plans) for entry in record.entries]
+    found += [(row.problem, row.plans) for table in record.portfolio.tables for row in table.rows]
+    for problem, plans in found:
+        if key_of(problem) not in stale:
+            where = ", ".join(f"{name}={value}" for name, value in problem.items())
+            yield from ((f"({where})", plan) for plan in plans)
 
 
 def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Device) -> None:
@@ -168,7 +166,7 @@ def _check_rates(record: TunedRecord, kernel: Kernel) -> None:
     """Entries that are not stale: their times are possible, and their rates follow from them."""
     device = record.device.planned_for()
     for entry in record.entries:
-        work = None if entry.stale_reasons else kernel.work_of(Problem(dict(entry.problem)))
+        work = None if record.stale_reasons(entry) else kernel.work_of(Problem(dict(entry.problem)))
         if work is None:
             continue
         where = ", ".join(f"{name}={value}" for name, value in entry.problem.items())

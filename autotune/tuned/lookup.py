@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
@@ -17,7 +16,6 @@ from autotune.tuned.current import current_device, forget
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
-    from autotune.tuned.table import LookupTable
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0
@@ -114,15 +112,7 @@ class _Cached:
         """One that was not given before."""
         from autotune.tuned.answer import answer
 
-        table = self.deterministic_table if deterministic else self.table
-        return answer(self.kernel, table, disabled, arch, device, deterministic, problem)
-
-    @cached_property
-    def deterministic_table(self) -> LookupTable | None:
-        """The rows that answer where only what is deterministic may."""
-        from autotune.tuned.table import deterministic_only
-
-        return deterministic_only(self.table) if self.table else None
+        return answer(self.kernel, self.table, disabled, arch, device, deterministic, problem)
 
 
 #: By kernel and the environment variables that decide where records are.
@@ -144,7 +134,7 @@ def recorded_for_other(kernel: Kernel) -> str:
     table = _refreshed(key, kernel.name).table
     if table is None:
         return ""
-    return other_kernel(kernel, table.default.source, table.fields, table.parameters)
+    return other_kernel(kernel, table.source, table.fields, table.parameters)
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:

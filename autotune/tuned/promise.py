@@ -36,7 +36,7 @@ FAILED = 1e-3
 LEAST = 0.1
 
 
-def promises(
+def expectations(
     problems: Sequence[int],
     apart: Callable[[int, int], int],
     share_of: Callable[[int, Sequence[int]], float],
@@ -78,24 +78,6 @@ def promises(
                 found.pop()
             found.append((step, bound))
     return tuple(found)
-
-
-def lowered(
-    promised: Sequence[tuple[int, float]], apart: int, share: float
-) -> tuple[tuple[int, float], ...]:
-    """What is still promised once somebody got no more than a share at some distance."""
-    steps: list[tuple[int, float]] = []
-    for within, held in promised:
-        if within < apart or held <= share:
-            still = held
-        else:
-            still = share
-            if apart > (steps[-1][0] + 1 if steps else 0):
-                steps.append((apart - 1, held))
-        if steps and steps[-1][1] == still:
-            steps.pop()
-        steps.append((within, still))
-    return tuple(steps)
 
 
 def lower_bound(shares: Sequence[float]) -> float:

@@ -6,14 +6,14 @@ configuration was found. Lookup imports it, so what is heavy is imported where i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from autotune.kernel.expression import MAX_INTEGER, OPERATORS, substituted, value_of
+from autotune.kernel.expression import MAX_INTEGER, OPERATORS, value_of
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -32,6 +32,8 @@ COMMON_SHARED_BYTES = 48 * 1024
 #: Operations within operations of a stored expression: more than a person writes, and so few that
 #: they can be walked wherever lookup is called.
 MAX_DEPTH = 64
+#: A newer portfolio, of today's winners, takes the place of one that is at most this much wider.
+FAR_MORE = 1.5
 
 #: What a number of a file may be, so that nobody who reads one need ask: an integer is of 64 bits,
 #: there are so many of something, a time in milliseconds or a ratio of two is neither nothing nor
@@ -51,14 +53,10 @@ Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
 StoredExpression: TypeAlias = int | str | list[Any]
 Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
-#: What becomes of the condition of a plan.
-Condition: TypeAlias = "Callable[[StoredExpression | None], StoredExpression | None]"
-Planned = TypeVar("Planned", bound="Plan")
-Holder = TypeVar("Holder", bound="Cost | FallbackRow")
 #: How far problems are apart; see `autotune.tuned.table.distance`.
 Distance: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-#: A share of the best possible speed within a distance.
-Promise: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+#: The share of the best speed to expect at least, and the distance up to which.
+Expectation: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
 
@@ -400,10 +398,22 @@ class Entry(Plan, frozen=True, kw_only=True):
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
-    #: Why it should be tuned again, one sentence each; empty while it is current.
-    stale_reasons: tuple[str, ...] = ()
     #: Why its time or its choice may be off by more than is usual; empty where they are sure.
     unsure: str = ""
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The winner's plan, and after it that of the best deterministic finalist, if another."""
+        best = self.best_deterministic
+        return (self.plan,) if best is None else (self.plan, best.plan)
+
+    def untraced_grid(self, kernel: str) -> Triple | None:
+        """Return the grid of the main launch for this very problem, where the plan has none."""
+        # The main launch is as in `autotune.kernel.launches`, which is too heavy to import here.
+        launches = [step for step in self.steps if isinstance(step, LaunchStep)]
+        named = (step for step in launches if step.entry == kernel)
+        main = next(named, launches[0] if launches else None)
+        return main.concrete_grid if main and self.grid is None else None
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,32 +437,39 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     costs: tuple[Cost, ...]
 
 
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured problem, and the plans to use for problems nearest to it."""
+
+    problem: Sizes
+    #: In order of preference. All but the first are for arrays that lie otherwise than those tuned,
+    #: and for answers that must be deterministic.
+    plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
+
+
+class AnswerTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers for problems of one combination of categories that were not measured."""
+
+    rows: tuple[TableRow, ...]
+    #: Chooses in place of a row's first plan; None where the rows answer better.
+    prediction: Prediction | None = None
+    #: Nearest first. Nine of ten problems within a distance get that share; none is known beyond.
+    expected: tuple[Expectation, ...] = ()
+
+
 class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
-    """Every configuration of the finals measured on every problem."""
+    """Every configuration of the finals measured on every problem, and the answers made of that."""
 
     configurations: tuple[Mapping[str, Value], ...] = ()
     problems: tuple[Sizes, ...] = ()
     #: One row per configuration, one column per problem; None where it failed or does not apply.
     median_ms: tuple[tuple[Measured | None, ...], ...] = ()
-    #: Fitted to the times; one for each combination of categories where that answers best.
-    predictions: tuple[Prediction, ...] = ()
+    tables: tuple[AnswerTable, ...] = ()
 
-
-class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What to use for problems nearest to this one."""
-
-    problem: Sizes
-    plan: Plan
-    #: For problems within a distance the share of the best possible speed that nine of ten get at
-    #: least, nearest first; nothing is known of those beyond. See `autotune.tuned.promise`.
-    promised: tuple[Promise, ...] = ()
-    #: Largest distance of the problems that it answers for; None: any.
-    reach: Distance | None = None
-    #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
-    prediction: int | None = None
-    #: In order of preference, where the plan is none: for arrays that lie in ways that it does not take,
-    #: and where only what is deterministic may answer.
-    views: tuple[Plan, ...] = ()
+    def is_far_wider(self, other: Portfolio) -> bool:
+        """Return whether this measured far more problems, or times, than another."""
+        count, others = (len(p.configurations) * len(p.problems) for p in (self, other))
+        is_wider = len(self.problems) > FAR_MORE * len(other.problems)
+        return is_wider or count > FAR_MORE * others
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -461,6 +478,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     toolchain: str
     driver: str
+    #: Fingerprint of the kernel's sources; empty: not known.
+    source: str = ""
     #: When; see `timestamp`. Of several records of a kernel the latest says what its shape is.
     created: str
 
@@ -480,7 +499,6 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     default: Plan
     entries: tuple[Entry, ...] = ()
     portfolio: Portfolio = Portfolio()
-    fallback: tuple[FallbackRow, ...] = ()
     provenance: Provenance
     #: What all entries were tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
     objective: str = TIME
@@ -491,14 +509,44 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The entry of one problem, or None."""
         return self._by_problem.get(key_of(problem))
 
+    def plans(self) -> Iterator[Plan]:
+        """Yield every plan of the record."""
+        yield self.default
+        for entry in self.entries:
+            yield from entry.plans
+        for table in self.portfolio.tables:
+            yield from (plan for row in table.rows for plan in row.plans)
+            if table.prediction is not None:
+                yield from (cost.plan for cost in table.prediction.costs)
+
+    def measured_ms(self, problem: Sizes) -> dict[frozenset[tuple[str, Value]], float]:
+        """Return the portfolio's times of one problem, by the items of the configuration."""
+        column = self._columns.get(key_of(problem))
+        rows = zip(self._configurations, self.portfolio.median_ms, strict=True)
+        return {} if column is None else {key: ms for key, row in rows if (ms := row[column])}
+
+    @cached_property
+    def _columns(self) -> dict[ProblemItems, int]:
+        return {key_of(problem): i for i, problem in enumerate(self.portfolio.problems)}
+
+    @cached_property
+    def _configurations(self) -> list[frozenset[tuple[str, Value]]]:
+        return [frozenset(values.items()) for values in self.portfolio.configurations]
+
     @cached_property
     def _by_problem(self) -> dict[ProblemItems, Entry]:
         return {key_of(entry.problem): entry for entry in self.entries}
 
+    def stale_reasons(self, entry: Entry) -> tuple[str, ...]:
+        """Return why an entry should be tuned again, as far as the record itself tells."""
+        is_older = self.provenance.source not in ("", entry.source)
+        return ("the source changed since",) if is_older else ()
+
     @property
     def shape(self) -> tuple[object, ...]:
-        """What records must share to be merged, or asked together: names and kinds of values."""
-        return self.fields, {name: type(values[0]) for name, values in self.parameters.items()}
+        """Names and kinds of values: records that differ in them cannot be merged."""
+        kinds = {name: type(values[0]) for name, values in self.parameters.items()}
+        return self.fields, kinds, self.layout
 
 
 def other_kernel(
@@ -524,62 +572,6 @@ def other_kernel(
         f"or of what it was: {'; '.join(apart)}. Rename one of the two, or tune this one, which "
         f"takes its place: autotune run {kernel.name}"
     )
-
-
-def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:
-    """A record in terms of other layout fields.
-
-    A field that it knew and these do not have is as it was tuned; of one that it did not know,
-    nothing but the given value was verified.
-    """
-    gone = {name: value for name, value in record.layout.items() if name not in layout}
-    new = [["==", name, value] for name, value in layout.items() if name not in record.layout]
-
-    def changed(requires: StoredExpression | None) -> StoredExpression | None:
-        form: StoredExpression = 1 if requires is None else requires
-        for condition in new:
-            form = ["and", form, condition]
-        form = substituted(form, gone)
-        return None if isinstance(form, int) and form else form
-
-    if not gone and not new:
-        return record
-    portfolio = record.portfolio
-    predictions = (
-        msgspec.structs.replace(
-            prediction, costs=tuple(_requiring(cost, changed) for cost in prediction.costs)
-        )
-        for prediction in portfolio.predictions
-    )
-    return msgspec.structs.replace(
-        record,
-        layout=dict(layout),
-        default=_requiring_itself(record.default, changed),
-        entries=tuple(
-            msgspec.structs.replace(
-                _requiring_itself(entry, changed),
-                best_deterministic=entry.best_deterministic
-                and _requiring_itself(entry.best_deterministic, changed),
-            )
-            for entry in record.entries
-        ),
-        fallback=tuple(
-            msgspec.structs.replace(
-                _requiring(row, changed),
-                views=tuple(_requiring_itself(view, changed) for view in row.views),
-            )
-            for row in record.fallback
-        ),
-        portfolio=msgspec.structs.replace(portfolio, predictions=tuple(predictions)),
-    )
-
-
-def _requiring_itself(plan: Planned, changed: Condition) -> Planned:
-    return msgspec.structs.replace(plan, requires=changed(plan.requires))
-
-
-def _requiring(row: Holder, changed: Condition) -> Holder:
-    return msgspec.structs.replace(row, plan=_requiring_itself(row.plan, changed))
 
 
 def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
@@ -619,13 +611,14 @@ def check(record: TunedRecord) -> None:
     for name, values in record.parameters.items():
         if len({type(value) for value in values}) > 1:
             raise ValueError(f"parameter {name} has values of several kinds")
-    rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
-    for problem in [*(row.problem for row in rows), *record.portfolio.problems]:
+    problems = [entry.problem for entry in record.entries] + [*record.portfolio.problems]
+    problems += [row.problem for table in record.portfolio.tables for row in table.rows]
+    for problem in problems:
         _check_problem(record, problem)
     if len({key_of(entry.problem) for entry in record.entries}) < len(record.entries):
         raise ValueError("several entries of one problem")
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
-    for plan in _plans(record):
+    for plan in record.plans():
         _check_configuration(record, plan.configuration)
         for form in plan.grid or ():
             _check_expression(form, integers)
@@ -638,16 +631,6 @@ def check(record: TunedRecord) -> None:
     ):
         _check_configuration(record, configuration)
     _check_portfolio(record, integers)
-
-
-def _plans(record: TunedRecord) -> Iterator[Plan]:
-    yield record.default
-    yield from record.entries
-    yield from (e.best_deterministic for e in record.entries if e.best_deterministic)
-    for row in record.fallback:
-        yield from (row.plan, *row.views)
-    for prediction in record.portfolio.predictions:
-        yield from (cost.plan for cost in prediction.costs)
 
 
 def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> None:
@@ -687,11 +670,8 @@ def _check_portfolio(record: TunedRecord, integers: set[str]) -> None:
         len(times) != len(portfolio.problems) for times in portfolio.median_ms
     ):
         raise ValueError("the portfolio's times do not match its configurations and problems")
-    known = range(len(portfolio.predictions))
-    if any(row.prediction not in known for row in record.fallback if row.prediction is not None):
-        raise ValueError("a row of the fallback table names a prediction that is not there")
-    for prediction in portfolio.predictions:
-        for cost in prediction.costs:
+    for table in portfolio.tables:
+        for cost in table.prediction.costs if table.prediction else ():
             _check_cost(cost, integers)
 
 

@@ -1,29 +1,17 @@
-"""The table that a lookup walks: the records of one kernel merged, and the rule that picks a row.
+"""The table that a lookup walks: the records of one kernel, merged, and the rule that picks a plan.
 
-Knows nothing of files, of the environment, or of which device is present. The exported C++ header
-holds the same table and walks it by the same rule, so that both answer alike:
-
-1. the device's own records: the problem itself, else the nearest row
-2. records of all devices of the architecture, the same way
-3. records of the nearest other CUDA architecture whose plan is valid on this one
-4. the kernel's default
-
-Of a device that was not tuned but whose properties are known, those devices come first in 2 and 3
-that are most like it, and where it runs another number of blocks at a time, predictions count
-waves and tails as it has them (`autotune.tuned.formula`); the header knows architectures only.
-
-The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
-the first. Some rows reach only so far. Categorical fields match exactly or the row does not count,
-and neither does a row whose ``requires`` the problem breaks; of arrays that lie otherwise than those
-that were tuned no hit is exact, and a row has further plans. The header knows no others. Where the
-row names a prediction, that answers: with the plan of the smallest predicted time, ties going to the
-first, of those that the problem allows. What the row promises for that distance goes with the answer.
+`pick` asks the device's own rows, then those of its architecture, of the nearest other CUDA
+architecture whose plans are valid here, and ends at the kernel's default. In each of these the
+problem itself answers, else the nearest row: that with the least sum of ``|Δ floor(16·log2)|`` over
+integer fields, of equal categories. The exported C++ header holds the same rows and the same rule.
 """
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf, isqrt, log2
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -31,25 +19,16 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
-from autotune.tuned.config import MadeFor
 from autotune.tuned.formula import Move, move_between, time_ms
-from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
     TIME,
+    AnswerTable,
     Entry,
-    FallbackRow,
-    LaunchStep,
     Plan,
-    Portfolio,
-    Prediction,
-    Promise,
     RecordedDevice,
-    Triple,
-    TunedRecord,
     Value,
     moment,
-    relaid,
 )
 
 EXACT = "exact"
@@ -78,79 +57,78 @@ _OTHER_ARCHS = ("gfx", "opencl_")
 ProblemKey: TypeAlias = tuple[int | str, ...]
 
 
-#: A reach beyond any distance.
-EVERYWHERE = 2**31 - 1
-#: How far the best for a problem answers where a table's answer is worse than it promises there: an
-#: octave of two fields.
-CORRECTED = 32
-
-
 class LookupRow(NamedTuple):
-    """One problem and what to use for it."""
+    """A measured problem and what to use for it."""
 
     problem: ProblemKey
     #: ``floor(16·log2)`` of integer fields, the value of categorical ones.
     place: ProblemKey
+    #: In order of preference; see `autotune.tuned.record.TableRow`.
+    plans: tuple[Plan, ...]
+    origin: Loaded
+    #: The winner of this problem; None where it was not tuned.
+    tuned: Entry | None = None
+    #: What answers for other problems in place of the first plan.
+    table: AnswerTable | None = None
+
+    @property
+    def share_of_second(self) -> float | None:
+        """Return the share of the best speed that the second plan of a tuned problem has."""
+        second = self.tuned.best_deterministic if self.tuned else None
+        return None if second is None else min(1.0, 1 / second.ratio)
+
+    def expected_within(self, apart: int) -> float | None:
+        """Return the share of the best speed to expect at a distance; None: not known."""
+        expected = self.table.expected if self.table else ()
+        return next((share for within, share in expected if apart <= within), None)
+
+
+class Hit(NamedTuple):
+    """The answer of a table."""
+
     plan: Plan
-    source: str
-    #: Share of the best possible speed for the problem itself, or, once picked, for the asked one.
+    #: None for the kernel's default.
+    row: LookupRow | None
+    #: One of `QUALITIES`.
+    quality: str
+    #: Share of the best speed that nine of ten such answers have at least; None: not known.
     expected_fraction: float | None = None
-    #: The shares that are promised to other problems; see `autotune.tuned.record.FallbackRow`.
-    promised: tuple[Promise, ...] = ()
-    #: Largest distance of the problems that it answers for.
-    reach: int = EVERYWHERE
-    stale_reasons: tuple[str, ...] = ()
-    #: Why the entry of this problem is unsure; empty where it is sure.
-    unsure: str = ""
-    #: Grid for exactly this problem, where the plan's could not be traced.
-    grid: Triple | None = None
-    #: What answers for other problems in place of the plan.
-    prediction: Prediction | None = None
-    #: What each cost of it was measured to take for this problem, 0 where it was not; else empty.
-    measured_ms: tuple[float, ...] = ()
-    #: What the entry of this problem was tuned for; None where it has none.
-    made_for: MadeFor | None = None
-    #: What answers where the plan does not, best first; see `autotune.tuned.record.FallbackRow`.
-    views: tuple[Plan, ...] = ()
-    #: Beside the winner of this problem, which is not: what is deterministic, and its share of the speed.
-    deterministic: tuple[Plan, float] | None = None
 
 
-class Group(msgspec.Struct, eq=False):
+@dataclass(eq=False, frozen=True)
+class Group:
     """The rows of one device, or of all devices of one architecture."""
 
     name: str
     arch: str
-    #: Where it is one device: its properties.
+    #: None for an architecture.
     device: RecordedDevice | None = None
-    exact: dict[ProblemKey, LookupRow] = {}
-    #: What answers around problems for which the rows below promise nothing, or too much.
-    corrected: dict[ProblemKey, LookupRow] = {}
-    nearest: dict[ProblemKey, LookupRow] = {}
-
-    @property
-    def rows(self) -> tuple[LookupRow, ...]:
-        """What answers for other problems, in the order in which the first of equals does."""
-        return (*self.corrected.values(), *self.nearest.values())
+    #: The rows of the problems that were tuned.
+    exact: Mapping[ProblemKey, LookupRow] = field(default_factory=dict)
+    #: The rows that answer for other problems. Of two at one distance the first answers.
+    near: Mapping[ProblemKey, LookupRow] = field(default_factory=dict)
 
 
-class LookupTable(msgspec.Struct, eq=False):
+@dataclass(eq=False)
+class LookupTable:
     """The merged records of one kernel: all that a lookup walks."""
 
     kernel: str
     #: Problem fields in order; True where integer, False where categorical.
     fields: dict[str, bool]
-    default: LookupRow
+    default: Plan
+    #: Where the default comes from.
+    source: str
     #: Layout fields, and what they are where a question leaves them out.
-    layout: dict[str, int] = {}
+    layout: dict[str, int] = field(default_factory=dict)
     #: What all of them were tuned for.
     objective: str = TIME
     #: Declared values of each parameter, of all records together.
-    parameters: dict[str, tuple[Value, ...]] = {}
-    devices: dict[str, Group] = {}
-    archs: dict[str, Group] = {}
+    parameters: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    devices: dict[str, Group] = field(default_factory=dict)
+    archs: dict[str, Group] = field(default_factory=dict)
     #: Driver names and uuids of devices, to their folders.
-    names: dict[str, str] = {}
+    names: dict[str, str] = field(default_factory=dict)
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """The values of a problem in order."""
@@ -203,79 +181,111 @@ def pick(
     arch: str | None = None,
     layout: Mapping[str, int] | None = None,
     like: Any = None,
-) -> tuple[LookupRow, str]:
-    """The row for a problem on a device (its folder) or architecture, and how good it is.
+    deterministic: bool = False,
+) -> Hit:
+    """Return the answer for a problem on a device (its folder) or architecture.
 
     Of a ``layout`` all fields are given; default: that which was tuned. For a device that has no
-    records ``like`` may be one with its `PROPERTIES` and ``arch``.
+    records ``like`` may be one with its `PROPERTIES` and ``arch``. With ``deterministic`` only
+    such plans answer, but for the default.
     """
-    fields, is_plain = table.named(problem, layout), layout is None or layout == table.layout
-    place = place_of(problem)
+    asked = _Question(
+        problem,
+        place_of(problem),
+        table.named(problem, layout),
+        is_plain=layout is None or layout == table.layout,
+    )
     for group, exact, near, foreign in _candidates(table, device, arch, like):
         move = None if exact == EXACT or group.device is None else move_between(group.device, like)
-        hit = group.exact.get(problem)
-        if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
-            if move is not None:
-                hit = hit._replace(plan=fastest(hit, fields, foreign, move))
-            return hit, exact if is_plain else near
-        found = nearest(group.rows, place, fields, foreign, is_plain, move)
-        if found:
-            return found, near
-    return table.default, DEFAULT
+        hit = _search(group, asked, foreign, move)
+        if deterministic and not (hit and hit.plan.deterministic):
+            hit = _search(group, asked, foreign, move, deterministic=True)
+        if hit:
+            is_exact = hit.quality == EXACT and asked.is_plain
+            return hit._replace(quality=exact if is_exact else near)
+    return Hit(table.default, None, DEFAULT)
 
 
-def nearest(
-    rows: Iterable[LookupRow],
-    place: ProblemKey,
-    fields: Mapping[str, Any],
+class _Question(NamedTuple):
+    problem: ProblemKey
+    place: ProblemKey
+    #: The problem and its layout by name.
+    fields: Mapping[str, Any]
+    #: Whether arrays lie as those that were tuned.
+    is_plain: bool
+
+
+def _search(
+    group: Group,
+    asked: _Question,
     foreign: str | None,
-    is_plain: bool = True,
-    move: Move | None = None,
-) -> LookupRow | None:
-    """The nearest of some rows, as it answers for a problem that lies at a place.
+    move: Move | None,
+    deterministic: bool = False,
+) -> Hit | None:
+    """Return the answer of a group's rows, for a ``foreign`` architecture where one is named."""
 
-    Arrays that lie otherwise than those that were tuned may have one of a row's further plans.
-    """
-    places = ((distance(place, row.place), row) for row in rows)
-    near = [(apart, row) for apart, row in places if apart is not None and apart <= row.reach]
-    for apart, row in sorted(near, key=itemgetter(0)):
-        for plan in (row.plan,) if is_plain else (row.plan, *row.views):
-            if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
-                best = row._replace(plan=plan)
-                share = next((share for within, share in row.promised if apart <= within), None)
-                plan = fastest(best, fields, foreign, move)
-                return best._replace(plan=plan, expected_fraction=share)
+    def is_able(plan: Plan) -> bool:
+        if deterministic and not plan.deterministic:
+            return False
+        return plan.allows(asked.fields) and (foreign is None or plan.fits(foreign))
+
+    row = group.exact.get(asked.problem)
+    plan = next(filter(is_able, row.plans), None) if row else None
+    if row and plan:
+        share = 1.0 if plan is row.plans[0] else row.share_of_second
+        if move is not None:
+            plan = _fastest(row, asked.fields, is_able, move, _measured_ms(row)) or plan
+        return Hit(plan, row, EXACT, share)
+    places = ((distance(asked.place, row.place), row) for row in group.near.values())
+    known = [(apart, row) for apart, row in places if apart is not None]
+    for apart, row in sorted(known, key=itemgetter(0)):
+        plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
+        plan = next(filter(is_able, plans), None)
+        if plan is not None:
+            chosen = _fastest(row, asked.fields, is_able, move) or plan
+            share = None if deterministic else row.expected_within(apart)
+            return Hit(chosen, row, NEAREST_PROBLEM, share)
     return None
 
 
-def fastest(
-    row: LookupRow, fields: Mapping[str, Any], foreign: str | None, move: Move | None = None
-) -> Plan:
-    """The plan that a row's prediction chooses for a problem; the row's own where it has none.
+def _fastest(
+    row: LookupRow,
+    fields: Mapping[str, Any],
+    is_able: Callable[[Plan], bool],
+    move: Move | None,
+    measured_ms: Sequence[float | None] = (),
+) -> Plan | None:
+    """Return the plan of the least time that a row's table predicts; None without a prediction.
 
-    With a ``move`` it is that for another device than the row's; what was measured for just this
-    problem then counts as well, as far as the prediction missed it.
+    A ``move`` predicts for another device. Times that were measured for this very problem, one for
+    each cost, then correct the prediction by as much as it missed them.
     """
-    chosen, least_ms = row.plan, None
+    prediction = row.table.prediction if row.table else None
     sizes = [value for value in fields.values() if isinstance(value, int)]
-    if row.prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
-        return chosen
-    multiple = row.prediction.multiple
-    for number, cost in enumerate(row.prediction.costs):
-        if row.measured_ms and not row.measured_ms[number]:
+    if prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
+        return None
+    chosen, least_ms = None, inf
+    for number, cost in enumerate(prediction.costs):
+        if measured_ms and not measured_ms[number]:
             continue
         try:
-            predicted_ms = time_ms(move(cost) if move else cost, multiple, fields)
-            if row.measured_ms:
-                predicted_ms *= row.measured_ms[number] / time_ms(cost, multiple, fields)
+            predicted_ms = time_ms(move(cost) if move else cost, prediction.multiple, fields)
+            if measured_ms:
+                known_ms = measured_ms[number] or 0.0
+                predicted_ms *= known_ms / time_ms(cost, prediction.multiple, fields)
         except (ValueError, ZeroDivisionError):
             continue
-        if least_ms is not None and predicted_ms >= least_ms:
-            continue
-        # Last, since conditions take longer than times, and few are asked for.
-        if cost.plan.allows(fields) and (foreign is None or cost.plan.fits(foreign)):
+        # Conditions last: they take longer than times.
+        if (chosen is None or predicted_ms < least_ms) and is_able(cost.plan):
             chosen, least_ms = cost.plan, predicted_ms
     return chosen
+
+
+def _measured_ms(row: LookupRow) -> list[float | None]:
+    """Return what each cost of a row's prediction was measured to take for its problem."""
+    costs = row.table.prediction.costs if row.table and row.table.prediction else ()
+    times_ms = row.origin.record.measured_ms(row.tuned.problem) if row.tuned else {}
+    return [times_ms.get(frozenset(cost.plan.configuration.items())) for cost in costs]
 
 
 def _candidates(
@@ -376,11 +386,6 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
                 f"{newest.source}; if these are two kernels, rename one of them"
             )
     record = newest.record
-    fields = {name: kind == "integer" for name, kind in record.fields.items()}
-    # Some may be of before the kernel had layout fields.
-    layout = {name: value for known in fitting for name, value in known.record.layout.items()}
-    layout |= record.layout
-    record = relaid(record, layout)
     # A record of a CPU does not know where a configuration for GPUs is valid.
     knowing = (
         known.record.default.archs
@@ -388,292 +393,104 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
         if known.record.default.archs is not None
         and known.record.default.configuration == record.default.configuration
     )
-    plan = msgspec.structs.replace(record.default, archs=next(knowing, record.default.archs))
-    default = LookupRow((), (), plan, newest.source)
-    table = LookupTable(record.kernel, fields, default, layout, objective)
-    entries: dict[str, dict[ProblemKey, Entry]] = {}
-    for known in fitting:
-        known = known._replace(record=relaid(known.record, layout))
-        _add_device(table, known)
-        tuned = entries.setdefault(known.folder, {})
-        for entry in known.record.entries:
-            tuned.setdefault(table.key(entry.problem), entry)
-    for folder, group in table.devices.items():
-        _join(table, group, entries[folder])
+    table = LookupTable(
+        record.kernel,
+        {name: kind == "integer" for name, kind in record.fields.items()},
+        msgspec.structs.replace(record.default, archs=next(knowing, record.default.archs)),
+        newest.source,
+        dict(record.layout),
+        objective,
+    )
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
-    times: dict[str, list[_Times]] = {}
+    by_device: dict[str, list[Loaded]] = {}
     for known in fitting:
-        times.setdefault(known.folder, []).append(_Times(table, known.record.portfolio))
+        by_device.setdefault(known.folder, []).append(known)
+        for name in (known.folder, known.record.device.name, known.record.device.uuid):
+            if name:
+                table.names.setdefault(name, known.folder)
+    for folder, records in by_device.items():
+        table.devices[folder] = _of_device(table, folder, records)
     for arch in {group.arch: None for group in table.devices.values()}:
         groups = [group for group in table.devices.values() if group.arch == arch]
-        table.archs[arch] = _of_arch(arch, groups, times)
+        table.archs[arch] = _of_arch(table, arch, groups)
     return table
 
 
-def deterministic_only(table: LookupTable) -> LookupTable:
-    """A table of deterministic plans: where one is not, the next of its row that is, and else no row.
+def _of_device(table: LookupTable, folder: str, records: Sequence[Loaded]) -> Group:
+    """Make the rows of a device from its records, those of higher layers first.
 
-    Promises are kept where nothing but such plans would have answered. What changes nothing is the
-    same object; the default stays, whatever it is.
+    The portfolio of the first record answers for other problems, unless that of a later one is far
+    wider. A winner that is in no row of it answers around its problem where it expects nothing.
     """
-    predictions: dict[int, Prediction | None] = {}
-
-    def chooser(prediction: Prediction | None) -> Prediction | None:
-        if prediction is None or all(cost.plan.deterministic for cost in prediction.costs):
-            return prediction
-        costs = tuple(cost for cost in prediction.costs if cost.plan.deterministic)
-        left = msgspec.structs.replace(prediction, costs=costs) if costs else None
-        return predictions.setdefault(id(prediction), left)
-
-    def only(row: LookupRow) -> LookupRow | None:
-        plans = tuple(plan for plan in (row.plan, *row.views) if plan.deterministic)
-        prediction = chooser(row.prediction)
-        if row.plan.deterministic and prediction is row.prediction:
-            return row if len(plans) == 1 + len(row.views) else row._replace(views=plans[1:])
-        share = row.expected_fraction if row.plan.deterministic else None
-        if row.deterministic is not None:
-            plan, share = row.deterministic
-            plans = (plan, *plans)
-        if not plans:
-            return None
-        # A view may take some other layout alone.
-        plans = tuple(sorted(plans, key=lambda plan: not plan.allows(table.named(row.problem))))
-        costs = row.prediction.costs if row.prediction and row.measured_ms else ()
-        return row._replace(
-            plan=plans[0],
-            views=plans[1:],
-            prediction=prediction,
-            measured_ms=tuple(
-                ms
-                for cost, ms in zip(costs, row.measured_ms, strict=True)
-                if cost.plan.deterministic
-            ),
-            promised=(),
-            expected_fraction=share,
-        )
-
-    def rows(known: Mapping[ProblemKey, LookupRow]) -> dict[ProblemKey, LookupRow]:
-        left = ((problem, only(row)) for problem, row in known.items())
-        return {problem: row for problem, row in left if row is not None}
-
-    def group(known: Group) -> Group:
-        kinds = ("exact", "corrected", "nearest")
-        tables = {kind: rows(getattr(known, kind)) for kind in kinds}
-        is_same = all(
-            tables[kind].get(problem) is row
-            for kind in kinds
-            for problem, row in getattr(known, kind).items()
-        )
-        return known if is_same else Group(known.name, known.arch, known.device, **tables)
-
-    return LookupTable(
-        table.kernel,
-        table.fields,
-        table.default,
-        table.layout,
-        table.objective,
-        table.parameters,
-        {name: group(known) for name, known in table.devices.items()},
-        {name: group(known) for name, known in table.archs.items()},
-        table.names,
-    )
+    exact: dict[ProblemKey, LookupRow] = {}
+    near: dict[ProblemKey, LookupRow] = {}
+    chosen = records[0]
+    for known in records:
+        tables = {
+            table.key(row.problem): answers
+            for answers in known.record.portfolio.tables
+            for row in answers.rows
+        }
+        for entry in known.record.entries:
+            problem = table.key(entry.problem)
+            if problem not in exact:
+                place, answers = place_of(problem), tables.get(problem)
+                exact[problem] = LookupRow(problem, place, entry.plans, known, entry, answers)
+        if known.record.portfolio.is_far_wider(chosen.record.portfolio):
+            chosen = known
+    for answers in chosen.record.portfolio.tables:
+        for row in answers.rows:
+            problem, tuned = table.key(row.problem), chosen.record.entry(row.problem)
+            place = place_of(problem)
+            near[problem] = LookupRow(problem, place, row.plans, chosen, tuned, answers)
+    tabled = list(near.values())
+    for problem, winner in exact.items():
+        if problem not in near and _is_unexpected(winner, tabled):
+            near[problem] = winner._replace(table=None)
+    device = records[0].record.device
+    return Group(folder, device.arch, device, exact, near)
 
 
-def _add_device(table: LookupTable, loaded: Loaded) -> None:
-    """Add the rows of a record that no higher layer has for the same device and problem."""
-    record, device = loaded.record, loaded.record.device
-    group = table.devices.setdefault(loaded.folder, Group(loaded.folder, device.arch, device))
-    for name in (loaded.folder, device.name, device.uuid):
-        if name:
-            table.names.setdefault(name, loaded.folder)
-    winners = [_exact_row(table, entry, loaded.source) for entry in record.entries]
-    exact = {row.problem: row for row in winners}
-    rows = [_fallback_row(table, row, loaded) for row in record.fallback]
-    corrections = [row for row in rows if row.reach < EVERYWHERE]
-    rows = [row for row in rows if row.reach == EVERYWHERE]
-    taken = set()
-    # What was tuned but is not in the fallback table is a row as well, after it.
-    for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
-        known = group.nearest.get(row.problem)
-        if known is None or (row.promised and not known.promised):
-            group.nearest[row.problem] = _with_evidence(row, exact)
-            taken.add(row.problem)
-    for row in corrections:
-        if row.problem in taken:
-            group.corrected[row.problem] = _with_evidence(row, exact)
-    exact |= _with_predictions(table, record, exact)
-    for problem, row in exact.items():
-        group.exact.setdefault(problem, row)
+def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
+    """Whether no other row says what to expect where a row lies."""
+    places = ((distance(row.place, other.place), other) for other in tabled)
+    known = [(apart, other) for apart, other in places if apart is not None]
+    if not known:
+        return True
+    apart, nearest = min(known, key=itemgetter(0))
+    return nearest.expected_within(apart) is None
 
 
-def _with_predictions(
-    table: LookupTable, record: TunedRecord, exact: Mapping[ProblemKey, LookupRow]
-) -> dict[ProblemKey, LookupRow]:
-    """Winners of problems that a prediction answers for, with it: another device may ask it."""
-    measured = _measured_costs(record.portfolio)
-    columns = {table.key(problem): i for i, problem in enumerate(record.portfolio.problems)}
-    found = {}
-    for row in record.fallback:
-        problem = table.key(row.problem)
-        if row.prediction is not None and problem in exact and problem in columns:
-            times = (times[columns[problem]] or 0.0 for times in measured[row.prediction])
-            prediction = record.portfolio.predictions[row.prediction]
-            found[problem] = exact[problem]._replace(
-                prediction=prediction, measured_ms=tuple(times)
-            )
-    return found
+def _of_arch(table: LookupTable, arch: str, groups: Sequence[Group]) -> Group:
+    """Merge the rows of all devices of an architecture.
 
-
-def _measured_costs(portfolio: Portfolio) -> list[list[Sequence[float | None]]]:
-    """Of each prediction the times of its costs, by problem; of one never measured there are none."""
-    none = (None,) * len(portfolio.problems)
-    configurations = (frozenset(values.items()) for values in portfolio.configurations)
-    times = dict(zip(configurations, portfolio.median_ms, strict=True))
-    return [
-        [times.get(frozenset(cost.plan.configuration.items()), none) for cost in prediction.costs]
-        for prediction in portfolio.predictions
-    ]
-
-
-def _with_evidence(row: LookupRow, exact: Mapping[ProblemKey, LookupRow]) -> LookupRow:
-    """A row with what is said of the entry of its problem."""
-    evidence = exact.get(row.problem)
-    if evidence is None:
-        return row
-    return row._replace(
-        stale_reasons=evidence.stale_reasons, unsure=evidence.unsure, made_for=evidence.made_for
-    )
-
-
-def _join(table: LookupTable, group: Group, entries: Mapping[ProblemKey, Entry]) -> None:
-    """Let rows that promise nothing, as they were tuned alone, join those that do.
-
-    Such a row answers for its own problem, as an exact hit. Around that it answers only where the
-    others promise nothing, or were measured there and got less than promised: then the row of them
-    that did promises no more than that, as far away as that.
+    Of several rows of one problem that is taken whose first plan has the least worst-case loss over
+    these devices; the first device's where that is not known.
     """
-    promising = {row.problem: row for row in group.nearest.values() if row.promised}
-    for row in [row for row in group.nearest.values() if not row.promised]:
-        found = nearest(promising.values(), row.place, table.named(row.problem), None)
-        if found is None:
-            continue
-        del group.nearest[row.problem]
-        share = _share(entries.get(row.problem), found.plan)
-        promise = found.expected_fraction
-        if promise is None or (share is not None and share < promise):
-            group.corrected[row.problem] = row._replace(reach=CORRECTED)
-        if promise is not None and share is not None and share < promise:
-            apart = distance(row.place, found.place) or 0
-            base = promising[found.problem]
-            base = base._replace(promised=lowered(base.promised, apart, share))
-            promising[found.problem] = group.nearest[found.problem] = base
+    if len(groups) == 1:
+        return Group(arch, arch, None, groups[0].exact, groups[0].near)
+
+    def merged(kinds: Sequence[Mapping[ProblemKey, LookupRow]]) -> dict[ProblemKey, LookupRow]:
+        rows = {}
+        for problem in dict.fromkeys(itertools.chain(*kinds)):
+            owners = [i for i, rows_of in enumerate(kinds) if problem in rows_of]
+            found = [kinds[i][problem] for i in owners]
+            worst = [max(_loss(table, row, groups[i]) for i in owners) for row in found]
+            rows[problem] = found[worst.index(min(worst))]
+        return rows
+
+    exact, near = ([getattr(group, kind) for group in groups] for kind in ("exact", "near"))
+    return Group(arch, arch, None, merged(exact), merged(near))
 
 
-def _share(entry: Entry | None, plan: Plan) -> float | None:
-    """Share of an entry's speed that a plan reached beside it; None where it was not measured."""
-    if entry is None:
-        return None
-    if entry.configuration == plan.configuration:
-        return 1.0
-    ratios = (
-        other.ratio or other.median_ms / entry.median_ms
-        for other in entry.runners_up
-        if other.configuration == plan.configuration
-    )
-    return next((1 / ratio for ratio in ratios), None)
-
-
-def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
-    problem = table.key(entry.problem)
-    # The main launch, as `autotune.kernel.launches` has it, which is too heavy to import here.
-    untraced = entry.steps if entry.grid is None else ()
-    launches = [step for step in untraced if isinstance(step, LaunchStep)]
-    named = (step for step in launches if step.entry == table.kernel)
-    main = next(named, launches[0] if launches else None)
-    best = entry.best_deterministic
-    return LookupRow(
-        problem,
-        place_of(problem),
-        entry.plan,
-        source,
-        expected_fraction=1.0,
-        stale_reasons=entry.stale_reasons,
-        unsure=entry.unsure,
-        grid=main.concrete_grid if main else None,
-        made_for=MadeFor(entry.source, entry.arguments, entry.inputs),
-        deterministic=None if best is None else (best.plan, min(1.0, 1 / best.ratio)),
-    )
-
-
-def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> LookupRow:
-    problem = table.key(row.problem)
-    predictions = loaded.record.portfolio.predictions
-    return LookupRow(
-        problem,
-        place_of(problem),
-        row.plan,
-        loaded.source,
-        promised=row.promised,
-        reach=EVERYWHERE if row.reach is None else row.reach,
-        prediction=None if row.prediction is None else predictions[row.prediction],
-        views=row.views,
-    )
-
-
-def _of_arch(arch: str, groups: Sequence[Group], times: Mapping[str, Sequence[_Times]]) -> Group:
-    """The rows of all devices of an architecture.
-
-    Where several have the same problem, the plan with the least worst-case loss over them is
-    taken; the first one's where that is not known.
-    """
-    merged = Group(arch, arch)
-    for kind in ("exact", "corrected", "nearest"):
-        owners: dict[ProblemKey, list[Group]] = {}
-        for group in groups:
-            for problem in getattr(group, kind):
-                owners.setdefault(problem, []).append(group)
-        rows: dict[ProblemKey, LookupRow] = getattr(merged, kind)
-        for problem, having in owners.items():
-            candidates = [getattr(group, kind)[problem] for group in having]
-            rows[problem] = min(candidates, key=lambda row: _worst_loss(row, having, times))
-    return merged
-
-
-def _worst_loss(
-    row: LookupRow, owners: Sequence[Group], times: Mapping[str, Sequence[_Times]]
-) -> float:
-    """Largest slowdown of a row's plan over devices that know its problem; infinite if unknown."""
-    if len(owners) == 1:
+def _loss(table: LookupTable, row: LookupRow, owner: Group) -> float:
+    """Return the slowdown of a row's first plan on a device that knows its problem; infinite if unknown."""
+    configuration, tuned = row.plans[0].configuration, owner.exact.get(row.problem)
+    if tuned and tuned.plans[0].configuration == configuration:
         return 0.0
-    return max(_loss(row, owner, times[owner.name]) for owner in owners)
-
-
-def _loss(row: LookupRow, owner: Group, times: Sequence[_Times]) -> float:
-    best = owner.exact.get(row.problem)
-    if best and best.plan.configuration == row.plan.configuration:
-        return 0.0
-    known = (measured.loss(row) for measured in times)
-    return next((loss for loss in known if loss is not None), inf)
-
-
-class _Times:
-    """The times of a record's portfolio, by problem: they are asked for every row of a table."""
-
-    def __init__(self, table: LookupTable, portfolio: Portfolio) -> None:
-        self.configurations, self.median_ms = portfolio.configurations, portfolio.median_ms
-        problems = map(table.key, portfolio.problems)
-        self.columns = {problem: column for column, problem in enumerate(problems)}
-
-    def loss(self, row: LookupRow) -> float | None:
-        """Slowdown of a row's plan beside the best for its problem; None where it has no time."""
-        column = self.columns.get(row.problem)
-        if column is None:
-            return None
-        times = [times[column] for times in self.median_ms]
-        least_ms = min((median_ms for median_ms in times if median_ms), default=0.0)
-        for configuration, median_ms in zip(self.configurations, times, strict=True):
-            if configuration == row.plan.configuration and median_ms:
-                return median_ms / least_ms - 1
-        return None
+    record = owner.near.get(row.problem, row).origin.record
+    times_ms = record.measured_ms(table.named(row.problem, {}))
+    own_ms = times_ms.get(frozenset(configuration.items()))
+    return own_ms / min(times_ms.values()) - 1 if own_ms else inf

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -17,32 +17,28 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
-from autotune.tuned.promise import lowered, rounded
 from autotune.tuned.reading import DamagedRecord, decode, path_of, read, user_folder, warn
 from autotune.tuned.record import (
     EFFORTS,
     FORMAT,
     TIME,
+    AnswerTable,
     Entry,
-    FallbackRow,
     Plan,
-    Portfolio,
     Prediction,
-    ProblemItems,
     RunnerUp,
+    TableRow,
     TunedRecord,
     key_of,
     other_kernel,
-    relaid,
 )
-from autotune.tuned.table import CORRECTED, LookupRow, fastest
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
-Placed = TypeVar("Placed", bound=Entry | FallbackRow)
+Placed = TypeVar("Placed", bound=Entry | TableRow)
 
 
 class MergedProblem(msgspec.Struct, frozen=True):
@@ -189,8 +185,9 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
 
     An entry is replaced only if its source or arguments are stale, or by one of equal or higher
     effort; of two that ``choose`` is asked about, as that says. What is said once per record comes
-    from the newer; entries of another source stay, marked stale, as long as they name the parameters
-    and problem fields that the kernel has now.
+    from the newer; entries of another source stay, as long as they name the parameters and problem
+    fields that the kernel has now. The newer portfolio replaces the old one whole, unless that is far
+    wider, or every new entry was left out.
 
     Raises
     ------
@@ -207,20 +204,15 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
         raise _other_objective(old, new.objective)
     if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
-    old = relaid(old, new.layout)
     outcomes = tuple(_outcome(old.entry(entry.problem), entry, choose) for entry in new.entries)
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
-    sources = {entry.source for entry in new.entries}
-    stay = [_aged(entry, sources) for entry in without(old.entries, keys(taken))]
-    wider = old if _is_wider(old.portfolio, new.portfolio) else new
-    rows = [row for each in _merged_fallback(old, new, kept) for row in _beside(each, taken, wider)]
-    record = msgspec.structs.replace(
-        new,
-        entries=(*stay, *taken),
-        portfolio=wider.portfolio,
-        fallback=_once_around(rows),
-    )
+    replaced = {key_of(entry.problem) for entry in taken}
+    stay = [entry for entry in old.entries if key_of(entry.problem) not in replaced]
+    is_behind = bool(kept) and not taken
+    keeps = is_behind or old.portfolio.is_far_wider(new.portfolio)
+    portfolio = old.portfolio if keeps else new.portfolio
+    record = msgspec.structs.replace(new, entries=(*stay, *taken), portfolio=portfolio)
     return Merged(record, outcomes)
 
 
@@ -233,101 +225,6 @@ def _outcome(old: Entry | None, new: Entry, choose: Choice) -> MergedProblem:
     if old is None:
         return MergedProblem(new.problem, "added", "not tuned before")
     return MergedProblem(new.problem, *choose(old, new))
-
-
-def _aged(entry: Entry, sources: Set[str]) -> Entry:
-    """An old entry that stays, marked stale where its source is no longer the kernel's."""
-    reason = "the source changed since"
-    if not sources or entry.source in sources or reason in entry.stale_reasons:
-        return entry
-    return msgspec.structs.replace(entry, stale_reasons=(*entry.stale_reasons, reason))
-
-
-#: A newer matrix, of today's winners, stands beside an older one that is no more than so many times as wide.
-FAR_MORE = 1.5
-
-
-def _is_wider(old: Portfolio, new: Portfolio) -> bool:
-    """Whether the old matrix says far more; two matrices of different days are never mixed.
-
-    It does with far more problems, or times: a run that had little time left for it has four configurations.
-    """
-    times, new_times = (len(m.configurations) * len(m.problems) for m in (old, new))
-    return len(old.problems) > FAR_MORE * len(new.problems) or times > FAR_MORE * new_times
-
-
-def _merged_fallback(
-    old: TunedRecord, new: TunedRecord, kept: Set[ProblemItems]
-) -> tuple[FallbackRow, ...]:
-    """Rows of the wider portfolio first; the other's rows for problems that it lacks.
-
-    Where an entry was kept, the row that came with it is kept too.
-    """
-    first = without(new.fallback, kept & keys(old.fallback))
-    second = old.fallback
-    if _is_wider(old.portfolio, new.portfolio):
-        first, second = second, first
-    return (*first, *alone(without(second, keys(first))))
-
-
-def _beside(
-    row: FallbackRow, taken: Sequence[Entry], matrix: TunedRecord
-) -> tuple[FallbackRow, ...]:
-    """A row beside new winners: where one shows that it gives less than promised, both answer.
-
-    The row promises no more than that then, and the winner answers around its problem. One that was
-    timed otherwise than the matrix shows nothing.
-    """
-    entry = next((each for each in taken if key_of(each.problem) == key_of(row.problem)), None)
-    if entry and row.reach is not None:
-        return (msgspec.structs.replace(row, plan=entry.plan),)
-    there = matrix.entry(row.problem)
-    is_alike = entry and there and entry.timing == there.timing
-    share = _share(row, entry, matrix.portfolio) if entry and is_alike and row.promised else None
-    if entry is None or share is None or share >= row.promised[0][1]:
-        return (row,)
-    less = msgspec.structs.replace(row, promised=lowered(row.promised, 0, rounded(share)))
-    return less, FallbackRow(problem=row.problem, plan=entry.plan, reach=CORRECTED)
-
-
-def _once_around(rows: Sequence[FallbackRow]) -> tuple[FallbackRow, ...]:
-    """Rows without what answers around a problem a second time."""
-    first = {key_of(row.problem): row for row in reversed(rows) if row.reach is not None}
-    return tuple(row for row in rows if row.reach is None or row is first[key_of(row.problem)])
-
-
-def _share(row: FallbackRow, entry: Entry, portfolio: Portfolio) -> float | None:
-    """Share of a winner's speed that what a row answers had on its problem; None if not measured."""
-    prediction = None if row.prediction is None else portfolio.predictions[row.prediction]
-    place = LookupRow((), (), row.plan, "", prediction=prediction)
-    answer = fastest(place, row.problem, None).configuration
-    known = [key_of(problem) for problem in portfolio.problems]
-    if key_of(row.problem) not in known or answer not in portfolio.configurations:
-        return None
-    times = portfolio.median_ms[portfolio.configurations.index(answer)]
-    time_ms = times[known.index(key_of(row.problem))]
-    return entry.median_ms / time_ms if time_ms else None
-
-
-def alone(rows: Sequence[FallbackRow]) -> tuple[FallbackRow, ...]:
-    """Rows whose portfolio is left out: without its predictions, and what is said beside those."""
-    return tuple(
-        msgspec.structs.replace(row, prediction=None, promised=())
-        if row.prediction is not None
-        else row
-        for row in rows
-        if row.reach is None
-    )
-
-
-def keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
-    """The problems of some rows."""
-    return {key_of(row.problem) for row in rows}
-
-
-def without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
-    """The rows that are of other problems."""
-    return tuple(row for row in rows if key_of(row.problem) not in problems)
 
 
 # ---------------------------------------------------------------------- bytes
@@ -375,20 +272,23 @@ def _ordered(record: TunedRecord) -> TunedRecord:
         costs = (msgspec.structs.replace(c, plan=configured(c.plan)) for c in found.costs)
         return msgspec.structs.replace(found, costs=tuple(costs))
 
+    def table(found: AnswerTable) -> AnswerTable:
+        return msgspec.structs.replace(
+            found,
+            rows=tuple(placed(row, plans=tuple(map(configured, row.plans))) for row in found.rows),
+            prediction=found.prediction and prediction(found.prediction),
+        )
+
     portfolio = record.portfolio
     return msgspec.structs.replace(
         record,
         default=configured(record.default),
         entries=tuple(sorted(map(entry, record.entries), key=lambda row: [*row.problem.values()])),
-        fallback=tuple(
-            placed(row, plan=configured(row.plan), views=tuple(map(configured, row.views)))
-            for row in record.fallback
-        ),
         portfolio=msgspec.structs.replace(
             portfolio,
             configurations=tuple(_in_order(c, parameters) for c in portfolio.configurations),
             problems=tuple(_in_order(problem, fields) for problem in portfolio.problems),
-            predictions=tuple(map(prediction, portfolio.predictions)),
+            tables=tuple(map(table, portfolio.tables)),
         ),
     )
 
@@ -406,7 +306,7 @@ def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
     inner = " " * (depth + 1)
     if isinstance(value, dict):
         items = [
-            f"{json.dumps(key)}: {_lines(held, depth + 1, 5 if key == 'predictions' else deepest)}"
+            f"{json.dumps(key)}: {_lines(held, depth + 1, 6 if key == 'tables' else deepest)}"
             for key, held in value.items()
         ]
     else:
