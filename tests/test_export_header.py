@@ -29,12 +29,11 @@ from autotune.errors import UsageError
 from autotune.export.header import comment, expression, identifier, render
 from autotune.export.reserved import taken
 from autotune.tuned.lookup import clear_cache, lookup
-from autotune.tuned.reading import decode, read
+from autotune.tuned.reading import decode
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
 from autotune.tuned.writing import encode, write
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
-SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("[!o]*/*.json"))
 QUESTIONS = 1000
 CATEGORIES = ("float32", "half2", "int-8")
 #: Numbers of architectures, values of ``__CUDA_ARCH__`` and the bounds between them, and nonsense.
@@ -192,12 +191,6 @@ def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
 def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:
     """In whatever order they come."""
     assert render(records) == render(records[::-1]) == render(records)
-
-
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_shipped_headers_are_of_their_records(file: Path) -> None:
-    """Mended with ``autotune export KERNEL header --from reports --device NAME --out FOLDER``."""
-    assert file.with_suffix(".hpp").read_text() == render([read(file)])
 
 
 def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:

@@ -276,7 +276,12 @@ def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
 # ---------------------------------------------------------------------- tuned alone, beside a table
 
 #: A table of one row that knows what to expect far and wide.
-BROAD = answering(table_of(plan(64), at=problem(512, 512), expected=((64, 0.9), (128, 0.7))))
+BROAD = Portfolio(
+    configurations=(plan(64).configuration,),
+    problems=(problem(512, 512),),
+    median_ms=((1.0,),),
+    tables=(table_of(plan(64), at=problem(512, 512), expected=((64, 0.9), (128, 0.7))),),
+)
 
 
 def alone(given_folder: Path, made: Entry, in_one_record: bool) -> Callable[[int, int], Any]:
@@ -787,7 +792,7 @@ def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
     ]
     table = build_table(loaded)
     asked = (m, n, "float32")
-    config = tuned_config(table, *pick(table, asked, None, f"sm_{arch}"), asked)
+    config = tuned_config(table, pick(table, asked, None, f"sm_{arch}"), asked)
     assert config.quality in QUALITIES
     assert config.grid is None or all(0 <= size < 2**31 for size in config.grid)
 

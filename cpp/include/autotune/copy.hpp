@@ -348,18 +348,33 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 0, 0, 3},
+    {0, 0, 3, 4},
+    {0, 0, 4, 4},
+    {0, 0, 4, 6},
+    {0, 0, 6, 7},
+    {0, 0, 7, 7}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {16, 0.9795},
     {32, 0.9763},
     {64, 0.9692},
@@ -370,10 +385,10 @@ inline constexpr promise promises[] = {
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
@@ -432,171 +447,81 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
-    // NVIDIA_H100_80GB_HBM3, deterministic
-    {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 2}, 4, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 3}, 5, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 1}, 7, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 9, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 11, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    // NVIDIA_H200, deterministic
-    {{16777216, mode_value::copy, 0, 0}, 13, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 1}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 2}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 15, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 16, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 17, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 19, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 21, 1.0, {0, 0, 0}},
-    // sm_90, deterministic
-    {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 2}, 4, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 3}, 5, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 1}, 7, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 9, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 11, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{0, mode_value::copy, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{448, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{480, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 25, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 16}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{384, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{416, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{448, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{480, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{416, mode_value::write, 0, 0}, 1, 2147483647, 0, 0, -1},
+    {{384, mode_value::copy, 0, 0}, 1, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{448, mode_value::copy, 0, 0}, 9, false, 1},
+    {{480, mode_value::copy, 0, 0}, 1, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 16, 0}, 9, false, 1},
+    {{416, mode_value::copy, 25, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 16}, 9, false, 1},
+    {{416, mode_value::copy, 0, 25}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 16, 25}, 9, false, 1},
+    {{384, mode_value::read, 0, 0}, 0, false, 2},
+    {{416, mode_value::read, 0, 0}, 0, false, 2},
+    {{448, mode_value::read, 0, 0}, 0, false, 2},
+    {{480, mode_value::read, 0, 0}, 0, false, 2},
+    {{416, mode_value::write, 0, 0}, 1, false, 3},
     // NVIDIA_H200
-    {{384, mode_value::copy, 0, 0}, 15, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{448, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{480, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 25, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 16}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 25}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 25}, 16, 2147483647, 4, 6, -1},
-    {{384, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
-    {{416, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
-    {{448, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
-    {{480, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
-    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
+    {{384, mode_value::copy, 0, 0}, 15, false, 4},
+    {{416, mode_value::copy, 0, 0}, 16, false, 4},
+    {{448, mode_value::copy, 0, 0}, 16, false, 4},
+    {{480, mode_value::copy, 0, 0}, 16, false, 4},
+    {{416, mode_value::copy, 0, 0}, 16, false, 4},
+    {{416, mode_value::copy, 16, 0}, 16, false, 4},
+    {{416, mode_value::copy, 25, 0}, 16, false, 4},
+    {{416, mode_value::copy, 0, 0}, 16, false, 4},
+    {{416, mode_value::copy, 0, 16}, 16, false, 4},
+    {{416, mode_value::copy, 0, 25}, 16, false, 4},
+    {{416, mode_value::copy, 0, 0}, 16, false, 4},
+    {{416, mode_value::copy, 16, 25}, 16, false, 4},
+    {{384, mode_value::read, 0, 0}, 0, false, 5},
+    {{416, mode_value::read, 0, 0}, 0, false, 5},
+    {{448, mode_value::read, 0, 0}, 0, false, 5},
+    {{480, mode_value::read, 0, 0}, 0, false, 5},
+    {{416, mode_value::write, 0, 0}, 23, false, 6},
     // sm_90
-    {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{448, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{480, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 25, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 16}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{384, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{416, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{448, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{480, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
-    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
-    // NVIDIA_H100_80GB_HBM3, deterministic
-    {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{448, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{480, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 25, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 16}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::write, 0, 0}, 1, 2147483647, 0, 0, -1},
-    // NVIDIA_H200, deterministic
-    {{384, mode_value::copy, 0, 0}, 15, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{448, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{480, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 25, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 16}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 25}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 25}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
-    // sm_90, deterministic
-    {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{448, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{480, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 25, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 16}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
-    {{0, mode_value::copy, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
+    {{384, mode_value::copy, 0, 0}, 1, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{448, mode_value::copy, 0, 0}, 9, false, 1},
+    {{480, mode_value::copy, 0, 0}, 1, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 16, 0}, 9, false, 1},
+    {{416, mode_value::copy, 25, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 16}, 9, false, 1},
+    {{416, mode_value::copy, 0, 25}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 16, 25}, 9, false, 1},
+    {{384, mode_value::read, 0, 0}, 0, false, 2},
+    {{416, mode_value::read, 0, 0}, 0, false, 2},
+    {{448, mode_value::read, 0, 0}, 0, false, 2},
+    {{480, mode_value::read, 0, 0}, 0, false, 2},
+    {{416, mode_value::write, 0, 0}, 23, false, 6},
+    {{0, mode_value::copy, 0, 0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 17, 0, 17}, {51, 64, 51, 64}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{17, 34, 17, 34}, {64, 77, 64, 77}}}  // NVIDIA_H200
+    {90, 0, 17, 0, 17},  // NVIDIA_H100_80GB_HBM3
+    {90, 17, 34, 17, 34}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{34, 51, 34, 51}, {77, 90, 77, 90}}},
-    {-1, {}}  // ends the table
+    {90, 34, 51, 34, 51},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -613,6 +538,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     default: break;
   }
   return met_.valid && met_.value != 0;
+}
+
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
@@ -644,27 +575,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = nearest_->plan;
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
@@ -740,204 +679,126 @@ constexpr extent config::grid(long long n, mode_value mode, long long offset_in,
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::read, 0, 0).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 1).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 1, demand::deterministic).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2).plan == 4);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2, demand::deterministic).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 7);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 8);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 9);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 11);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 13);
-static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).plan == 14);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 15);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1, demand::deterministic).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2, demand::deterministic).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 15);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 16);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 17);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 19);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 15);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 21);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(90, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0).plan == 2);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).plan == 3);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 1, demand::deterministic).plan == 3);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 2, demand::deterministic).plan == 4);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 2, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 5);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 6);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 7);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 7);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 6);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 8);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 9);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 9);
-static_assert(lookup(90, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 11);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 11);
-static_assert(lookup(90, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(90, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
-static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);

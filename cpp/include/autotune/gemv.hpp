@@ -272,73 +272,73 @@ struct plan {
 inline constexpr plan plans[] = {
     {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
     {128, 128, 4, 4, 2, LOAD_value::plain, 0, 0, 256, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
-    {256, 128, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 16, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 32, 1, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 256, 1, 2, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
-    {1024, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {1024, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
-    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
-    {256, 4, 2, 4, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
-    {128, 16, 8, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 11, -1, 1022ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 11, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
-    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 4, 0, 1023ULL, true},
+    {256, 128, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 16, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 6, 0, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1022ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 32, 1, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 256, 1, 2, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1022ULL, true},
+    {1024, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {1024, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
+    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 11, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 12, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
+    {128, 16, 8, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 13, -1, 1022ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 13, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1022ULL, true},
+    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
     {128, 128, 4, 4, 1, LOAD_value::plain, 0, 0, 256, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
-    {128, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 12, 0, 1023ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {512, 512, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 11, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 11, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {512, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 2, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 8, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 13, 1, 1023ULL, true},
-    {128, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 14, 0, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 15, 0, 1023ULL, true},
-    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
-    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
-    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 16, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 17, 0, 1023ULL, true},
-    {256, 32, 1, 4, 2, LOAD_value::plain, 4096, 0, 256, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 18, 0, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 256, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 19, 0, 1022ULL, true},
-    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 20, 0, 1023ULL, true},
-    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 16, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 17, 0, 1023ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
-    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 15, 0, 1023ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 32, 1, 4, 2, LOAD_value::plain, 4096, 0, 256, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 14, 0, 1023ULL, true},
+    {128, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 15, 0, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 256, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 16, 0, 1022ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 13, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 13, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {512, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 2, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 12, 1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 8, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 17, 1, 1023ULL, true},
+    {128, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 18, 0, 1023ULL, true},
+    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 19, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 20, 0, 1023ULL, true},
+    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1022ULL, true},
+    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 11, -1, 1022ULL, true},
+    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 2, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 12, -1, 1023ULL, true},
+    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 12, -1, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 20, 0, 1023ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
     {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 21, 0, 1023ULL, true},
-    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
-    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true}
+    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 12, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
+    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -385,18 +385,29 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 14, 0, 3},
+    {14, 46, 3, 5}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {16, 0.2682},
     {32, 0.2348},
     {64, 0.1001},
@@ -405,347 +416,170 @@ inline constexpr promise promises[] = {
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{3, 1000001}, 1, 1.0, {0, 0, 0}},
+    {{3, 1000001}, 2, 0.7609574639701671, {0, 0, 0}},
     {{6, 700000}, 1, 1.0, {0, 0, 0}},
+    {{6, 700000}, 3, 0.6370033744026309, {0, 0, 0}},
     {{16, 262144}, 1, 1.0, {0, 0, 0}},
-    {{64, 1048576}, 2, 1.0, {0, 0, 0}},
-    {{128, 4096}, 3, 1.0, {0, 0, 0}},
-    {{512, 65536}, 4, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
-    {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 17, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 18, 1.0, {0, 0, 0}},
+    {{16, 262144}, 4, 0.9503240762466026, {0, 0, 0}},
+    {{64, 1048576}, 3, 1.0, {0, 0, 0}},
+    {{128, 4096}, 5, 1.0, {0, 0, 0}},
+    {{512, 65536}, 6, 1.0, {0, 0, 0}},
+    {{512, 65536}, 7, 0.979183334956214, {0, 0, 0}},
+    {{1000, 1000}, 8, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 9, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 10, 1.0, {0, 0, 0}},
+    {{4096, 128}, 11, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 12, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 13, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 7, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 14, 1.0, {0, 0, 0}},
+    {{32768, 256}, 15, 1.0, {0, 0, 0}},
+    {{100000, 16}, 16, 1.0, {0, 0, 0}},
+    {{120000, 37}, 17, 1.0, {0, 0, 0}},
+    {{262144, 16}, 18, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 19, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 20, 1.0, {0, 0, 0}},
     // NVIDIA_H200
     {{3, 1000001}, 1, 1.0, {0, 0, 0}},
+    {{3, 1000001}, 2, 0.8059169749143402, {0, 0, 0}},
     {{6, 700000}, 1, 1.0, {0, 0, 0}},
-    {{16, 262144}, 24, 1.0, {0, 0, 0}},
-    {{64, 1048576}, 25, 1.0, {0, 0, 0}},
-    {{128, 4096}, 26, 1.0, {0, 0, 0}},
-    {{512, 65536}, 27, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 28, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 29, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 30, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 30, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 31, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 32, 1.0, {0, 0, 0}},
-    {{32768, 256}, 33, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 34, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 35, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 36, 1.0, {0, 0, 0}},
+    {{6, 700000}, 2, 0.7306839964697524, {0, 0, 0}},
+    {{16, 262144}, 26, 1.0, {0, 0, 0}},
+    {{16, 262144}, 27, 0.9354130828486246, {0, 0, 0}},
+    {{64, 1048576}, 28, 1.0, {0, 0, 0}},
+    {{64, 1048576}, 29, 0.9674435246791908, {0, 0, 0}},
+    {{128, 4096}, 30, 1.0, {0, 0, 0}},
+    {{512, 65536}, 31, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 32, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 8, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 33, 1.0, {0, 0, 0}},
+    {{4096, 128}, 11, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 34, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 34, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 35, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 36, 1.0, {0, 0, 0}},
+    {{32768, 256}, 37, 1.0, {0, 0, 0}},
+    {{100000, 16}, 16, 1.0, {0, 0, 0}},
+    {{120000, 37}, 17, 1.0, {0, 0, 0}},
+    {{262144, 16}, 38, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 39, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 40, 1.0, {0, 0, 0}},
     // sm_90
     {{3, 1000001}, 1, 1.0, {0, 0, 0}},
+    {{3, 1000001}, 2, 0.7609574639701671, {0, 0, 0}},
     {{6, 700000}, 1, 1.0, {0, 0, 0}},
+    {{6, 700000}, 3, 0.6370033744026309, {0, 0, 0}},
     {{16, 262144}, 1, 1.0, {0, 0, 0}},
-    {{64, 1048576}, 2, 1.0, {0, 0, 0}},
-    {{128, 4096}, 3, 1.0, {0, 0, 0}},
-    {{512, 65536}, 4, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
-    {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 17, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 18, 1.0, {0, 0, 0}},
-    // NVIDIA_H100_80GB_HBM3, deterministic
-    {{3, 1000001}, 45, 0.7609574639701671, {0, 0, 0}},
-    {{6, 700000}, 2, 0.6370033744026309, {0, 0, 0}},
-    {{16, 262144}, 46, 0.9503240762466026, {0, 0, 0}},
-    {{64, 1048576}, 2, 1.0, {0, 0, 0}},
-    {{128, 4096}, 3, 1.0, {0, 0, 0}},
-    {{512, 65536}, 11, 0.979183334956214, {0, 0, 0}},
-    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
-    {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 17, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 18, 1.0, {0, 0, 0}},
-    // NVIDIA_H200, deterministic
-    {{3, 1000001}, 45, 0.8059169749143402, {0, 0, 0}},
-    {{6, 700000}, 45, 0.7306839964697524, {0, 0, 0}},
-    {{16, 262144}, 47, 0.9354130828486246, {0, 0, 0}},
-    {{64, 1048576}, 48, 0.9674435246791908, {0, 0, 0}},
-    {{128, 4096}, 26, 1.0, {0, 0, 0}},
-    {{512, 65536}, 27, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 28, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 29, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 30, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 30, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 31, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 32, 1.0, {0, 0, 0}},
-    {{32768, 256}, 33, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 34, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 35, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 36, 1.0, {0, 0, 0}},
-    // sm_90, deterministic
-    {{3, 1000001}, 45, 0.7609574639701671, {0, 0, 0}},
-    {{6, 700000}, 2, 0.6370033744026309, {0, 0, 0}},
-    {{16, 262144}, 46, 0.9503240762466026, {0, 0, 0}},
-    {{64, 1048576}, 2, 1.0, {0, 0, 0}},
-    {{128, 4096}, 3, 1.0, {0, 0, 0}},
-    {{512, 65536}, 11, 0.979183334956214, {0, 0, 0}},
-    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
-    {{4096, 128}, 8, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
-    {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 14, 1.0, {0, 0, 0}},
-    {{120000, 37}, 15, 1.0, {0, 0, 0}},
-    {{262144, 16}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 17, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 18, 1.0, {0, 0, 0}},
+    {{16, 262144}, 4, 0.9503240762466026, {0, 0, 0}},
+    {{64, 1048576}, 3, 1.0, {0, 0, 0}},
+    {{128, 4096}, 5, 1.0, {0, 0, 0}},
+    {{512, 65536}, 6, 1.0, {0, 0, 0}},
+    {{512, 65536}, 7, 0.979183334956214, {0, 0, 0}},
+    {{1000, 1000}, 8, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 8, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 10, 1.0, {0, 0, 0}},
+    {{4096, 128}, 11, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 12, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 13, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 7, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 14, 1.0, {0, 0, 0}},
+    {{32768, 256}, 15, 1.0, {0, 0, 0}},
+    {{100000, 16}, 16, 1.0, {0, 0, 0}},
+    {{120000, 37}, 17, 1.0, {0, 0, 0}},
+    {{262144, 16}, 18, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 19, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 20, 1.0, {0, 0, 0}},
     {{0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 6, 32, 0, 0, -1},
-    {{240, 128}, 13, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{159, 159}, 5, 32, 0, 0, -1},
-    {{176, 176}, 7, 32, 0, 0, -1},
-    {{320, 25}, 17, 32, 0, 0, -1},
-    {{288, 64}, 16, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{112, 192}, 3, 32, 0, 0, -1},
-    {{64, 288}, 1, 32, 0, 0, -1},
-    {{25, 318}, 1, 32, 0, 0, -1},
-    {{160, 160}, 19, 2147483647, 0, 3, 0},
-    {{192, 192}, 20, 2147483647, 0, 3, 0},
-    {{208, 208}, 20, 2147483647, 0, 3, 0},
-    {{224, 224}, 21, 2147483647, 0, 3, 0},
-    {{320, 96}, 22, 2147483647, 0, 3, 0},
-    {{96, 320}, 2, 2147483647, 0, 3, 0},
-    {{240, 128}, 22, 2147483647, 0, 3, 0},
-    {{265, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 191}, 20, 2147483647, 0, 3, 0},
-    {{159, 159}, 19, 2147483647, 0, 3, 0},
-    {{176, 176}, 20, 2147483647, 0, 3, 0},
-    {{320, 25}, 17, 2147483647, 0, 3, 0},
-    {{288, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 112}, 22, 2147483647, 0, 3, 0},
-    {{112, 192}, 10, 2147483647, 0, 3, 0},
-    {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 0, 3, 0},
-    {{25, 318}, 2, 2147483647, 0, 3, 0},
+    {{160, 160}, 21, false, 1},
+    {{192, 192}, 22, false, 1},
+    {{208, 208}, 22, false, 1},
+    {{224, 224}, 23, false, 1},
+    {{320, 96}, 24, false, 1},
+    {{96, 320}, 3, false, 1},
+    {{240, 128}, 24, false, 1},
+    {{265, 64}, 25, false, 1},
+    {{192, 191}, 22, false, 1},
+    {{159, 159}, 21, false, 1},
+    {{176, 176}, 22, false, 1},
+    {{320, 25}, 19, false, 1},
+    {{288, 64}, 25, false, 1},
+    {{192, 112}, 24, false, 1},
+    {{112, 192}, 13, false, 1},
+    {{144, 256}, 23, false, 1},
+    {{64, 288}, 3, false, 1},
+    {{25, 318}, 3, false, 1},
     // NVIDIA_H200
-    {{25, 318}, 1, 32, 0, 0, -1},
-    {{64, 288}, 24, 32, 0, 0, -1},
-    {{112, 192}, 26, 32, 0, 0, -1},
-    {{159, 159}, 28, 32, 0, 0, -1},
-    {{160, 160}, 5, 32, 0, 0, -1},
-    {{176, 176}, 29, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{240, 128}, 33, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{288, 64}, 34, 32, 0, 0, -1},
-    {{320, 25}, 35, 32, 0, 0, -1},
-    {{25, 318}, 37, 2147483647, 3, 5, 1},
-    {{64, 288}, 38, 2147483647, 3, 5, 1},
-    {{96, 320}, 38, 2147483647, 3, 5, 1},
-    {{112, 192}, 39, 2147483647, 3, 5, 1},
-    {{144, 256}, 40, 2147483647, 3, 5, 1},
-    {{159, 159}, 19, 2147483647, 3, 5, 1},
-    {{160, 160}, 19, 2147483647, 3, 5, 1},
-    {{176, 176}, 19, 2147483647, 3, 5, 1},
-    {{192, 112}, 41, 2147483647, 3, 5, 1},
-    {{192, 192}, 42, 2147483647, 3, 5, 1},
-    {{192, 191}, 42, 2147483647, 3, 5, 1},
-    {{208, 208}, 42, 2147483647, 3, 5, 1},
-    {{224, 224}, 19, 2147483647, 3, 5, 1},
-    {{240, 128}, 43, 2147483647, 3, 5, 1},
-    {{265, 64}, 44, 2147483647, 3, 5, 1},
-    {{288, 64}, 44, 2147483647, 3, 5, 1},
-    {{320, 25}, 23, 2147483647, 3, 5, 1},
-    {{320, 96}, 44, 2147483647, 3, 5, 1},
+    {{25, 318}, 41, false, 2},
+    {{25, 318}, 42, true, 2},
+    {{64, 288}, 43, false, 2},
+    {{64, 288}, 42, true, 2},
+    {{96, 320}, 43, false, 2},
+    {{96, 320}, 42, true, 2},
+    {{112, 192}, 44, false, 2},
+    {{144, 256}, 45, false, 2},
+    {{159, 159}, 21, false, 2},
+    {{160, 160}, 21, false, 2},
+    {{176, 176}, 21, false, 2},
+    {{192, 112}, 46, false, 2},
+    {{192, 192}, 47, false, 2},
+    {{192, 191}, 47, false, 2},
+    {{208, 208}, 47, false, 2},
+    {{224, 224}, 21, false, 2},
+    {{240, 128}, 48, false, 2},
+    {{265, 64}, 49, false, 2},
+    {{288, 64}, 49, false, 2},
+    {{320, 25}, 25, false, 2},
+    {{320, 96}, 49, false, 2},
     // sm_90
-    {{160, 160}, 5, 32, 0, 0, -1},
-    {{240, 128}, 13, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{159, 159}, 5, 32, 0, 0, -1},
-    {{176, 176}, 7, 32, 0, 0, -1},
-    {{320, 25}, 17, 32, 0, 0, -1},
-    {{288, 64}, 16, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{112, 192}, 3, 32, 0, 0, -1},
-    {{64, 288}, 1, 32, 0, 0, -1},
-    {{25, 318}, 1, 32, 0, 0, -1},
-    {{160, 160}, 19, 2147483647, 0, 3, 0},
-    {{192, 192}, 20, 2147483647, 0, 3, 0},
-    {{208, 208}, 20, 2147483647, 0, 3, 0},
-    {{224, 224}, 19, 2147483647, 3, 5, 1},
-    {{320, 96}, 22, 2147483647, 0, 3, 0},
-    {{96, 320}, 2, 2147483647, 0, 3, 0},
-    {{240, 128}, 22, 2147483647, 0, 3, 0},
-    {{265, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 191}, 20, 2147483647, 0, 3, 0},
-    {{159, 159}, 19, 2147483647, 0, 3, 0},
-    {{176, 176}, 19, 2147483647, 3, 5, 1},
-    {{320, 25}, 17, 2147483647, 0, 3, 0},
-    {{288, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 112}, 22, 2147483647, 0, 3, 0},
-    {{112, 192}, 10, 2147483647, 0, 3, 0},
-    {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 0, 3, 0},
-    {{25, 318}, 2, 2147483647, 0, 3, 0},
-    // NVIDIA_H100_80GB_HBM3, deterministic
-    {{160, 160}, 6, 32, 0, 0, -1},
-    {{240, 128}, 13, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{159, 159}, 5, 32, 0, 0, -1},
-    {{176, 176}, 7, 32, 0, 0, -1},
-    {{320, 25}, 17, 32, 0, 0, -1},
-    {{288, 64}, 16, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{112, 192}, 3, 32, 0, 0, -1},
-    {{64, 288}, 2, 32, 0, 0, -1},
-    {{25, 318}, 2, 32, 0, 0, -1},
-    {{160, 160}, 19, 2147483647, 0, 3, 0},
-    {{192, 192}, 20, 2147483647, 0, 3, 0},
-    {{208, 208}, 20, 2147483647, 0, 3, 0},
-    {{224, 224}, 21, 2147483647, 0, 3, 0},
-    {{320, 96}, 22, 2147483647, 0, 3, 0},
-    {{96, 320}, 2, 2147483647, 0, 3, 0},
-    {{240, 128}, 22, 2147483647, 0, 3, 0},
-    {{265, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 191}, 20, 2147483647, 0, 3, 0},
-    {{159, 159}, 19, 2147483647, 0, 3, 0},
-    {{176, 176}, 20, 2147483647, 0, 3, 0},
-    {{320, 25}, 17, 2147483647, 0, 3, 0},
-    {{288, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 112}, 22, 2147483647, 0, 3, 0},
-    {{112, 192}, 10, 2147483647, 0, 3, 0},
-    {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 0, 3, 0},
-    {{25, 318}, 2, 2147483647, 0, 3, 0},
-    // NVIDIA_H200, deterministic
-    {{25, 318}, 49, 32, 0, 0, -1},
-    {{64, 288}, 49, 32, 0, 0, -1},
-    {{112, 192}, 26, 32, 0, 0, -1},
-    {{159, 159}, 28, 32, 0, 0, -1},
-    {{160, 160}, 5, 32, 0, 0, -1},
-    {{176, 176}, 29, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{240, 128}, 33, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{288, 64}, 34, 32, 0, 0, -1},
-    {{320, 25}, 35, 32, 0, 0, -1},
-    {{25, 318}, 49, 2147483647, 0, 0, 2},
-    {{64, 288}, 49, 2147483647, 0, 0, 2},
-    {{96, 320}, 49, 2147483647, 0, 0, 2},
-    {{112, 192}, 39, 2147483647, 0, 0, 2},
-    {{144, 256}, 40, 2147483647, 0, 0, 2},
-    {{159, 159}, 19, 2147483647, 0, 0, 2},
-    {{160, 160}, 19, 2147483647, 0, 0, 2},
-    {{176, 176}, 19, 2147483647, 0, 0, 2},
-    {{192, 112}, 41, 2147483647, 0, 0, 2},
-    {{192, 192}, 42, 2147483647, 0, 0, 2},
-    {{192, 191}, 42, 2147483647, 0, 0, 2},
-    {{208, 208}, 42, 2147483647, 0, 0, 2},
-    {{224, 224}, 19, 2147483647, 0, 0, 2},
-    {{240, 128}, 43, 2147483647, 0, 0, 2},
-    {{265, 64}, 44, 2147483647, 0, 0, 2},
-    {{288, 64}, 44, 2147483647, 0, 0, 2},
-    {{320, 25}, 23, 2147483647, 0, 0, 2},
-    {{320, 96}, 44, 2147483647, 0, 0, 2},
-    // sm_90, deterministic
-    {{160, 160}, 5, 32, 0, 0, -1},
-    {{240, 128}, 13, 32, 0, 0, -1},
-    {{265, 64}, 14, 32, 0, 0, -1},
-    {{159, 159}, 5, 32, 0, 0, -1},
-    {{176, 176}, 7, 32, 0, 0, -1},
-    {{320, 25}, 17, 32, 0, 0, -1},
-    {{288, 64}, 16, 32, 0, 0, -1},
-    {{192, 112}, 8, 32, 0, 0, -1},
-    {{112, 192}, 3, 32, 0, 0, -1},
-    {{64, 288}, 2, 32, 0, 0, -1},
-    {{25, 318}, 2, 32, 0, 0, -1},
-    {{160, 160}, 19, 2147483647, 0, 3, 0},
-    {{192, 192}, 20, 2147483647, 0, 3, 0},
-    {{208, 208}, 20, 2147483647, 0, 3, 0},
-    {{224, 224}, 19, 2147483647, 0, 0, 2},
-    {{320, 96}, 22, 2147483647, 0, 3, 0},
-    {{96, 320}, 2, 2147483647, 0, 3, 0},
-    {{240, 128}, 22, 2147483647, 0, 3, 0},
-    {{265, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 191}, 20, 2147483647, 0, 3, 0},
-    {{159, 159}, 19, 2147483647, 0, 3, 0},
-    {{176, 176}, 19, 2147483647, 0, 0, 2},
-    {{320, 25}, 17, 2147483647, 0, 3, 0},
-    {{288, 64}, 23, 2147483647, 0, 3, 0},
-    {{192, 112}, 22, 2147483647, 0, 3, 0},
-    {{112, 192}, 10, 2147483647, 0, 3, 0},
-    {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 0, 3, 0},
-    {{25, 318}, 2, 2147483647, 0, 3, 0},
-    {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
+    {{160, 160}, 21, false, 1},
+    {{192, 192}, 22, false, 1},
+    {{208, 208}, 22, false, 1},
+    {{224, 224}, 21, false, 2},
+    {{320, 96}, 24, false, 1},
+    {{96, 320}, 3, false, 1},
+    {{240, 128}, 24, false, 1},
+    {{265, 64}, 25, false, 1},
+    {{192, 191}, 22, false, 1},
+    {{159, 159}, 21, false, 1},
+    {{176, 176}, 21, false, 2},
+    {{320, 25}, 19, false, 1},
+    {{288, 64}, 25, false, 1},
+    {{192, 112}, 24, false, 1},
+    {{112, 192}, 13, false, 1},
+    {{144, 256}, 23, false, 1},
+    {{64, 288}, 3, false, 1},
+    {{25, 318}, 3, false, 1},
+    {{0, 0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 20, 0, 29}, {60, 80, 87, 116}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{20, 40, 29, 58}, {80, 100, 116, 145}}}  // NVIDIA_H200
+    {90, 0, 24, 0, 18},  // NVIDIA_H100_80GB_HBM3
+    {90, 24, 48, 18, 39}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{40, 60, 58, 87}, {100, 120, 145, 174}}},
-    {-1, {}}  // ends the table
+    {90, 48, 72, 39, 57},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -764,6 +598,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   return met_.valid && met_.value != 0;
 }
 
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -772,25 +612,25 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   switch (plans[number_of_plan_].shape) {
     case 0: return extent_of(ceil_div(m, number{16}), number{1}, number{1});
     case 1: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{512}))), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024}))), number{1}, number{1});
-    case 3: return extent_of(ceil_div(m, number{2}), number{1}, number{1});
-    case 4: return extent_of((ceil_div(m, number{4}) * minimum(number{16}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 5: return extent_of(ceil_div(m, number{8}), number{1}, number{1});
-    case 6: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 7: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
-    case 8: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
-    case 9: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 10: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
-    case 11: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
-    case 12: return extent_of((ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 13: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
-    case 14: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 15: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1}, number{1});
-    case 16: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 17: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 18: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 19: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 20: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 2: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 3: return extent_of((ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024}))), number{1}, number{1});
+    case 4: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 5: return extent_of(ceil_div(m, number{2}), number{1}, number{1});
+    case 6: return extent_of((ceil_div(m, number{4}) * minimum(number{16}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 7: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 8: return extent_of(ceil_div(m, number{8}), number{1}, number{1});
+    case 9: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
+    case 10: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
+    case 11: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 12: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
+    case 13: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
+    case 14: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 15: return extent_of((ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 16: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 17: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
+    case 18: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 19: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 20: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1}, number{1});
     case 21: return extent_of((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{1}, number{1});
     default: break;
   }
@@ -1064,173 +904,22 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
           + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
           * unless_multiple(n, 4, 1.016);
-    case 46:
-      return (estimate{0.001931 + 5.122e-08 * m + 9.095e-07 * n + 8.113e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.0001237 + 1.11e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{264}), 0.0001548))
-          * unless_multiple(m, 4, 1.032)
-          * unless_multiple(n, 4, 1.085);
-    case 47:
-      return (estimate{0.001868 + 1.193e-06 * m + 5.865e-08 * n + 5.639e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0002013 + 4.417e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0003055 + 2.615e-08 * n))
-          * unless_multiple(m, 4, 1.014)
-          * unless_multiple(n, 4, 1.042);
-    case 48:
-      return (estimate{0.002519 + 8.363e-07 * m + 7.018e-08 * n + 2.21e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 8.183e-05 + 1.078e-11 * m + 6.101e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 8.188e-05 + 2.133e-11 * m))
-          * unless_multiple(n, 4, 1.02);
-    case 49:
-      return (estimate{0.002038 + 1.512e-07 * m + 2.321e-07 * n + 3.079e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 3.114e-05 + 6.862e-12 * m + 2.915e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0002925 + 6.892e-11 * m))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.091);
-    case 50:
-      return (estimate{0.002289 + 2.752e-07 * m + 2.678e-08 * n + 8.335e-11 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.583e-05 + 6.764e-12 * m + 1.957e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.000282 + 5.839e-11 * m + 7.523e-08 * n))
-          * unless_multiple(m, 4, 1.026)
-          * unless_multiple(n, 4, 1.059);
-    case 51:
-      return (estimate{0.002118 + 8.438e-09 * m + 2.106e-06 * n + 3.666e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 5.033e-06 + 1.641e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{528}), 0.0003455 + 7.911e-07 * n))
-          * unless_multiple(n, 4, 1.05);
-    case 52:
-      return (estimate{0.002686 + 2.281e-06 * m + 3.299e-08 * n + 1.938e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001506 + 2.636e-11 * m + 5.106e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 1.097e-10 * m))
-          * unless_multiple(n, 4, 1.045);
-    case 53:
-      return (estimate{0.002661 + 1.886e-06 * m + 2.47e-08 * n + 1.978e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0002291 + 1.12e-11 * m + 6.145e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 2.12e-11 * m))
-          * unless_multiple(m, 4, 1.014)
-          * unless_multiple(n, 4, 1.066);
-    case 54:
-      return (estimate{0.002288 + 2.381e-08 * m + 2.794e-06 * n + 4.351e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001253 + 9.398e-07 * n))
-          * unless_multiple(n, 4, 1.042);
-    case 55:
-      return estimate{0.001488 + 6.144e-06 * n + 8.262e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.438e-11 * m + 1.133e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.0009254 + 8.369e-10 * m + 1.55e-05 * n);
-    case 56:
-      return estimate{0.002501 + 1.421e-05 * n + 7.225e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.062e-11 * m + 2.889e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.427e-10 * m + 1.388e-05 * n);
-    case 57:
-      return estimate{0.001488 + 7.234e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.248e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.211e-05 * n);
-    case 58:
-      return (estimate{0.002636 + 2.573e-08 * m + 3.397e-06 * n + 5.741e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 0.0)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{1056}), 8.063e-10 * m + 1.707e-06 * n))
-          * unless_multiple(m, 4, 1.103)
-          * unless_multiple(n, 4, 1.105);
-    case 59:
-      return (estimate{0.004041 + 6.747e-07 * m + 2.043e-09 * n + 7.253e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
-          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0005243 + 1.554e-11 * m + 5.794e-10 * n))
-          * unless_multiple(n, 4, 1.005);
-    case 60:
-      return (estimate{0.001735 + 1.273e-06 * m + 3.024e-08 * n + 4.854e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0001036 + 9.847e-12 * m + 4.997e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0006983 + 9.35e-11 * m + 4.433e-08 * n))
-          * unless_multiple(n, 4, 1.025);
-    case 61:
-      return (estimate{0.001603 + 1.25e-06 * m + 2.562e-08 * n + 4.47e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 9.954e-05 + 6.148e-12 * m + 5.618e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0009017 + 7.004e-11 * m + 4.672e-08 * n))
-          * unless_multiple(n, 4, 1.022);
-    case 62:
-      return (estimate{0.001488 + 2.353e-07 * m + 9.748e-09 * n + 3.795e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 1.732e-11 * m + 5.201e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001137 + 1.327e-10 * m))
-          * unless_multiple(m, 4, 1.052)
-          * unless_multiple(n, 4, 1.093);
-    case 63:
-      return (estimate{0.001488 + 2.293e-07 * m + 1.918e-07 * n + 5.82e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 7.832e-05 + 3.495e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008641))
-          * unless_multiple(m, 4, 1.065)
-          * unless_multiple(n, 4, 1.107);
-    case 64:
-      return (estimate{0.002393 + 3.083e-07 * m + 4.127e-08 * n + 9.106e-11 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.463e-05 + 6.284e-12 * m + 1.931e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0002319 + 5.677e-11 * m + 6.184e-08 * n))
-          * unless_multiple(m, 4, 1.026)
-          * unless_multiple(n, 4, 1.058);
-    case 65:
-      return (estimate{0.001488 + 2.797e-08 * m + 4.738e-07 * n + 4.751e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.854e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001089))
-          * unless_multiple(m, 4, 1.015)
-          * unless_multiple(n, 4, 1.077);
-    case 66:
-      return (estimate{0.00251 + 8.016e-07 * m + 7.096e-08 * n + 2.194e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 6.41e-05 + 1.13e-11 * m + 5.993e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
-          * unless_multiple(n, 4, 1.021);
-    case 67:
-      return (estimate{0.001728 + 3.009e-08 * m + 6e-07 * n + 4.581e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.847e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008497))
-          * unless_multiple(m, 4, 1.01)
-          * unless_multiple(n, 4, 1.072);
-    case 68:
-      return (estimate{0.001698 + 2.048e-09 * m + 6.294e-06 * n + 6.935e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.314e-11 * m + 5.089e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001296 + 1.21e-09 * m + 6.628e-06 * n))
-          * unless_multiple(m, 4, 1.045)
-          * unless_multiple(n, 4, 1.033);
-    case 69:
-      return estimate{0.002384 + 1.528e-05 * n + 7.078e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.382e-11 * m + 3.234e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.553e-10 * m + 1.204e-05 * n);
-    case 70:
-      return estimate{0.001488 + 2.36e-08 * n + 7.051e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.178e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.476e-05 * n);
-    case 71:
-      return (estimate{0.002487 + 1.391e-08 * m + 5.146e-06 * n + 3.849e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
-          * unless_multiple(n, 4, 1.016);
     default:
       return {0, false};
   }
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    0, 5, 50, 21, 51, 22, 2, 52, 53, 10, 19, 20, 17, 23,
-    0, 54, 38, 55, 26, 30, 19, 56, 57, 58, 51, 43, 23, 59, 17, 60, 37, 61, 49, 39, 62, 42, 5, 63, 41, 40, 64, 65, 44, 66, 67, 68,
-    0, 26, 30, 19, 56, 57, 58, 51, 43, 23, 59, 17, 60, 49, 39, 62, 42, 5, 63, 41, 40, 65, 44, 66, 67, 68
-};
+inline constexpr int cost_plans[] = {0, 8, 50, 23, 51, 24, 3, 52, 53, 13, 21, 22, 19, 25, 0, 54, 43, 55, 30, 34, 21, 56, 57, 58, 51, 48, 25, 59, 19, 60, 41, 61, 42, 44, 62, 47, 8, 63, 46, 45, 64, 65, 49, 66, 67, 68};
 
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 14},
-    {14, 46},
-    {46, 72}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
                       int otherwise_) {
   int best_ = -1;
   double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
     const estimate predicted_ = time_of(i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
@@ -1245,30 +934,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
-  int chooser_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
-    chooser_ = row_.prediction;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
@@ -1344,244 +1038,148 @@ constexpr extent config::grid(long long m, long long n) const {
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 45);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 6, 700000).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 6, 700000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 6, 700000, demand::deterministic).plan == 2);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 6, 700000, demand::deterministic).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 6, 700000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 46);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 4);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).plan == 2);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).plan == 4);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).plan == 5);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).plan == 7);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).plan == 7);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).plan == 8);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).plan == 9);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).plan == 10);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).plan == 13);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).plan == 10);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).plan == 11);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).plan == 12);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).plan == 14);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).plan == 12);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).plan == 13);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).plan == 13);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).plan == 16);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).plan == 14);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 120000, 37).plan == 15);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 120000, 37).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 120000, 37).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 120000, 37, demand::deterministic).plan == 15);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 120000, 37, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).plan == 18);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).plan == 16);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).plan == 19);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).plan == 17);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).plan == 18);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).plan == 20);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).plan == 18);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 24);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 47);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 25);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).plan == 26);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).plan == 27);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).plan == 28);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 5);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).plan == 5);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 33);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).plan == 29);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 8);
+static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).plan == 30);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).plan == 30);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, demand::deterministic).plan == 31);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384, demand::deterministic).plan == 32);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).plan == 33);
-static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).plan == 14);
-static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 120000, 37).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 120000, 37).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 120000, 37).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 120000, 37, demand::deterministic).plan == 15);
-static_assert(lookup(device::NVIDIA_H200, 120000, 37, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).plan == 34);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 39);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).plan == 35);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 40);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).plan == 36);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 3, 1000001).plan == 1);
 static_assert(lookup(90, 3, 1000001).hit == quality::exact);
-static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 45);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 2);
 static_assert(lookup(90, 3, 1000001, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 6, 700000).plan == 1);
 static_assert(lookup(90, 6, 700000).hit == quality::exact);
-static_assert(lookup(90, 6, 700000, demand::deterministic).plan == 2);
+static_assert(lookup(90, 6, 700000, demand::deterministic).plan == 3);
 static_assert(lookup(90, 6, 700000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16, 262144).plan == 1);
 static_assert(lookup(90, 16, 262144).hit == quality::exact);
-static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 46);
+static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 4);
 static_assert(lookup(90, 16, 262144, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 64, 1048576).plan == 2);
+static_assert(lookup(90, 64, 1048576).plan == 3);
 static_assert(lookup(90, 64, 1048576).hit == quality::exact);
-static_assert(lookup(90, 64, 1048576, demand::deterministic).plan == 2);
-static_assert(lookup(90, 64, 1048576, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 128, 4096).plan == 3);
+static_assert(lookup(90, 128, 4096).plan == 5);
 static_assert(lookup(90, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 128, 4096, demand::deterministic).plan == 3);
-static_assert(lookup(90, 128, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 512, 65536).plan == 4);
+static_assert(lookup(90, 512, 65536).plan == 6);
 static_assert(lookup(90, 512, 65536).hit == quality::exact);
-static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 7);
 static_assert(lookup(90, 512, 65536, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000).plan == 5);
+static_assert(lookup(90, 1000, 1000).plan == 8);
 static_assert(lookup(90, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, demand::deterministic).plan == 5);
-static_assert(lookup(90, 1000, 1000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024).plan == 5);
+static_assert(lookup(90, 1024, 1024).plan == 8);
 static_assert(lookup(90, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, demand::deterministic).plan == 5);
-static_assert(lookup(90, 1024, 1024, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048).plan == 7);
+static_assert(lookup(90, 2048, 2048).plan == 10);
 static_assert(lookup(90, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, demand::deterministic).plan == 7);
-static_assert(lookup(90, 2048, 2048, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 4096, 128).plan == 8);
+static_assert(lookup(90, 4096, 128).plan == 11);
 static_assert(lookup(90, 4096, 128).hit == quality::exact);
-static_assert(lookup(90, 4096, 128, demand::deterministic).plan == 8);
-static_assert(lookup(90, 4096, 128, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096).plan == 9);
+static_assert(lookup(90, 4096, 4096).plan == 12);
 static_assert(lookup(90, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, demand::deterministic).plan == 9);
-static_assert(lookup(90, 4096, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 4097, 4095).plan == 10);
+static_assert(lookup(90, 4097, 4095).plan == 13);
 static_assert(lookup(90, 4097, 4095).hit == quality::exact);
-static_assert(lookup(90, 4097, 4095, demand::deterministic).plan == 10);
-static_assert(lookup(90, 4097, 4095, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192).plan == 11);
+static_assert(lookup(90, 8192, 8192).plan == 7);
 static_assert(lookup(90, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, demand::deterministic).plan == 11);
-static_assert(lookup(90, 8192, 8192, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384).plan == 12);
+static_assert(lookup(90, 16384, 16384).plan == 14);
 static_assert(lookup(90, 16384, 16384).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384, demand::deterministic).plan == 12);
-static_assert(lookup(90, 16384, 16384, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 32768, 256).plan == 13);
+static_assert(lookup(90, 32768, 256).plan == 15);
 static_assert(lookup(90, 32768, 256).hit == quality::exact);
-static_assert(lookup(90, 32768, 256, demand::deterministic).plan == 13);
-static_assert(lookup(90, 32768, 256, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 100000, 16).plan == 14);
+static_assert(lookup(90, 100000, 16).plan == 16);
 static_assert(lookup(90, 100000, 16).hit == quality::exact);
-static_assert(lookup(90, 100000, 16, demand::deterministic).plan == 14);
-static_assert(lookup(90, 100000, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 120000, 37).plan == 15);
+static_assert(lookup(90, 120000, 37).plan == 17);
 static_assert(lookup(90, 120000, 37).hit == quality::exact);
-static_assert(lookup(90, 120000, 37, demand::deterministic).plan == 15);
-static_assert(lookup(90, 120000, 37, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 262144, 16).plan == 16);
+static_assert(lookup(90, 262144, 16).plan == 18);
 static_assert(lookup(90, 262144, 16).hit == quality::exact);
-static_assert(lookup(90, 262144, 16, demand::deterministic).plan == 16);
-static_assert(lookup(90, 262144, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1048576, 3).plan == 17);
+static_assert(lookup(90, 1048576, 3).plan == 19);
 static_assert(lookup(90, 1048576, 3).hit == quality::exact);
-static_assert(lookup(90, 1048576, 3, demand::deterministic).plan == 17);
-static_assert(lookup(90, 1048576, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1048576, 64).plan == 18);
+static_assert(lookup(90, 1048576, 64).plan == 20);
 static_assert(lookup(90, 1048576, 64).hit == quality::exact);
-static_assert(lookup(90, 1048576, 64, demand::deterministic).plan == 18);
-static_assert(lookup(90, 1048576, 64, demand::deterministic).hit == quality::exact);
 
 }  // namespace autotune::gemv
 

@@ -295,27 +295,38 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 0, 0, 1},
+    {0, 4, 1, 2}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {128, 0.877},
     {128, 0.8729},
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
@@ -355,58 +366,52 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{416, 0, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 48, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 80, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 96, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 0, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 48, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 80, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 96, 0}, 1, 2147483647, 0, 1, -1},
-    {{372, 80, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 0, 32}, 1, false, 1},
+    {{416, 48, 32}, 1, false, 1},
+    {{416, 80, 32}, 1, false, 1},
+    {{416, 96, 32}, 1, false, 1},
+    {{416, 0, 0}, 1, false, 1},
+    {{416, 48, 0}, 1, false, 1},
+    {{416, 80, 0}, 1, false, 1},
+    {{416, 96, 0}, 1, false, 1},
+    {{372, 80, 32}, 1, false, 1},
     // NVIDIA_H200
-    {{416, 0, 32}, 6, 2147483647, 1, 2, 0},
-    {{416, 48, 32}, 6, 2147483647, 1, 2, 0},
-    {{416, 80, 32}, 1, 2147483647, 1, 2, 0},
-    {{416, 96, 32}, 1, 2147483647, 1, 2, 0},
-    {{416, 0, 0}, 1, 2147483647, 1, 2, 0},
-    {{416, 48, 0}, 6, 2147483647, 1, 2, 0},
-    {{416, 80, 0}, 6, 2147483647, 1, 2, 0},
-    {{416, 96, 0}, 6, 2147483647, 1, 2, 0},
-    {{372, 80, 32}, 1, 2147483647, 1, 2, 0},
+    {{416, 0, 32}, 6, false, 2},
+    {{416, 48, 32}, 6, false, 2},
+    {{416, 80, 32}, 1, false, 2},
+    {{416, 96, 32}, 1, false, 2},
+    {{416, 0, 0}, 1, false, 2},
+    {{416, 48, 0}, 6, false, 2},
+    {{416, 80, 0}, 6, false, 2},
+    {{416, 96, 0}, 6, false, 2},
+    {{372, 80, 32}, 1, false, 2},
     // sm_90
-    {{416, 0, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 48, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 80, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 96, 32}, 1, 2147483647, 0, 1, -1},
-    {{416, 0, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 48, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 80, 0}, 1, 2147483647, 0, 1, -1},
-    {{416, 96, 0}, 1, 2147483647, 0, 1, -1},
-    {{372, 80, 32}, 1, 2147483647, 0, 1, -1},
-    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
+    {{416, 0, 32}, 1, false, 1},
+    {{416, 48, 32}, 1, false, 1},
+    {{416, 80, 32}, 1, false, 1},
+    {{416, 96, 32}, 1, false, 1},
+    {{416, 0, 0}, 1, false, 1},
+    {{416, 48, 0}, 1, false, 1},
+    {{416, 80, 0}, 1, false, 1},
+    {{416, 96, 0}, 1, false, 1},
+    {{372, 80, 32}, 1, false, 1},
+    {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 9, 0, 9}, {0, 9, 0, 9}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{9, 18, 9, 18}, {9, 18, 9, 18}}}  // NVIDIA_H200
+    {90, 0, 9, 0, 9},  // NVIDIA_H100_80GB_HBM3
+    {90, 9, 18, 9, 18}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{18, 27, 18, 27}, {18, 27, 18, 27}}},
-    {-1, {}}  // ends the table
+    {90, 18, 27, 18, 27},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -424,6 +429,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     default: break;
   }
   return met_.valid && met_.value != 0;
+}
+
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
@@ -499,27 +510,16 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    0, 6, 1, 7
-};
+inline constexpr int cost_plans[] = {0, 6, 1, 7};
 
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 4}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
                       int otherwise_) {
   int best_ = -1;
   double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
     const estimate predicted_ = time_of(i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
@@ -534,30 +534,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
-  int chooser_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
-    chooser_ = row_.prediction;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {

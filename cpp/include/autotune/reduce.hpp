@@ -294,8 +294,10 @@ inline constexpr plan plans[] = {
     {VARIANT_value::portable, 1024, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::sequential, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
     {VARIANT_value::cuda, 256, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 2, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1023ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
     {VARIANT_value::cuda, 1024, 2, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 2, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 5, 3, 1023ULL, true},
     {VARIANT_value::cuda, 256, 2, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1022ULL, true},
     {VARIANT_value::cuda, 256, 4, 4, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1022ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {128, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
@@ -304,6 +306,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, 768, 2, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 9, 7, 1023ULL, true},
     {VARIANT_value::cuda, 1024, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true},
     {VARIANT_value::cuda, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 1, 16, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {768, 1, 1}, 0, true, true, 9, 7, 1022ULL, true},
     {VARIANT_value::cuda, 256, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, true, true, 8, 6, 1023ULL, true},
     {VARIANT_value::cuda, 768, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 10, 8, 1023ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {128, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
@@ -319,7 +322,6 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, 256, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1023ULL, true},
     {VARIANT_value::cuda, 512, 4, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {512, 1, 1}, 0, true, true, 8, 6, 1022ULL, true},
     {VARIANT_value::cuda, 768, 2, 16, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1023ULL, true},
-    {VARIANT_value::cuda, 768, 1, 16, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {768, 1, 1}, 0, true, true, 9, 7, 1022ULL, true},
     {VARIANT_value::cuda, 768, 4, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1022ULL, true}
 };
 
@@ -365,18 +367,29 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 0, 0, 1},
+    {0, 30, 1, 4}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {16, 0.7562},
     {16, 0.7991},
     {32, 0.6676},
@@ -384,10 +397,10 @@ inline constexpr promise promises[] = {
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
@@ -403,15 +416,15 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456}, 8, 1.0, {0, 0, 0}},
     {{1073741824}, 9, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{65536}, 14, 1.0, {0, 0, 0}},
-    {{262144}, 15, 1.0, {0, 0, 0}},
+    {{65536}, 16, 1.0, {0, 0, 0}},
+    {{262144}, 17, 1.0, {0, 0, 0}},
     {{1048576}, 3, 1.0, {0, 0, 0}},
-    {{4194304}, 16, 1.0, {0, 0, 0}},
-    {{10000003}, 17, 1.0, {0, 0, 0}},
-    {{16777216}, 18, 1.0, {0, 0, 0}},
-    {{67108864}, 19, 1.0, {0, 0, 0}},
-    {{268435456}, 20, 1.0, {0, 0, 0}},
-    {{1073741824}, 20, 1.0, {0, 0, 0}},
+    {{4194304}, 18, 1.0, {0, 0, 0}},
+    {{10000003}, 19, 1.0, {0, 0, 0}},
+    {{16777216}, 20, 1.0, {0, 0, 0}},
+    {{67108864}, 21, 1.0, {0, 0, 0}},
+    {{268435456}, 22, 1.0, {0, 0, 0}},
+    {{1073741824}, 22, 1.0, {0, 0, 0}},
     // sm_90
     {{65536}, 1, 1.0, {0, 0, 0}},
     {{262144}, 2, 1.0, {0, 0, 0}},
@@ -427,58 +440,76 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{256}, 10, 2147483647, 0, 1, -1},
-    {{288}, 3, 2147483647, 0, 1, -1},
-    {{320}, 11, 2147483647, 0, 1, -1},
-    {{352}, 12, 2147483647, 0, 1, -1},
-    {{372}, 12, 2147483647, 0, 1, -1},
-    {{384}, 12, 2147483647, 0, 1, -1},
-    {{416}, 12, 2147483647, 0, 1, -1},
-    {{448}, 12, 2147483647, 0, 1, -1},
-    {{480}, 13, 2147483647, 0, 1, -1},
+    {{256}, 10, false, 1},
+    {{256}, 1, true, 1},
+    {{288}, 3, false, 1},
+    {{288}, 6, true, 1},
+    {{320}, 11, false, 1},
+    {{320}, 12, true, 1},
+    {{352}, 13, false, 1},
+    {{352}, 14, true, 1},
+    {{372}, 13, false, 1},
+    {{372}, 14, true, 1},
+    {{384}, 13, false, 1},
+    {{384}, 6, true, 1},
+    {{416}, 13, false, 1},
+    {{416}, 15, true, 1},
+    {{448}, 13, false, 1},
+    {{448}, 14, true, 1},
+    {{480}, 14, false, 1},
     // NVIDIA_H200
-    {{256}, 21, 2147483647, 1, 4, 0},
-    {{288}, 3, 2147483647, 1, 4, 0},
-    {{320}, 3, 2147483647, 1, 4, 0},
-    {{352}, 22, 2147483647, 1, 4, 0},
-    {{384}, 11, 2147483647, 1, 4, 0},
-    {{416}, 23, 2147483647, 1, 4, 0},
-    {{448}, 23, 2147483647, 1, 4, 0},
-    {{480}, 23, 2147483647, 1, 4, 0},
-    {{372}, 22, 2147483647, 1, 4, 0},
+    {{256}, 23, false, 2},
+    {{256}, 24, true, 2},
+    {{288}, 3, false, 2},
+    {{288}, 24, true, 2},
+    {{320}, 3, false, 2},
+    {{320}, 24, true, 2},
+    {{352}, 25, false, 2},
+    {{352}, 24, true, 2},
+    {{384}, 11, false, 2},
+    {{384}, 24, true, 2},
+    {{416}, 26, false, 2},
+    {{416}, 24, true, 2},
+    {{448}, 26, false, 2},
+    {{448}, 24, true, 2},
+    {{480}, 26, false, 2},
+    {{372}, 25, false, 2},
+    {{372}, 24, true, 2},
     // sm_90
-    {{256}, 10, 2147483647, 0, 1, -1},
-    {{288}, 3, 2147483647, 0, 1, -1},
-    {{320}, 3, 2147483647, 1, 4, 0},
-    {{352}, 12, 2147483647, 0, 1, -1},
-    {{372}, 12, 2147483647, 0, 1, -1},
-    {{384}, 11, 2147483647, 1, 4, 0},
-    {{416}, 12, 2147483647, 0, 1, -1},
-    {{448}, 12, 2147483647, 0, 1, -1},
-    {{480}, 13, 2147483647, 0, 1, -1},
-    {{0}, 0, -1, 0, 0, -1}  // ends the table
+    {{256}, 10, false, 1},
+    {{256}, 1, true, 1},
+    {{288}, 3, false, 1},
+    {{288}, 6, true, 1},
+    {{320}, 3, false, 2},
+    {{320}, 24, true, 2},
+    {{352}, 13, false, 1},
+    {{352}, 14, true, 1},
+    {{372}, 13, false, 1},
+    {{372}, 14, true, 1},
+    {{384}, 11, false, 2},
+    {{384}, 24, true, 2},
+    {{416}, 13, false, 1},
+    {{416}, 15, true, 1},
+    {{448}, 13, false, 1},
+    {{448}, 14, true, 1},
+    {{480}, 14, false, 1},
+    {{0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 9, 0, 9}, {0, 9, 0, 9}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{9, 18, 9, 18}, {9, 18, 9, 18}}}  // NVIDIA_H200
+    {90, 0, 9, 0, 17},  // NVIDIA_H100_80GB_HBM3
+    {90, 9, 18, 17, 34}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{18, 27, 18, 27}, {18, 27, 18, 27}}},
-    {-1, {}}  // ends the table
+    {90, 18, 27, 34, 51},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -501,6 +532,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     default: break;
   }
   return met_.valid && met_.value != 0;
+}
+
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
@@ -671,27 +708,16 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    0, 14, 15, 3, 16, 18, 19, 23, 17, 1, 21, 10, 24, 25, 26, 20, 22, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 11, 37, 38
-};
+inline constexpr int cost_plans[] = {0, 16, 17, 3, 18, 20, 21, 26, 19, 1, 23, 10, 27, 28, 29, 22, 25, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 11, 24, 40};
 
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 30}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
                       int otherwise_) {
   int best_ = -1;
   double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
     const estimate predicted_ = time_of(i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
@@ -706,30 +732,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
-  int chooser_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
-    chooser_ = row_.prediction;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
@@ -821,23 +852,23 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 65536).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 65536).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 262144).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 262144).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1048576).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4194304).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 4194304).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 4194304).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000003).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 10000003).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 10000003).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 16777216).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 16777216).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 67108864).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 67108864).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 268435456).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 268435456).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1073741824).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 1073741824).hit == quality::exact);
 static_assert(lookup(90, 65536).plan == 1);
 static_assert(lookup(90, 65536).hit == quality::exact);

@@ -518,18 +518,29 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 48, 0, 2},
+    {48, 96, 2, 4}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {64, 0.4194},
     {128, 0.3264},
     {64, 0.3078},
@@ -537,10 +548,10 @@ inline constexpr promise promises[] = {
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
@@ -712,190 +723,187 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
-    {{59, 112, 175}, 3, 2147483647, 0, 2, 0},
-    {{80, 192, 192}, 18, 2147483647, 0, 2, 0},
-    {{96, 96, 256}, 3, 2147483647, 0, 2, 0},
-    {{96, 212, 96}, 6, 2147483647, 0, 2, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 2, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
-    {{112, 192, 192}, 18, 2147483647, 0, 2, 0},
-    {{128, 128, 128}, 8, 2147483647, 0, 2, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
-    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
-    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
-    {{137, 172, 207}, 18, 2147483647, 0, 2, 0},
-    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
-    {{137, 170, 202}, 18, 2147483647, 0, 2, 0},
-    {{138, 138, 200}, 19, 2147483647, 0, 2, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
-    {{144, 144, 240}, 18, 2147483647, 0, 2, 0},
-    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
-    {{151, 165, 127}, 29, 2147483647, 0, 2, 0},
-    {{153, 153, 153}, 13, 2147483647, 0, 2, 0},
-    {{154, 161, 135}, 29, 2147483647, 0, 2, 0},
-    {{159, 159, 159}, 29, 2147483647, 0, 2, 0},
-    {{159, 160, 160}, 29, 2147483647, 0, 2, 0},
-    {{160, 160, 96}, 6, 2147483647, 0, 2, 0},
-    {{160, 160, 160}, 29, 2147483647, 0, 2, 0},
-    {{160, 160, 208}, 18, 2147483647, 0, 2, 0},
-    {{161, 157, 151}, 13, 2147483647, 0, 2, 0},
-    {{163, 163, 163}, 29, 2147483647, 0, 2, 0},
-    {{167, 167, 167}, 29, 2147483647, 0, 2, 0},
-    {{169, 169, 169}, 29, 2147483647, 0, 2, 0},
-    {{169, 172, 166}, 29, 2147483647, 0, 2, 0},
-    {{175, 106, 184}, 18, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
-    {{179, 179, 179}, 29, 2147483647, 0, 2, 0},
-    {{184, 184, 184}, 29, 2147483647, 0, 2, 0},
-    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
-    {{192, 0, 192}, 41, 2147483647, 0, 2, 0},
-    {{192, 32, 192}, 41, 2147483647, 0, 2, 0},
-    {{192, 80, 192}, 38, 2147483647, 0, 2, 0},
-    {{192, 112, 192}, 18, 2147483647, 0, 2, 0},
-    {{192, 192, 96}, 39, 2147483647, 0, 2, 0},
-    {{192, 192, 192}, 29, 2147483647, 0, 2, 0},
-    {{208, 64, 192}, 38, 2147483647, 0, 2, 0},
-    {{208, 208, 112}, 0, 2147483647, 0, 2, 0},
-    {{208, 208, 208}, 29, 2147483647, 0, 2, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 2, 0},
-    {{223, 121, 89}, 6, 2147483647, 0, 2, 0},
-    {{224, 144, 160}, 29, 2147483647, 0, 2, 0},
+    {{0, 192, 192}, 4, false, 1},
+    {{32, 192, 192}, 4, false, 1},
+    {{59, 112, 175}, 3, false, 1},
+    {{80, 192, 192}, 18, false, 1},
+    {{96, 96, 256}, 3, false, 1},
+    {{96, 212, 96}, 6, false, 1},
+    {{111, 134, 175}, 7, false, 1},
+    {{112, 112, 112}, 8, false, 1},
+    {{112, 112, 224}, 9, false, 1},
+    {{112, 192, 192}, 18, false, 1},
+    {{128, 128, 128}, 8, false, 1},
+    {{128, 128, 208}, 12, false, 1},
+    {{131, 176, 175}, 13, false, 1},
+    {{133, 133, 216}, 14, false, 1},
+    {{134, 153, 145}, 13, false, 1},
+    {{137, 172, 207}, 18, false, 1},
+    {{137, 170, 202}, 18, false, 1},
+    {{137, 170, 202}, 18, false, 1},
+    {{138, 138, 200}, 19, false, 1},
+    {{144, 144, 144}, 13, false, 1},
+    {{144, 144, 240}, 18, false, 1},
+    {{147, 147, 147}, 13, false, 1},
+    {{151, 165, 127}, 29, false, 1},
+    {{153, 153, 153}, 13, false, 1},
+    {{154, 161, 135}, 29, false, 1},
+    {{159, 159, 159}, 29, false, 1},
+    {{159, 160, 160}, 29, false, 1},
+    {{160, 160, 96}, 6, false, 1},
+    {{160, 160, 160}, 29, false, 1},
+    {{160, 160, 208}, 18, false, 1},
+    {{161, 157, 151}, 13, false, 1},
+    {{163, 163, 163}, 29, false, 1},
+    {{167, 167, 167}, 29, false, 1},
+    {{169, 169, 169}, 29, false, 1},
+    {{169, 172, 166}, 29, false, 1},
+    {{175, 106, 184}, 18, false, 1},
+    {{176, 176, 176}, 29, false, 1},
+    {{176, 176, 176}, 29, false, 1},
+    {{179, 179, 179}, 29, false, 1},
+    {{184, 184, 184}, 29, false, 1},
+    {{191, 122, 175}, 15, false, 1},
+    {{191, 122, 175}, 24, true, 1},
+    {{192, 0, 192}, 41, false, 1},
+    {{192, 32, 192}, 41, false, 1},
+    {{192, 80, 192}, 38, false, 1},
+    {{192, 112, 192}, 18, false, 1},
+    {{192, 192, 96}, 39, false, 1},
+    {{192, 192, 192}, 29, false, 1},
+    {{208, 64, 192}, 38, false, 1},
+    {{208, 208, 112}, 0, false, 1},
+    {{208, 208, 208}, 29, false, 1},
+    {{212, 96, 96}, 6, false, 1},
+    {{223, 121, 89}, 6, false, 1},
+    {{224, 144, 160}, 29, false, 1},
     // NVIDIA_H200
-    {{0, 192, 192}, 4, 2147483647, 2, 4, 1},
-    {{32, 192, 192}, 4, 2147483647, 2, 4, 1},
-    {{59, 112, 175}, 44, 2147483647, 2, 4, 1},
-    {{80, 192, 192}, 4, 2147483647, 2, 4, 1},
-    {{96, 96, 256}, 5, 2147483647, 2, 4, 1},
-    {{96, 212, 96}, 60, 2147483647, 2, 4, 1},
-    {{111, 134, 175}, 7, 2147483647, 2, 4, 1},
-    {{112, 112, 112}, 38, 2147483647, 2, 4, 1},
-    {{112, 112, 224}, 9, 2147483647, 2, 4, 1},
-    {{112, 192, 192}, 13, 2147483647, 2, 4, 1},
-    {{128, 128, 128}, 38, 2147483647, 2, 4, 1},
-    {{128, 128, 208}, 12, 2147483647, 2, 4, 1},
-    {{131, 176, 175}, 13, 2147483647, 2, 4, 1},
-    {{133, 133, 216}, 14, 2147483647, 2, 4, 1},
-    {{134, 153, 145}, 13, 2147483647, 2, 4, 1},
-    {{137, 172, 207}, 13, 2147483647, 2, 4, 1},
-    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
-    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
-    {{138, 138, 200}, 13, 2147483647, 2, 4, 1},
-    {{144, 144, 144}, 13, 2147483647, 2, 4, 1},
-    {{144, 144, 240}, 13, 2147483647, 2, 4, 1},
-    {{147, 147, 147}, 13, 2147483647, 2, 4, 1},
-    {{151, 165, 127}, 54, 2147483647, 2, 4, 1},
-    {{153, 153, 153}, 21, 2147483647, 2, 4, 1},
-    {{154, 161, 135}, 54, 2147483647, 2, 4, 1},
-    {{159, 159, 159}, 54, 2147483647, 2, 4, 1},
-    {{159, 160, 160}, 54, 2147483647, 2, 4, 1},
-    {{160, 160, 96}, 29, 2147483647, 2, 4, 1},
-    {{160, 160, 160}, 54, 2147483647, 2, 4, 1},
-    {{160, 160, 208}, 13, 2147483647, 2, 4, 1},
-    {{161, 157, 151}, 21, 2147483647, 2, 4, 1},
-    {{163, 163, 163}, 54, 2147483647, 2, 4, 1},
-    {{167, 167, 167}, 54, 2147483647, 2, 4, 1},
-    {{169, 169, 169}, 54, 2147483647, 2, 4, 1},
-    {{169, 172, 166}, 54, 2147483647, 2, 4, 1},
-    {{175, 106, 184}, 13, 2147483647, 2, 4, 1},
-    {{176, 176, 176}, 54, 2147483647, 2, 4, 1},
-    {{176, 176, 176}, 54, 2147483647, 2, 4, 1},
-    {{179, 179, 179}, 54, 2147483647, 2, 4, 1},
-    {{184, 184, 184}, 54, 2147483647, 2, 4, 1},
-    {{191, 122, 175}, 46, 2147483647, 2, 4, 1},
-    {{192, 0, 192}, 59, 2147483647, 2, 4, 1},
-    {{192, 32, 192}, 59, 2147483647, 2, 4, 1},
-    {{192, 80, 192}, 38, 2147483647, 2, 4, 1},
-    {{192, 112, 192}, 13, 2147483647, 2, 4, 1},
-    {{192, 192, 96}, 58, 2147483647, 2, 4, 1},
-    {{192, 192, 192}, 54, 2147483647, 2, 4, 1},
-    {{208, 64, 192}, 38, 2147483647, 2, 4, 1},
-    {{208, 208, 112}, 58, 2147483647, 2, 4, 1},
-    {{208, 208, 208}, 29, 2147483647, 2, 4, 1},
-    {{212, 96, 96}, 60, 2147483647, 2, 4, 1},
-    {{223, 121, 89}, 60, 2147483647, 2, 4, 1},
-    {{224, 144, 160}, 54, 2147483647, 2, 4, 1},
+    {{0, 192, 192}, 4, false, 2},
+    {{32, 192, 192}, 4, false, 2},
+    {{59, 112, 175}, 44, false, 2},
+    {{80, 192, 192}, 4, false, 2},
+    {{96, 96, 256}, 5, false, 2},
+    {{96, 212, 96}, 60, false, 2},
+    {{111, 134, 175}, 7, false, 2},
+    {{112, 112, 112}, 38, false, 2},
+    {{112, 112, 224}, 9, false, 2},
+    {{112, 192, 192}, 13, false, 2},
+    {{128, 128, 128}, 38, false, 2},
+    {{128, 128, 208}, 12, false, 2},
+    {{131, 176, 175}, 13, false, 2},
+    {{133, 133, 216}, 14, false, 2},
+    {{134, 153, 145}, 13, false, 2},
+    {{137, 172, 207}, 13, false, 2},
+    {{137, 170, 202}, 13, false, 2},
+    {{137, 170, 202}, 13, false, 2},
+    {{138, 138, 200}, 13, false, 2},
+    {{144, 144, 144}, 13, false, 2},
+    {{144, 144, 240}, 13, false, 2},
+    {{147, 147, 147}, 13, false, 2},
+    {{151, 165, 127}, 54, false, 2},
+    {{153, 153, 153}, 21, false, 2},
+    {{154, 161, 135}, 54, false, 2},
+    {{159, 159, 159}, 54, false, 2},
+    {{159, 160, 160}, 54, false, 2},
+    {{160, 160, 96}, 29, false, 2},
+    {{160, 160, 160}, 54, false, 2},
+    {{160, 160, 208}, 13, false, 2},
+    {{161, 157, 151}, 21, false, 2},
+    {{163, 163, 163}, 54, false, 2},
+    {{167, 167, 167}, 54, false, 2},
+    {{169, 169, 169}, 54, false, 2},
+    {{169, 172, 166}, 54, false, 2},
+    {{175, 106, 184}, 13, false, 2},
+    {{176, 176, 176}, 54, false, 2},
+    {{176, 176, 176}, 54, false, 2},
+    {{179, 179, 179}, 54, false, 2},
+    {{184, 184, 184}, 54, false, 2},
+    {{191, 122, 175}, 46, false, 2},
+    {{191, 122, 175}, 53, true, 2},
+    {{192, 0, 192}, 59, false, 2},
+    {{192, 32, 192}, 59, false, 2},
+    {{192, 80, 192}, 38, false, 2},
+    {{192, 112, 192}, 13, false, 2},
+    {{192, 192, 96}, 58, false, 2},
+    {{192, 192, 192}, 54, false, 2},
+    {{208, 64, 192}, 38, false, 2},
+    {{208, 208, 112}, 58, false, 2},
+    {{208, 208, 208}, 29, false, 2},
+    {{212, 96, 96}, 60, false, 2},
+    {{223, 121, 89}, 60, false, 2},
+    {{224, 144, 160}, 54, false, 2},
     // sm_90
-    {{0, 192, 192}, 4, 2147483647, 0, 2, 0},
-    {{32, 192, 192}, 4, 2147483647, 0, 2, 0},
-    {{59, 112, 175}, 44, 2147483647, 2, 4, 1},
-    {{80, 192, 192}, 4, 2147483647, 2, 4, 1},
-    {{96, 96, 256}, 5, 2147483647, 2, 4, 1},
-    {{96, 212, 96}, 6, 2147483647, 0, 2, 0},
-    {{111, 134, 175}, 7, 2147483647, 0, 2, 0},
-    {{112, 112, 112}, 8, 2147483647, 0, 2, 0},
-    {{112, 112, 224}, 9, 2147483647, 0, 2, 0},
-    {{112, 192, 192}, 13, 2147483647, 2, 4, 1},
-    {{128, 128, 128}, 8, 2147483647, 0, 2, 0},
-    {{128, 128, 208}, 12, 2147483647, 0, 2, 0},
-    {{131, 176, 175}, 13, 2147483647, 0, 2, 0},
-    {{133, 133, 216}, 14, 2147483647, 0, 2, 0},
-    {{134, 153, 145}, 13, 2147483647, 0, 2, 0},
-    {{137, 172, 207}, 13, 2147483647, 2, 4, 1},
-    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
-    {{137, 170, 202}, 13, 2147483647, 2, 4, 1},
-    {{138, 138, 200}, 13, 2147483647, 2, 4, 1},
-    {{144, 144, 144}, 13, 2147483647, 0, 2, 0},
-    {{144, 144, 240}, 13, 2147483647, 2, 4, 1},
-    {{147, 147, 147}, 13, 2147483647, 0, 2, 0},
-    {{151, 165, 127}, 29, 2147483647, 0, 2, 0},
-    {{153, 153, 153}, 21, 2147483647, 2, 4, 1},
-    {{154, 161, 135}, 29, 2147483647, 0, 2, 0},
-    {{159, 159, 159}, 29, 2147483647, 0, 2, 0},
-    {{159, 160, 160}, 29, 2147483647, 0, 2, 0},
-    {{160, 160, 96}, 6, 2147483647, 0, 2, 0},
-    {{160, 160, 160}, 29, 2147483647, 0, 2, 0},
-    {{160, 160, 208}, 13, 2147483647, 2, 4, 1},
-    {{161, 157, 151}, 21, 2147483647, 2, 4, 1},
-    {{163, 163, 163}, 29, 2147483647, 0, 2, 0},
-    {{167, 167, 167}, 29, 2147483647, 0, 2, 0},
-    {{169, 169, 169}, 29, 2147483647, 0, 2, 0},
-    {{169, 172, 166}, 29, 2147483647, 0, 2, 0},
-    {{175, 106, 184}, 13, 2147483647, 2, 4, 1},
-    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 29, 2147483647, 0, 2, 0},
-    {{179, 179, 179}, 29, 2147483647, 0, 2, 0},
-    {{184, 184, 184}, 29, 2147483647, 0, 2, 0},
-    {{191, 122, 175}, 15, 2147483647, 0, 2, 0},
-    {{192, 0, 192}, 41, 2147483647, 0, 2, 0},
-    {{192, 32, 192}, 41, 2147483647, 0, 2, 0},
-    {{192, 80, 192}, 38, 2147483647, 0, 2, 0},
-    {{192, 112, 192}, 13, 2147483647, 2, 4, 1},
-    {{192, 192, 96}, 39, 2147483647, 0, 2, 0},
-    {{192, 192, 192}, 29, 2147483647, 0, 2, 0},
-    {{208, 64, 192}, 38, 2147483647, 0, 2, 0},
-    {{208, 208, 112}, 0, 2147483647, 0, 2, 0},
-    {{208, 208, 208}, 29, 2147483647, 0, 2, 0},
-    {{212, 96, 96}, 6, 2147483647, 0, 2, 0},
-    {{223, 121, 89}, 6, 2147483647, 0, 2, 0},
-    {{224, 144, 160}, 29, 2147483647, 0, 2, 0},
-    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
+    {{0, 192, 192}, 4, false, 1},
+    {{32, 192, 192}, 4, false, 1},
+    {{59, 112, 175}, 44, false, 2},
+    {{80, 192, 192}, 4, false, 2},
+    {{96, 96, 256}, 5, false, 2},
+    {{96, 212, 96}, 6, false, 1},
+    {{111, 134, 175}, 7, false, 1},
+    {{112, 112, 112}, 8, false, 1},
+    {{112, 112, 224}, 9, false, 1},
+    {{112, 192, 192}, 13, false, 2},
+    {{128, 128, 128}, 8, false, 1},
+    {{128, 128, 208}, 12, false, 1},
+    {{131, 176, 175}, 13, false, 1},
+    {{133, 133, 216}, 14, false, 1},
+    {{134, 153, 145}, 13, false, 1},
+    {{137, 172, 207}, 13, false, 2},
+    {{137, 170, 202}, 13, false, 2},
+    {{137, 170, 202}, 13, false, 2},
+    {{138, 138, 200}, 13, false, 2},
+    {{144, 144, 144}, 13, false, 1},
+    {{144, 144, 240}, 13, false, 2},
+    {{147, 147, 147}, 13, false, 1},
+    {{151, 165, 127}, 29, false, 1},
+    {{153, 153, 153}, 21, false, 2},
+    {{154, 161, 135}, 29, false, 1},
+    {{159, 159, 159}, 29, false, 1},
+    {{159, 160, 160}, 29, false, 1},
+    {{160, 160, 96}, 6, false, 1},
+    {{160, 160, 160}, 29, false, 1},
+    {{160, 160, 208}, 13, false, 2},
+    {{161, 157, 151}, 21, false, 2},
+    {{163, 163, 163}, 29, false, 1},
+    {{167, 167, 167}, 29, false, 1},
+    {{169, 169, 169}, 29, false, 1},
+    {{169, 172, 166}, 29, false, 1},
+    {{175, 106, 184}, 13, false, 2},
+    {{176, 176, 176}, 29, false, 1},
+    {{176, 176, 176}, 29, false, 1},
+    {{179, 179, 179}, 29, false, 1},
+    {{184, 184, 184}, 29, false, 1},
+    {{191, 122, 175}, 15, false, 1},
+    {{191, 122, 175}, 24, true, 1},
+    {{192, 0, 192}, 41, false, 1},
+    {{192, 32, 192}, 41, false, 1},
+    {{192, 80, 192}, 38, false, 1},
+    {{192, 112, 192}, 13, false, 2},
+    {{192, 192, 96}, 39, false, 1},
+    {{192, 192, 192}, 29, false, 1},
+    {{208, 64, 192}, 38, false, 1},
+    {{208, 208, 112}, 0, false, 1},
+    {{208, 208, 208}, 29, false, 1},
+    {{212, 96, 96}, 6, false, 1},
+    {{223, 121, 89}, 6, false, 1},
+    {{224, 144, 160}, 29, false, 1},
+    {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 53, 0, 53}, {0, 53, 0, 53}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{53, 106, 53, 106}, {53, 106, 53, 106}}}  // NVIDIA_H200
+    {90, 0, 53, 0, 54},  // NVIDIA_H100_80GB_HBM3
+    {90, 53, 106, 54, 108}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{106, 159, 106, 159}, {106, 159, 106, 159}}},
-    {-1, {}}  // ends the table
+    {90, 106, 159, 108, 162},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -933,6 +941,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     default: break;
   }
   return met_.valid && met_.value != 0;
+}
+
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
@@ -1607,29 +1621,16 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64,
-    0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65
-};
+inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65};
 
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 48},
-    {48, 96}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
                       int otherwise_) {
   int best_ = -1;
   double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
     const estimate predicted_ = time_of(i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
@@ -1644,30 +1645,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
-  int chooser_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
-    chooser_ = row_.prediction;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {

@@ -280,13 +280,16 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 11, 4, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 10, 2, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 10, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 12, 5, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 16ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 16ULL, true},
     {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 16ULL, true},
@@ -294,8 +297,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 12, 5, 16ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 16ULL, true},
@@ -305,13 +307,11 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 16ULL, true},
     {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 11, 4, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 7, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 16ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 13, 6, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 16ULL, true},
@@ -364,18 +364,29 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  int reach;                          // largest distance that it answers for
-  int promises_first, promises_last;  // [first, last)
-  int prediction;                     // what answers in place of the plan; negative: nothing does
+  bool further;  // answers only where it must be deterministic
+  int answers;
 };
 
-/// Share of the best possible speed that is promised within a distance.
-struct promise {
+/// What the rows of one combination of categories share: the formulas that choose in place of their
+/// plans, and what to expect of an answer; [first, last) each.
+struct answers {
+  int costs_first, costs_last, expected_first, expected_last;
+};
+
+inline constexpr answers tables[] = {
+    {0, 0, 0, 0},
+    {0, 42, 0, 3},
+    {42, 69, 3, 7}
+};
+
+/// Share of the best speed that nine of ten answers have within a distance.
+struct expectation {
   int within;
   double fraction;
 };
 
-inline constexpr promise promises[] = {
+inline constexpr expectation expectations[] = {
     {32, 0.5417},
     {64, 0.4152},
     {128, 0.41},
@@ -386,10 +397,10 @@ inline constexpr promise promises[] = {
     {-1, -1}  // ends the table
 };
 
-/// Negative where nothing is promised.
-constexpr double promised(const near_row& row_, int away_) {
-  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
-    if (away_ <= promises[i_].within) return promises[i_].fraction;
+/// Negative where it is not known.
+constexpr double expected_within(const answers& table_, int away_) {
+  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
+    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
 }
 
@@ -413,15 +424,15 @@ inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 18, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 20, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 19, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 20, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 21, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 21, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 23, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
@@ -447,76 +458,79 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
-    {{112, 192, 192}, 12, 2147483647, 0, 3, 0},
-    {{144, 144, 144}, 13, 2147483647, 0, 3, 0},
-    {{153, 164, 159}, 14, 2147483647, 0, 3, 0},
-    {{159, 159, 159}, 15, 2147483647, 0, 3, 0},
-    {{160, 160, 160}, 15, 2147483647, 0, 3, 0},
-    {{161, 157, 151}, 15, 2147483647, 0, 3, 0},
-    {{165, 151, 143}, 15, 2147483647, 0, 3, 0},
-    {{169, 169, 169}, 16, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 16, 2147483647, 0, 3, 0},
-    {{192, 192, 96}, 17, 2147483647, 0, 3, 0},
-    {{192, 192, 192}, 16, 2147483647, 0, 3, 0},
-    {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 144, 160}, 8, 2147483647, 0, 3, 0},
+    {{96, 192, 192}, 1, false, 1},
+    {{112, 192, 192}, 12, false, 1},
+    {{144, 144, 144}, 13, false, 1},
+    {{153, 164, 159}, 14, false, 1},
+    {{159, 159, 159}, 15, false, 1},
+    {{160, 160, 160}, 15, false, 1},
+    {{161, 157, 151}, 15, false, 1},
+    {{165, 151, 143}, 15, false, 1},
+    {{169, 169, 169}, 16, false, 1},
+    {{169, 169, 169}, 17, true, 1},
+    {{176, 176, 176}, 16, false, 1},
+    {{176, 176, 176}, 10, true, 1},
+    {{176, 176, 176}, 16, false, 1},
+    {{176, 176, 176}, 15, true, 1},
+    {{192, 192, 96}, 18, false, 1},
+    {{192, 192, 192}, 16, false, 1},
+    {{192, 192, 192}, 10, true, 1},
+    {{208, 208, 208}, 7, false, 1},
+    {{208, 208, 208}, 19, true, 1},
+    {{224, 144, 160}, 8, false, 1},
     // NVIDIA_H200
-    {{96, 192, 192}, 1, 2147483647, 3, 7, 1},
-    {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
-    {{144, 144, 144}, 18, 2147483647, 3, 7, 1},
-    {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
-    {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
-    {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
-    {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
-    {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
-    {{169, 169, 169}, 22, 2147483647, 3, 7, 1},
-    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{192, 192, 96}, 10, 2147483647, 3, 7, 1},
-    {{192, 192, 192}, 10, 2147483647, 3, 7, 1},
-    {{208, 208, 208}, 11, 2147483647, 3, 7, 1},
-    {{224, 144, 160}, 10, 2147483647, 3, 7, 1},
+    {{96, 192, 192}, 1, false, 2},
+    {{112, 192, 192}, 2, false, 2},
+    {{144, 144, 144}, 20, false, 2},
+    {{153, 164, 159}, 5, false, 2},
+    {{159, 159, 159}, 5, false, 2},
+    {{160, 160, 160}, 5, false, 2},
+    {{161, 157, 151}, 5, false, 2},
+    {{165, 151, 143}, 5, false, 2},
+    {{169, 169, 169}, 24, false, 2},
+    {{169, 169, 169}, 17, true, 2},
+    {{176, 176, 176}, 5, false, 2},
+    {{176, 176, 176}, 5, false, 2},
+    {{192, 192, 96}, 10, false, 2},
+    {{192, 192, 192}, 10, false, 2},
+    {{208, 208, 208}, 11, false, 2},
+    {{208, 208, 208}, 25, true, 2},
+    {{224, 144, 160}, 10, false, 2},
     // sm_90
-    {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
-    {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
-    {{144, 144, 144}, 13, 2147483647, 0, 3, 0},
-    {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
-    {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
-    {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
-    {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
-    {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
-    {{169, 169, 169}, 16, 2147483647, 0, 3, 0},
-    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
-    {{192, 192, 96}, 10, 2147483647, 3, 7, 1},
-    {{192, 192, 192}, 10, 2147483647, 3, 7, 1},
-    {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 144, 160}, 10, 2147483647, 3, 7, 1},
-    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
+    {{96, 192, 192}, 1, false, 1},
+    {{112, 192, 192}, 2, false, 2},
+    {{144, 144, 144}, 13, false, 1},
+    {{153, 164, 159}, 5, false, 2},
+    {{159, 159, 159}, 5, false, 2},
+    {{160, 160, 160}, 5, false, 2},
+    {{161, 157, 151}, 5, false, 2},
+    {{165, 151, 143}, 5, false, 2},
+    {{169, 169, 169}, 16, false, 1},
+    {{169, 169, 169}, 17, true, 1},
+    {{176, 176, 176}, 5, false, 2},
+    {{176, 176, 176}, 5, false, 2},
+    {{192, 192, 96}, 10, false, 2},
+    {{192, 192, 192}, 10, false, 2},
+    {{208, 208, 208}, 7, false, 1},
+    {{208, 208, 208}, 19, true, 1},
+    {{224, 144, 160}, 10, false, 2},
+    {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table.
-struct spans {
-  int exact_first, exact_last, near_first, near_last;
-};
-
-/// All rows of a device or architecture, and those that are deterministic. An architecture that is
-/// not CUDA has a number below -1.
+/// The rows of a device or architecture: [first, last) in each table. An architecture that is not
+/// CUDA has a number below -1.
 struct group {
-  int arch;
-  spans tables[2];  // by `demand`
+  int arch, exact_first, exact_last, near_first, near_last;
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 15, 0, 15}, {0, 15, 0, 15}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{15, 30, 15, 30}, {15, 30, 15, 30}}}  // NVIDIA_H200
+    {90, 0, 15, 0, 20},  // NVIDIA_H100_80GB_HBM3
+    {90, 15, 30, 20, 37}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{30, 45, 30, 45}, {30, 45, 30, 45}}},
-    {-1, {}}  // ends the table
+    {90, 30, 45, 37, 54},
+    {-1, 0, 0, 0, 0}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -534,12 +548,18 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 1: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 2: met_ = both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL})); break;
     case 3: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{1}) <= number{1024})); break;
-    case 4: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
-    case 5: met_ = (number{256} <= k); break;
+    case 4: met_ = (number{256} <= k); break;
+    case 5: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 6: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
+}
+
+/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
+constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
+  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
@@ -561,8 +581,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{4}, number{1});
     case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
     case 10: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
-    case 12: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
+    case 11: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
+    case 12: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
     case 13: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
     case 14: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     default: break;
@@ -1026,29 +1046,16 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 23, 24, 25, 26, 27, 19, 28, 15, 29, 30, 31, 32, 12, 33, 14, 34, 35, 36, 17, 37, 38, 39, 40, 41, 42, 13, 16, 43, 44, 45, 46,
-    8, 1, 2, 18, 3, 4, 19, 20, 5, 7, 21, 10, 26, 11, 47, 9, 48, 49, 42, 50, 22, 51, 29, 37, 31, 44, 52
-};
+inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 26, 27, 28, 29, 30, 21, 31, 15, 32, 33, 19, 34, 12, 35, 14, 36, 37, 38, 18, 39, 40, 41, 42, 43, 17, 13, 16, 44, 45, 46, 47, 8, 1, 2, 20, 3, 4, 21, 22, 5, 7, 23, 10, 29, 11, 48, 9, 25, 49, 17, 50, 24, 51, 32, 39, 19, 45, 52};
 
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 42},
-    {42, 69}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
                       int otherwise_) {
   int best_ = -1;
   double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
     const estimate predicted_ = time_of(i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
@@ -1063,30 +1070,35 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
+/// The answer of a group's rows; plan -1 where there is none.
+constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    const plan& p_ = plans[row_.plan];
-    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
-  found best_{-1, -1, false};
-  int best_distance_ = -1;
-  int chooser_ = -1;
+  const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
-    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, promised(row_, away_), false};
-    best_distance_ = away_;
-    chooser_ = row_.prediction;
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
-  return best_;
+  if (nearest_ == nullptr) return {-1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
+  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+}
+
+constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const found any_ = search(rows_, asked_, demand::none, where_);
+  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, wanted_, where_);
 }
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
@@ -1194,15 +1206,15 @@ static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).hit == quality::exact);
@@ -1210,7 +1222,7 @@ static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
