@@ -189,7 +189,7 @@ def pick(
     records ``like`` may be one with its `PROPERTIES` and ``arch``. With ``deterministic`` only
     such plans answer, but for the default.
     """
-    asked = _Question(
+    asked = _Query(
         problem,
         place_of(problem),
         table.named(problem, layout),
@@ -206,7 +206,7 @@ def pick(
     return Hit(table.default, None, DEFAULT)
 
 
-class _Question(NamedTuple):
+class _Query(NamedTuple):
     problem: ProblemKey
     place: ProblemKey
     #: The problem and its layout by name.
@@ -217,7 +217,7 @@ class _Question(NamedTuple):
 
 def _search(
     group: Group,
-    asked: _Question,
+    asked: _Query,
     foreign: str | None,
     move: Move | None,
     deterministic: bool = False,
