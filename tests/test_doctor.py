@@ -14,7 +14,7 @@ import pytest
 from tuned_project import edit_record, enter_copy, record_file, tuned_once
 
 from autotune import doctor
-from autotune.doctor import Finding, findings, nvidia, places, records, software
+from autotune.doctor import Finding, findings, nvidia, places, software
 from autotune.doctor.finding import State
 from autotune.doctor.nvidia import Gpu, Nvidia
 from autotune.errors import DeviceError
@@ -373,13 +373,13 @@ class TestRecords:
         return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
 
     def test_what_is_current_and_what_was_never_tuned_is_fine(self, project: Path) -> None:
-        (found,) = records.records(NO_GPU)
+        (found,) = places.records(NO_GPU)
         assert found.state == "ok" and not found.remedy
 
     def test_a_changed_source_is_stale(self, project: Path) -> None:
         file = project / "kernels" / "saxpy.cu"
         file.write_text(file.read_text().replace("FMA(", "FMA(1.0f * "))
-        (found,) = records.records(NO_GPU)
+        (found,) = places.records(NO_GPU)
         assert (found.state, found.remedy) == ("warn", "autotune retune --stale")
         assert "1 entry is stale, of saxpy" in found.text and "source changed" in found.text
 
@@ -387,14 +387,14 @@ class TestRecords:
         self, project: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         record_file("twin").write_text("{")
-        (found,) = records.records(NO_GPU)
+        (found,) = places.records(NO_GPU)
         assert found.state == "warn" and "damaged" in found.text
         assert capsys.readouterr() == ("", "")
 
     def test_a_broken_space_file_hides_nothing(self, project: Path) -> None:
         (project / "spaces" / "broken.py").write_text("raise ValueError('ill')")
         edit_record("saxpy", driver="1.0")
-        broken, stale = records.records(NO_GPU)
+        broken, stale = places.records(NO_GPU)
         assert broken.remedy == "autotune check broken" and "broken" in broken.text
         assert stale.remedy == "autotune retune --stale" and "driver changed" in stale.text
 
@@ -403,4 +403,4 @@ class TestRecords:
             raise DeviceError("no usable device")
 
         monkeypatch.setattr("autotune.retune.stale.find_devices", none)
-        assert list(records.records(NO_GPU)) == []
+        assert list(places.records(NO_GPU)) == []

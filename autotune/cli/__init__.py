@@ -46,7 +46,7 @@ COMMANDS = {
     "fleet": ("fleet", "Run a cluster of this machine's GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "store": ("storage", "Show what the results store holds, or merge two stores."),
-    "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
+    "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
     "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
 }
 

@@ -14,7 +14,7 @@ from autotune.cli.tables import print_table
 @click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
 @JSON
 def doctor(limits: bool, device: str | None, as_json: bool) -> None:
-    """Say what works on this machine, and the command that mends the rest.
+    """Check this machine, and print the command that fixes each problem.
 
     \b
     autotune doctor

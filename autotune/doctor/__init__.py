@@ -1,26 +1,23 @@
-"""What works on this machine, what does not, and the command that mends it.
+"""The state of this machine, and the command that fixes each problem.
 
 ========== ===============================================================
-`finding`   one thing that was looked at
+`finding`   the result of one check
 `nvidia`    driver, device files, clocks, MIG, other processes: by NVML
 `software`  packages per extra, CuPy and NVRTC against the driver, tools
-`places`    store, cache, disk, space folders, environment
-`records`   what is tuned and went stale
+`places`    environment, store, cache, disk, space folders, stale records
 ========== ===============================================================
 
-Looks only: it tunes nothing, prints nothing, never raises, and makes no device context.
+It tunes nothing, prints nothing, never raises, and makes no device context.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import starmap
 from typing import TypeAlias
 
-from autotune.doctor import nvidia, places, records, software
+from autotune.doctor import nvidia, places, software
 from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.extras import install
-from autotune.fleet import status
 
 __all__ = ["Finding", "State", "findings"]
 
@@ -37,23 +34,25 @@ CHECKS: tuple[Check, ...] = (
     ("gpu", nvidia.gpus, "nvidia-smi -q"),
     ("tools", software.tools, install("test")),
     ("environment", places.environment, "env | grep -E 'AUTOTUNE|CUDA'"),
-    ("store", places.store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
+    ("store", places.store, places.OTHER_STORE),
     ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("disk", places.disk, "df -h"),
     ("spaces", places.spaces, "autotune list"),
-    ("fleet", lambda _: starmap(Finding, status.local()), "autotune fleet start --local"),
-    ("records", records.records, records.REMEDY),
+    ("records", places.records, places.RETUNE),
 )
 
 
 def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
-    """Check what measuring needs, in the order to fix it; each ``warn`` and ``bad`` has a remedy."""
-    seen = tried(nvidia.look, nvidia.Nvidia())
+    """Check everything that measuring depends on, in the order to read and fix it.
+
+    Every ``warn`` and ``bad`` finding has a remedy.
+    """
+    machine = tried(nvidia.look, nvidia.Nvidia())
     found: list[Finding] = []
     for topic, check, remedy in checks:
         try:
-            found += check(seen)
-        except Exception as error:  # a doctor that falls ill helps nobody
+            found += check(machine)
+        except Exception as error:
             text = f"cannot be used or looked at ({type(error).__name__}: {first_line(error)})"
             found.append(Finding(topic, "bad", text, remedy))
     return found

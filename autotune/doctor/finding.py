@@ -1,7 +1,4 @@
-"""One thing that the doctor looked at, and the small questions that every check asks.
-
-Knows nothing of what is looked at.
-"""
+"""The result of one check, and helpers of the checks."""
 
 from __future__ import annotations
 
@@ -20,24 +17,24 @@ State = Literal["ok", "absent", "warn", "bad"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     topic: str
     state: State
     text: str
-    #: The command that mends it, or installs what is optional; empty where nothing is to be done.
+    #: The command that fixes it, or installs something optional; may be empty.
     remedy: str = ""
 
 
 def tried(call: Callable[[], T], otherwise: T) -> T:
-    """The answer of something that not every machine can answer."""
+    """Return a call's result; another value where the call fails."""
     with suppress(Exception):
         return call()
     return otherwise
 
 
 def version(name: str) -> str:
-    """Version of an installed distribution; empty where it is not installed."""
+    """Return the version of a distribution; empty where it is not installed."""
     try:
         return _metadata_version(name)
     except PackageNotFoundError:
@@ -45,7 +42,7 @@ def version(name: str) -> str:
 
 
 def number(text: str) -> int:
-    """The first number in a text; 0 where it has none."""
+    """Return the first number in a text; 0 where it has none."""
     match = re.search(r"\d+", text)
     return int(match[0]) if match else 0
 

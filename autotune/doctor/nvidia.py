@@ -1,13 +1,11 @@
-"""What NVML and the device files say of NVIDIA's GPUs and driver. Makes no CUDA context."""
+"""Findings on NVIDIA's GPUs and driver, by NVML and the device files. Makes no CUDA context."""
 
 from __future__ import annotations
 
-import grp
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,12 @@ from autotune.extras import install
 OLDEST_DRIVER = {13: 580, 12: 525}
 #: A GPU that works more than this before we start is somebody's.
 _BUSY_PERCENT = 10
+#: By NVML's error; a mismatch is what an update under a running kernel leaves.
+_REMEDIES = {
+    "NVMLError_LibRmVersionMismatch": "sudo reboot",
+    "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
+    "NVMLError_GpuIsLost": "sudo reboot",
+}
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Nvidia:
-    """What NVML says, or why it says nothing."""
+    """The answers of NVML, or the reason why there are none."""
 
-    #: Whether there is NVIDIA hardware, whatever the driver says.
+    #: Whether there is NVIDIA hardware, with or without a driver.
     present: bool = False
     nvml: Any = None
     driver: str = ""
@@ -45,21 +49,15 @@ class Nvidia:
     root: Path = Path("/")
 
     @property
-    def proc(self) -> Path:
-        """What the kernel module says of itself."""
-        return self.root / "proc" / "driver" / "nvidia"
-
-    @property
     def major(self) -> int:
-        """The CUDA major version to install for: the newest that the driver runs."""
+        """Return the newest CUDA major version that the driver runs."""
         branch = number(self.driver)
         return next((cuda for cuda, oldest in OLDEST_DRIVER.items() if branch >= oldest), 13)
 
 
 def look(root: Path = Path("/")) -> Nvidia:
     """Ask NVML, which makes no CUDA context, and the files below a root."""
-    silent = Nvidia(root=root)
-    text = tried((silent.proc / "version").read_text, "")
+    text = tried((root / "proc/driver/nvidia/version").read_text, "")
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)", text)
     driver = match[1] if match else ""
     present = bool(driver) or (root / "dev" / "nvidiactl").exists() or _is_on_the_bus(root)
@@ -69,10 +67,10 @@ def look(root: Path = Path("/")) -> Nvidia:
         pynvml.nvmlInit()
         cuda = pynvml.nvmlSystemGetCudaDriverVersion()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return replace(
-            silent,
+        return Nvidia(
             present=True,
             nvml=pynvml,
+            root=root,
             driver=str(pynvml.nvmlSystemGetDriverVersion()),
             cuda=(cuda // 1000, cuda % 1000 // 10),
             gpus=tuple(
@@ -82,11 +80,11 @@ def look(root: Path = Path("/")) -> Nvidia:
         )
     except Exception as error:  # every NVML failure means that the driver does not answer
         fault = "ImportError" if isinstance(error, ImportError) else type(error).__name__
-        return replace(silent, present=present, driver=driver, fault=fault)
+        return Nvidia(present, driver=driver, fault=fault, root=root)
 
 
 def _is_on_the_bus(root: Path) -> bool:
-    """Whether a display or 3D controller of NVIDIA's is on the PCI bus."""
+    """Return whether a display or 3D controller of NVIDIA is on the PCI bus."""
     return any(
         tried((device / "vendor").read_text, "").strip() == "0x10de"
         and tried((device / "class").read_text, "").startswith("0x03")
@@ -100,17 +98,11 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
         yield Finding("driver", "ok", "no NVIDIA GPU in this machine: OpenCL devices are used")
     elif nvidia.fault == "ImportError":
         text = (
-            f"NVIDIA driver {nvidia.driver or 'unknown'}; its state cannot be read without pynvml"
+            f"NVIDIA driver {nvidia.driver or 'unknown'}; pynvml, which reads its state, is missing"
         )
         yield Finding("driver", "warn", text, install("tune"))
     elif nvidia.fault:
-        remedy = {
-            "NVMLError_LibRmVersionMismatch": "sudo reboot",  # updated under a running kernel
-            "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
-            "NVMLError_GpuIsLost": "sudo reboot",
-            "NVMLError_ResetRequired": "sudo nvidia-smi --gpu-reset",
-            "NVMLError_NoPermission": "sudo chmod a+rw /dev/nvidia*",
-        }.get(nvidia.fault, newest)
+        remedy = _REMEDIES.get(nvidia.fault, newest)
         text = f"there is an NVIDIA GPU, and its driver does not answer ({nvidia.fault})"
         yield Finding("driver", "bad", text, remedy)
     elif not nvidia.gpus:
@@ -131,7 +123,7 @@ def permissions(nvidia: Nvidia) -> Iterator[Finding]:
     closed = [node for node in there if not os.access(node, os.R_OK | os.W_OK)]
     for node in closed:
         text = f"{node} may not be opened by this user"
-        yield Finding("permissions", "bad", text, _opening(node))
+        yield Finding("permissions", "bad", text, f"sudo chmod a+rw {node}")
     if nvidia.gpus and (dev / "nvidiactl").exists() and not (dev / "nvidia-uvm").exists():
         text = "/dev/nvidia-uvm is not there: CUDA cannot start"
         yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
@@ -141,26 +133,23 @@ def permissions(nvidia: Nvidia) -> Iterator[Finding]:
 
 def gpus(nvidia: Nvidia) -> Iterator[Finding]:
     for gpu in nvidia.gpus:
-        yield from _clocks(nvidia.nvml, gpu)
+        yield _clocks(nvidia.nvml, gpu)
         yield from _modes(nvidia.nvml, gpu)
-        yield from _others(nvidia.nvml, gpu)
+        yield _processes(nvidia.nvml, gpu)
 
 
-def _clocks(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
-    """Clock, temperature, and whether something holds the clock down."""
+def _clocks(nvml: Any, gpu: Gpu) -> Finding:
     topic = f"gpu {gpu.index} clocks"
     now = clocks(nvml, gpu.handle)
     most = tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu.handle, nvml.NVML_CLOCK_SM), 0)
     text = f"{now.sm_mhz or 0} of {most} MHz, {now.temperature_c or 0} °C"
     if now.throttle_reasons:
         text += f", held down by: {', '.join(now.throttle_reasons)}; times will be too long"
-        yield Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,POWER")
-    else:
-        yield Finding(topic, "ok", text)
+        return Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,POWER")
+    return Finding(topic, "ok", text)
 
 
 def _modes(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
-    """Settings of the administrator's that matter to times."""
     smi = f"sudo nvidia-smi -i {gpu.index}"
     if tried(lambda: int(nvml.nvmlDeviceGetPersistenceMode(gpu.handle)), 1) == 0:
         text = "off: the driver is set up again, and clocks forgotten, between processes"
@@ -175,36 +164,18 @@ def _modes(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
         yield Finding(f"gpu {gpu.index} compute mode", "bad", text, f"{smi} -c DEFAULT")
 
 
-def _others(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
-    """Processes beside us: two that share a GPU lengthen each other's times."""
+def _processes(nvml: Any, gpu: Gpu) -> Finding:
+    """Look for other processes: two that share a GPU lengthen each other's times."""
     topic = f"gpu {gpu.index} processes"
     running: list[Any] = tried(
         lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)), []
     )
-    pids = [int(process.pid) for process in running if process.pid != os.getpid()]
+    pids = [str(process.pid) for process in running if process.pid != os.getpid()]
     busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu), 0)
     if pids:
-        text = f"used by {', '.join(f'process {pid} ({_comm(pid)})' for pid in pids)}"
-        yield Finding(
-            topic, "warn", text, f"kill {' '.join(str(pid) for pid in pids)}  # if it is yours"
-        )
-    elif busy > _BUSY_PERCENT:
+        text = f"used by process {', '.join(pids)}"
+        return Finding(topic, "warn", text, f"kill {' '.join(pids)}  # if it is yours")
+    if busy > _BUSY_PERCENT:
         text = f"{busy} % busy with work that this system does not show"
-        yield Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} pmon -c 1")
-    else:
-        yield Finding(topic, "ok", "no other process computes")
-
-
-def _comm(pid: int) -> str:
-    """Name of a process; in a container it can be hidden."""
-    return tried(lambda: Path(f"/proc/{pid}/comm").read_text().strip(), "") or "not ours to see"
-
-
-def _opening(node: Path) -> str:
-    """The command that lets this user open a device file."""
-    facts = node.stat()
-    if facts.st_mode & stat.S_IRGRP and facts.st_mode & stat.S_IWGRP and facts.st_gid:
-        group = tried(lambda: grp.getgrgid(facts.st_gid).gr_name, "")
-        if group:
-            return f"sudo usermod -aG {group} $USER  # then log in again"
-    return f"sudo chmod a+rw {node}"
+        return Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} pmon -c 1")
+    return Finding(topic, "ok", "no other process computes")

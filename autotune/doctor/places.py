@@ -1,4 +1,4 @@
-"""Whether store, cache, disk and space folders can be used as they are. Knows no devices."""
+"""Findings on environment, store, cache, disk, space folders and records. Knows no devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,10 @@ from autotune.report import wording
 
 _LITTLE_DISK_BYTES = 5 << 30
 _TOO_LITTLE_DISK_BYTES = 1 << 30
+#: Age from which `autotune retune` measures an entry again by default.
+_MAX_AGE_DAYS = 90.0
+OTHER_STORE = "export AUTOTUNE_STORE=$HOME/autotune.sqlite"
+RETUNE = "autotune retune --stale"
 
 
 def environment(nvidia: Nvidia) -> Iterator[Finding]:
@@ -35,19 +40,11 @@ def environment(nvidia: Nvidia) -> Iterator[Finding]:
 def store(_: Nvidia) -> Iterator[Finding]:
     from autotune.errors import MissingDependencyError, StoreError
 
-    aside = "export AUTOTUNE_STORE=$HOME/autotune.sqlite"
     try:
         from autotune.store import Store, default_url
         from autotune.store.address import Address
 
         address = Address.parse(default_url(), wait_s=2.0)
-    except MissingDependencyError as error:
-        yield Finding("store", "bad", error.lack, install(error.extra))
-        return
-    except StoreError as error:
-        yield Finding("store", "bad", first_line(error), aside)
-        return
-    try:
         if address.path is None:
             with address.engine().connect():
                 pass
@@ -56,9 +53,13 @@ def store(_: Nvidia) -> Iterator[Finding]:
             _try_writing(address.path.parent)
         else:
             _try_writing(next(place for place in address.path.parents if place.exists()))
+    except MissingDependencyError as error:
+        yield Finding("store", "bad", error.lack, install(error.extra))
+    except StoreError as error:
+        yield Finding("store", "bad", first_line(error), OTHER_STORE)
     except Exception as error:  # of the database's driver
         text = f"{address} cannot be used: {address.without_secrets(first_line(error))}"
-        yield Finding("store", "bad", text, aside)
+        yield Finding("store", "bad", text, OTHER_STORE)
     else:
         yield Finding("store", "ok", str(address))
 
@@ -113,6 +114,31 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
         yield Finding("spaces", "bad", text, fault.mend or known)
     if not faults:
         yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
+
+
+def records(_: Nvidia) -> Iterator[Finding]:
+    from autotune.errors import DeviceError, MissingDependencyError
+    from autotune.retune.stale import Question, find_devices, survey
+
+    try:
+        devices = find_devices()
+    except (DeviceError, MissingDependencyError):
+        return  # said already: nothing here can be tuned for
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # damaged records are among the targets
+        found = survey(Question(devices, max_age_days=_MAX_AGE_DAYS))
+    for failure in found.failures:
+        text = f"{failure.kernel} cannot be compared with its record: {first_line(failure.message)}"
+        yield Finding("records", "warn", text, f"autotune check {failure.kernel}")
+    stale = [target for target in found.targets if target.why != "never tuned here"]
+    if stale:
+        kernels = ", ".join(dict.fromkeys(target.kernel.name for target in stale))
+        first = f"{stale[0].kernel.name} ({stale[0].problem}): {stale[0].why}"
+        count = f"{len(stale)} {'entry is' if len(stale) == 1 else 'entries are'} stale"
+        yield Finding("records", "warn", f"{count}, of {kernels}; {first}", RETUNE)
+    elif not found.failures:
+        names = ", ".join(device.name for device in devices)
+        yield Finding("records", "ok", f"nothing that is tuned for {names} is stale")
 
 
 def _size_bytes(file: Path) -> int:

@@ -1,4 +1,4 @@
-"""Which packages, compilers and tools are installed, and whether they fit the driver.
+"""Findings on packages, compilers and tools: whether they are there and fit the driver.
 
 Reads versions; imports neither CuPy nor the search libraries.
 """
@@ -9,16 +9,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib.metadata import requires
 
 from autotune import __version__
 from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
-from autotune.doctor.finding import Finding, first_line, number, tried, version
+from autotune.doctor.finding import Finding, first_line, number, version
 from autotune.doctor.nvidia import Nvidia
 from autotune.extras import DISTRIBUTION, install
 
-#: The extras, and what each is for.
+#: The purpose of each extra.
 PURPOSES = {
     "tune": "searching and measuring",
     "cpu": "measuring without a GPU",
@@ -31,14 +30,11 @@ PURPOSES = {
     "test": "the tests",
     "docs": "building the documents",
 }
-#: Programs, what each is for, and what says how to install it.
-_TOOLS: dict[str, tuple[str, Callable[[], str]]] = {
-    "ncu": ("hardware counters", lambda: "sudo apt-get install cuda-nsight-compute-13-0"),
-    "compute-sanitizer": (
-        "run --sanitize or --effort full",
-        lambda: f"pip install {SANITIZER_PACKAGE}",
-    ),
-    "nvcc": ("building with the exported header", partial(install, "test")),
+#: Programs, the purpose of each, and the command that installs it.
+_TOOLS = {
+    "ncu": ("hardware counters", "sudo apt-get install cuda-nsight-compute-13-0"),
+    "compute-sanitizer": ("run --sanitize", f"pip install {SANITIZER_PACKAGE}"),
+    "nvcc": ("building with the exported header", install("test")),
 }
 
 
@@ -124,33 +120,22 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
         yield Finding("opencl", "absent" if nvidia.gpus else "bad", text, install("cpu"))
 
 
-def tools(nvidia: Nvidia) -> Iterator[Finding]:
-    for name, (purpose, installing) in _TOOLS.items():
-        place = find_program(name)
-        if place:
+def tools(_: Nvidia) -> Iterator[Finding]:
+    for name, (purpose, remedy) in _TOOLS.items():
+        if place := find_program(name):
             yield Finding(name, "ok", place)
         else:
-            yield Finding(name, "absent", f"not found; optional, for {purpose}", installing())
-    params = tried((nvidia.proc / "params").read_text, "")
-    if find_program("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
-        text = "only administrators may read hardware counters"
-        line = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
-        remedy = f"echo '{line}' | sudo tee /etc/modprobe.d/nvidia-counters.conf && sudo reboot"
-        yield Finding("ncu", "warn", text, remedy)
+            yield Finding(name, "absent", f"not found; optional, for {purpose}", remedy)
 
 
 def _distributions(required: Sequence[str], extra: str) -> list[str]:
-    """Names of an extra's distributions, of all that the package requires (PEP 508).
-
-    Without cuda-toolkit, in whose place the machine's own toolkit serves as well: the check of NVRTC
-    finds out.
-    """
+    """Return the distributions of an extra (PEP 508), without cuda-toolkit: the machine's own serves too."""
     of_extra = re.compile(rf"extra == ['\"]{extra}['\"]")
     names = [re.split(r"[^\w.-]", line)[0] for line in required if of_extra.search(line)]
     return [name for name in names if name != "cuda-toolkit"]
 
 
 def _is_for_here(name: str) -> bool:
-    """Intel's run-time exists for one kind of machine only; others bring their own OpenCL."""
+    """Return whether a package exists for this machine: Intel's OpenCL is for one kind only."""
     here = (sys.platform, os.uname().machine)
     return not name.startswith("intel-") or here == ("linux", "x86_64")
