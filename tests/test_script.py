@@ -152,7 +152,7 @@ def minimal(
         (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: see docs/from-kernel"),
         (minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"), "reference: compute o; as"),
         (minimal("cmem_args={'s': 3}"), "cmem_args: make s a Constant"),
-        (minimal().replace("[np.zeros(8", "[print, np.zeros(8"), "argument argument_0: make"),
+        (minimal().replace("[np.zeros(8", "[print, np.zeros(8"), "argument argument_0: make it in"),
         (minimal().replace("np.zeros", "3 + np.zeros"), "o is drawn at random here"),
         (minimal().replace('"B": [1', '"loop_unroll_factor_0": [0'), "takes the pragma out"),
         (minimal() + "1 / 0\n", "no further calls; it ended by ZeroDivisionError"),
@@ -169,6 +169,16 @@ def test_what_needs_a_hand_is_said_and_marked(
     made = (tmp_path / "into" / "spaces" / "k.py").read_text()
     ast.parse(made)
     assert made.count("# TODO: ") == len(said)
+
+
+def test_made_up_results_are_not_written(tmp_path: Path) -> None:
+    write = "import json\nwith open('found.json', 'w') as file:\n    json.dump('text', file)\n"
+    before = write.replace("found", "before")
+    (tmp_path / "found.json").write_text("real")
+    ported(tmp_path, before + minimal() + write + "open('new.csv', 'x').write('1')\n")
+    assert (tmp_path / "found.json").read_text() == "real"
+    assert (tmp_path / "before.json").read_text() == '"text"'
+    assert not (tmp_path / "new.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Kernel Tuner's cache files and FAIR autotuning's T4 results: one schema, to read and to write.
 
 T4: github.com/odgaard/TuningSchema, as Kernel Tuner 1.5 ships it. The cache:
-`kernel_tuner.util.process_cache`. What neither format has a name for stands in each row of ours as
-``autotune``, as JSON text, and the problem's fields as ``problem``: other tools ignore both.
+`kernel_tuner.util.process_cache`; its rows are read and written as T4's. What T4 has no name for stands
+in each row of ours as ``autotune``, as JSON text, and the problem's fields as ``problem``: other tools
+ignore both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -33,34 +34,18 @@ from autotune.values import Configuration, Problem, Value
 # ---------------------------------------------------------------------- schema
 
 ParameterValue: TypeAlias = bool | int | float | str
+Lists: TypeAlias = dict[str, list[ParameterValue]]
 Time: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
 Duration: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+#: Kernel Tuner's own misspelling is in published files.
+TimeUnit: TypeAlias = Literal["", "ms", "milliseconds", "miliseconds", "s", "seconds"]
 Invalidity: TypeAlias = Literal[
     "correct", "timeout", "compile", "runtime", "correctness", "constraints"
 ]
-#: Kernel Tuner's own misspelling is in published files.
-TimeUnit: TypeAlias = Literal[
-    "",
-    "ms",
-    "milliseconds",
-    "miliseconds",
-    "s",
-    "seconds",
-    "us",
-    "microseconds",
-    "ns",
-    "nanoseconds",
-]
-_UNITS_MS = {
-    **dict.fromkeys(("", "ms", "milliseconds", "miliseconds"), 1.0),
-    **dict.fromkeys(("s", "seconds"), 1e3),
-    **dict.fromkeys(("us", "microseconds"), 1e-3),
-    **dict.fromkeys(("ns", "nanoseconds"), 1e-6),
-}
 
 
 class CacheFile(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A cache file of Kernel Tuner; its rows are read by `CacheRow`."""
+    """A cache file of Kernel Tuner; `CacheRow` reads its rows."""
 
     device_name: str | None = None
     kernel_name: str | None = None
@@ -68,14 +53,14 @@ class CacheFile(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     #: Ours: the problem's fields by name.
     problem: dict[str, int | str] = {}
     tune_params_keys: list[str] = []
-    tune_params: dict[str, list[ParameterValue]] = {}
+    tune_params: Lists = {}
     objective: str | list[str] = ""
     schema_version: str = ""
     cache: dict[str, dict[str, Any]]
 
 
 class CacheRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A row of a cache, without its parameters and metrics. Times are milliseconds."""
+    """A row of a cache, without its parameters and metrics; durations are milliseconds."""
 
     #: A failure class of Kernel Tuner in place of the time of a failed configuration.
     time: Time | str | None = None
@@ -100,7 +85,7 @@ class T4Times(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Durations of a T4 result, in the file's unit."""
 
     #: The schema has the first name, Kernel Tuner writes the second.
-    compilation_time: Duration | None = None
+    compilation_time: Duration = 0.0
     compilation: Duration = 0.0
     benchmark: Duration = 0.0
     validation: Duration = 0.0
@@ -127,7 +112,7 @@ class T4Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     kernel: str = ""
     device: str = ""
     problem: dict[str, int | str] = {}
-    tune_params: dict[str, list[ParameterValue]] = {}
+    tune_params: Lists = {}
 
 
 class T4File(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -138,39 +123,85 @@ class T4File(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
     metadata: T4Metadata = msgspec.field(default_factory=T4Metadata)
 
 
-#: Kernel Tuner's failure classes. It skips an InvalidConfig before it compiles anything.
-_FAILURES = {
-    "InvalidConfig": (Status.PRUNED, "exceeds a limit of the device"),
-    "CompilationFailedConfig": (Status.COMPILE_FAILED, "did not compile"),
-    "RuntimeFailedConfig": (Status.LAUNCH_FAILED, "did not launch"),
-}
-_STATUSES = {
+_STATUSES: dict[Invalidity, tuple[Status, str]] = {
+    "correct": (Status.OK, ""),
     "timeout": (Status.TIMED_OUT, "took too long"),
     "compile": (Status.COMPILE_FAILED, "did not compile"),
     "runtime": (Status.LAUNCH_FAILED, "did not launch"),
     "correctness": (Status.WRONG_RESULT, "computed something else"),
     "constraints": (Status.PRUNED, "breaks a constraint"),
 }
+#: Of every other status ``correctness``.
 _INVALIDITY: dict[Status, Invalidity] = {
-    Status.OK: "correct",
+    **{status: word for word, (status, _) in _STATUSES.items()},
     Status.STOPPED_EARLY: "correct",
-    Status.PRUNED: "constraints",
-    Status.COMPILE_FAILED: "compile",
-    Status.LAUNCH_FAILED: "runtime",
-    Status.WRONG_RESULT: "correctness",
-    Status.TIMED_OUT: "timeout",
     Status.CRASHED: "runtime",
-    Status.IMPLAUSIBLE: "correctness",
-    Status.UNSAFE: "correctness",
-    Status.NOT_DETERMINISTIC: "correctness",
 }
-#: Kernel Tuner has no failure class for wrong results.
-_FAILURE_OF = {"constraints": "InvalidConfig", "compile": "CompilationFailedConfig"}
+#: Kernel Tuner's failure classes; every other is RuntimeFailedConfig.
+_FAILURES: dict[str, Invalidity] = {
+    "InvalidConfig": "constraints",
+    "CompilationFailedConfig": "compile",
+}
 #: Versions of Kernel Tuner before 0.4 wrote this time for every failure.
 _FAILED_TIME = 1e20
-#: Names in a row, or among T4's measurements, that are no metric.
+#: Names in a row of a cache, which Kernel Tuner lists among T4's measurements, that are no metric.
 _NO_METRIC = frozenset(CacheRow.__struct_encode_fields__) | {"strategy_time", "framework_time"}
 _REMEDY = "record the space again, or take another copy of the file"
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a row that are metrics."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _NO_METRIC and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _as_t4(entry: dict[str, Any], names: Sequence[str]) -> T4Row:
+    """Return a cache's row as T4's."""
+    row = msgspec.convert(entry, CacheRow)
+    failure = row.error or (row.time if isinstance(row.time, str) else "")
+    if row.time == _FAILED_TIME:
+        failure = "RuntimeFailedConfig"
+    values = {name: value for name, value in entry.items() if name in names}
+    metrics = {name: value for name, value in entry.items() if name not in names}
+    if not failure:
+        metrics = {"time": row.time, **metrics}
+    return T4Row(
+        timestamp=row.timestamp,
+        configuration=msgspec.convert(values, dict[str, ParameterValue]),
+        times=T4Times(
+            compilation=row.compile_time,
+            benchmark=row.benchmark_time,
+            validation=row.verification_time,
+            runtimes=row.times,
+        ),
+        invalidity=_FAILURES.get(failure, "runtime") if failure else "correct",
+        measurements=tuple(T4Metric(name, value) for name, value in metrics.items()),
+        autotune=row.autotune,
+    )
+
+
+def _as_cache(row: T4Row) -> dict[str, Any]:
+    """Return T4's row as one of a cache."""
+    values = {metric.name: metric.value for metric in row.measurements}
+    failure = ""
+    if row.invalidity != "correct":
+        classes = {word: name for name, word in _FAILURES.items()}
+        failure = classes.get(row.invalidity, "RuntimeFailedConfig")
+    known = CacheRow(
+        time=failure or values.get("time"),
+        times=row.times.runtimes,
+        error=failure,
+        compile_time=row.times.compilation_time,
+        verification_time=row.times.validation,
+        benchmark_time=row.times.benchmark,
+        timestamp=row.timestamp,
+        autotune=row.autotune,
+    )
+    return {**row.configuration, **_finite(values), **msgspec.to_builtins(known)}
+
 
 # ---------------------------------------------------------------------- writing
 
@@ -188,14 +219,6 @@ class Results:
     #: When each was measured, ISO 8601; empty where not known.
     timestamps: Sequence[str] = ()
 
-    @property
-    def _rows(self) -> list[tuple[Measurement, str]]:
-        return list(zip_longest(self.measurements, self.timestamps, fillvalue=""))  # type: ignore[arg-type]
-
-    @property
-    def _lists(self) -> dict[str, list[ParameterValue]]:
-        return {name: list(values) for name, values in self.parameters.items()}
-
 
 def t4_text(results: Results) -> str:
     """Return a file of T4 results, one per measurement; times are milliseconds, as Kernel Tuner's."""
@@ -204,10 +227,9 @@ def t4_text(results: Results) -> str:
         kernel=results.kernel,
         device=results.device_name,
         problem=dict(results.problem),
-        tune_params=results._lists,
+        tune_params={name: list(values) for name, values in results.parameters.items()},
     )
-    rows = [_t4_row(measurement, when) for measurement, when in results._rows]
-    document = T4File(results=rows, schema_version="1.0.0", metadata=metadata)
+    document = T4File(results=_rows(results), schema_version="1.0.0", metadata=metadata)
     return json.dumps(msgspec.to_builtins(document), indent=1) + "\n"
 
 
@@ -219,17 +241,26 @@ def cache_text(results: Results) -> str:
         problem_size=[value for value in results.problem.values() if isinstance(value, int)],
         problem=dict(results.problem),
         tune_params_keys=list(results.parameters),
-        tune_params=results._lists,
+        tune_params={name: list(values) for name, values in results.parameters.items()},
         objective="time",
         cache={},
     )
-    lines = ",\n".join(_cache_line(results, *row) for row in results._rows)
+    lines = []
+    for row in _rows(results):
+        key = ",".join(str(row.configuration[name]) for name in results.parameters)
+        lines.append(f"{json.dumps(key)}: {json.dumps(_as_cache(row))}")
     # Kernel Tuner takes a file for closed only if it ends in exactly "}\n}".
-    return json.dumps(msgspec.to_builtins(document), indent=1)[:-4] + "{\n" + lines + "}\n}"
+    text = json.dumps(msgspec.to_builtins(document), indent=1)[:-4]
+    return text + "{\n" + ",\n".join(lines) + "}\n}"
 
 
-def _t4_row(measurement: Measurement, timestamp: str) -> T4Row:
-    invalidity = _INVALIDITY[measurement.status]
+def _rows(results: Results) -> list[T4Row]:
+    pairs = zip_longest(results.measurements, results.timestamps)
+    return [_row(measurement, timestamp or "") for measurement, timestamp in pairs]
+
+
+def _row(measurement: Measurement, timestamp: str) -> T4Row:
+    invalidity = _INVALIDITY.get(measurement.status, "correctness")
     metrics = [T4Metric(name, value) for name, value in _finite(measurement.metrics).items()]
     if measurement.median_ms is not None:
         metrics.insert(0, T4Metric("time", measurement.median_ms, "ms"))
@@ -250,26 +281,6 @@ def _t4_row(measurement: Measurement, timestamp: str) -> T4Row:
     )
 
 
-def _cache_line(results: Results, measurement: Measurement, timestamp: str) -> str:
-    configuration = {name: measurement.configuration[name] for name in results.parameters}
-    failure = ""
-    if measurement.median_ms is None:
-        failure = _FAILURE_OF.get(_INVALIDITY[measurement.status], "RuntimeFailedConfig")
-    row = CacheRow(
-        time=failure or measurement.median_ms,
-        times=measurement.samples_ms if not failure else (),
-        error=failure,
-        compile_time=measurement.compile_s * 1e3,
-        verification_time=measurement.verify_s * 1e3,
-        benchmark_time=measurement.measure_s * 1e3,
-        timestamp=timestamp,
-        autotune=_note(measurement),
-    )
-    key = ",".join(str(value) for value in configuration.values())
-    entry = {**configuration, **_finite(measurement.metrics), **msgspec.to_builtins(row)}
-    return f"{json.dumps(key)}: {json.dumps(entry)}"
-
-
 def _note(measurement: Measurement) -> str:
     """Return what a row has no place for, as text: Kernel Tuner carries it from a cache to T4."""
     blank = Measurement(measurement.configuration, Status.OK)
@@ -277,15 +288,6 @@ def _note(measurement: Measurement) -> str:
     held = {"configuration", "samples_ms", "metrics"}
     differing = {n: v for n, v in known.items() if n not in held and v != empty[n]}
     return json.dumps({"status": known["status"], **differing})
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row that are metrics."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in _NO_METRIC and isinstance(value, int | float) and math.isfinite(value)
-    }
 
 
 # ---------------------------------------------------------------------- reading
@@ -342,18 +344,6 @@ class Recording:
         )
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What a file says, whatever its format."""
-
-    kernel: str
-    device: str
-    problem: Problem
-    parameters: Mapping[str, Sequence[ParameterValue]]
-    #: Each with its place in the file; of equal configurations the last counts.
-    rows: list[tuple[str, Measurement]]
-
-
 def read(path: Path, labels: Labels | None = None) -> Recording:
     """Read a cache file, closed or not, or a file of T4 results, gzipped or not."""
     return parse(content_of(path), path, labels)
@@ -377,204 +367,144 @@ def content_of(path: Path) -> bytes:
 
 def parse(content: bytes, path: Path, labels: Labels | None = None) -> Recording:
     """Read the content of a file that was at a path; see `read`."""
-    document = _document(content, path)
+    stem = path.name.split(".")[0]
+    usual = Labels(stem, stem)
     try:
-        found = _read_cache(document) if "cache" in document else _read_t4(document)
-        digest = hashlib.sha256(content).hexdigest()[:16]
-        return _recording(path, digest, found, labels or Labels())
+        document = _document(content.decode())
+        make = _read_cache if "cache" in document else _read_t4
+        own, lists, rows = make(document)
+        space, measurements = _space(lists, rows)
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise RecordError(f"{path}: {error}; {_REMEDY}") from None
+    layers = [layer for layer in (labels, own, usual) if layer is not None]
+    device = next(layer.device for layer in layers if layer.device)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    return Recording(
+        path=path,
+        kernel=next(layer.kernel for layer in layers if layer.kernel),
+        device=Device(backend="replay", name=device, arch="replay", uuid=f"replay-{digest}"),
+        problem=next((layer.problem for layer in layers if layer.problem), Problem()),
+        space=space,
+        measurements=measurements,
+    )
 
 
-def _document(content: bytes, path: Path) -> dict[str, Any]:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not a text file (byte {error.start}); {_REMEDY}") from None
+def _document(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        data = _unclosed(path, text, error)
+        try:  # a cache that tuning still appends to gets its last braces at the end
+            data = json.loads(text.rstrip().rstrip(",") + "}}")
+        except (ValueError, RecursionError):
+            raise ValueError(f"not JSON, or cut off ({error})") from None
     if isinstance(data, dict) and ("cache" in data or "results" in data):
         return data
-    raise RecordError(
-        f"{path}: not a Kernel Tuner cache (it has no object 'cache' at the top) and not T4 results "
+    raise ValueError(
+        "not a Kernel Tuner cache (it has no object 'cache' at the top) and not T4 results "
         "('results'); give a file that tune_kernel wrote with its argument cache=, or "
         "store_output_file"
     )
 
 
-def _unclosed(path: Path, text: str, error: Exception) -> Any:
-    """Read a cache that tuning still appends to: it gets its last braces at the end."""
-    try:
-        return json.loads(text.rstrip().rstrip(",") + "}}")
-    except (ValueError, RecursionError):
-        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "nesting"
-        raise RecordError(
-            f"{path}: not JSON, or cut off ({where}: {error}); {_REMEDY}, or delete the last, "
-            "incomplete line"
-        ) from None
+#: What a file names, the values of its parameters, and its measurements with their places.
+_Read: TypeAlias = tuple[Labels, Lists, list[tuple[str, Measurement]]]
 
 
-def _read_cache(document: dict[str, Any]) -> _Content:
+def _read_cache(document: dict[str, Any]) -> _Read:
     file = msgspec.convert(document, CacheFile)
     names = file.tune_params_keys or list(file.tune_params)
     sizes = file.problem_size if isinstance(file.problem_size, list) else [file.problem_size]
-    sizes = sizes if len(sizes) < 4 and all(isinstance(n, int | str) for n in sizes) else []
-    rows = []
-    for key, row in file.cache.items():
-        place = f"cache[{key!r}]"
-        try:
-            rows.append((place, _cache_measurement(row, names)))
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise ValueError(f"{place}: {error}") from None
-    return _Content(
-        kernel=file.kernel_name or "",
-        device=file.device_name or "",  # empty in what Kernel Tuner recorded on AMD devices
-        problem=Problem(file.problem or dict(zip("xyz", sizes, strict=False))),
-        parameters={name: file.tune_params.get(name, []) for name in names},
-        rows=rows,
-    )
+    if len(sizes) > 3 or not all(isinstance(size, int | str) for size in sizes):
+        sizes = []
+    problem = Problem(file.problem or dict(zip("xyz", sizes, strict=False)))
+    entries = ((f"cache[{key!r}]", entry) for key, entry in file.cache.items())
+    rows = _measured(entries, lambda entry: _measurement(_as_t4(entry, names)))
+    lists = {name: file.tune_params.get(name, []) for name in names}
+    # Kernel Tuner leaves the name of AMD devices empty.
+    return Labels(file.kernel_name or "", file.device_name or "", problem), lists, rows
 
 
-def _cache_measurement(entry: dict[str, Any], names: Sequence[str]) -> Measurement:
-    row = msgspec.convert(entry, CacheRow)
-    values = {name: value for name, value in entry.items() if name in names}
-    status, what = Status.OK, ""
-    if failure := row.error or (row.time if isinstance(row.time, str) else ""):
-        status, what = _FAILURES.get(failure, (Status.LAUNCH_FAILED, "failed"))
-        what = f"recorded as {failure}: it {what}"
-    elif row.time == _FAILED_TIME:
-        status, what = Status.LAUNCH_FAILED, "recorded as failed, without a reason"
-    samples_ms = msgspec.convert(row.times or (row.time,), tuple[Time, ...]) if not what else ()
-    measurement = Measurement(
-        Configuration(msgspec.convert(values, dict[str, ParameterValue])),
-        status,
-        what,
-        samples_ms,
-        compile_s=row.compile_time / 1e3,
-        verify_s=row.verification_time / 1e3,
-        measure_s=row.benchmark_time / 1e3,
-        metrics=_finite({name: value for name, value in entry.items() if name not in names}),
-    )
-    return _noted(measurement, row.autotune)
-
-
-def _read_t4(document: dict[str, Any]) -> _Content:
+def _read_t4(document: dict[str, Any]) -> _Read:
     file = msgspec.convert(document, T4File)
     about = file.metadata
+    unit_ms = 1e3 if about.timeunit in ("s", "seconds") else 1.0
+    entries = ((f"results[{number}]", row) for number, row in enumerate(file.results))
+    rows = _measured(entries, lambda row: _measurement(row, unit_ms))
+    names = file.results[0].configuration if file.results else {}
+    lists = {name: about.tune_params.get(name, []) for name in names}
+    return Labels(about.kernel, about.device, Problem(about.problem)), lists, rows
+
+
+def _measured(
+    entries: Iterable[tuple[str, Any]], measurement_of: Callable[[Any], Measurement]
+) -> list[tuple[str, Measurement]]:
     rows = []
-    for number, row in enumerate(file.results):
-        place = f"results[{number}]"
+    for place, entry in entries:
         try:
-            rows.append((place, _t4_measurement(row, about.timeunit)))
-        except (ValueError, msgspec.MsgspecError) as error:
+            rows.append((place, measurement_of(entry)))
+        except (ValueError, OverflowError, msgspec.MsgspecError) as error:
             raise ValueError(f"{place}: {error}") from None
-    names = list(file.results[0].configuration) if file.results else []
-    return _Content(
-        kernel=about.kernel,
-        device=about.device,
-        problem=Problem(about.problem),
-        parameters={name: about.tune_params.get(name, []) for name in names},
-        rows=rows,
-    )
+    return rows
 
 
-def _t4_measurement(row: T4Row, unit: TimeUnit) -> Measurement:
+def _measurement(row: T4Row, unit_ms: float = 1.0) -> Measurement:
     known = {metric.name: metric for metric in row.measurements}
-    per_unit_ms, times = _UNITS_MS[unit], row.times
-    word = "correctness" if row.invalidity == "correct" and row.correctness == 0 else row.invalidity
-    status, what = _STATUSES.get(word, (Status.OK, ""))
+    is_wrong = row.invalidity == "correct" and row.correctness == 0
+    status, what = _STATUSES["correctness" if is_wrong else row.invalidity]
     samples_ms: tuple[float, ...] = ()
-    if status is Status.OK and times.runtimes:
-        samples_ms = tuple(sample * per_unit_ms for sample in times.runtimes)
+    if status is Status.OK and row.times.runtimes:
+        samples_ms = tuple(sample * unit_ms for sample in row.times.runtimes)
     elif status is Status.OK:
-        timed = known.get("time")
-        if timed is None:
+        if "time" not in known:
             raise ValueError(f"no time was measured (objectives: {', '.join(row.objectives)})")
-        own = msgspec.convert(timed.unit, TimeUnit)
-        sample = msgspec.convert(timed.value, Time)
-        samples_ms = (sample * (_UNITS_MS[own] if own else per_unit_ms),)
-    compiling = times.compilation if times.compilation_time is None else times.compilation_time
+        unit = msgspec.convert(known["time"].unit, TimeUnit)
+        own_ms = unit_ms if not unit else 1e3 if unit in ("s", "seconds") else 1.0
+        samples_ms = (msgspec.convert(known["time"].value, Time) * own_ms,)
     measurement = Measurement(
         Configuration(row.configuration),
         status,
         f"recorded as {row.invalidity}: it {what}" if what else "",
         samples_ms,
-        compile_s=compiling * per_unit_ms / 1e3,
-        verify_s=times.validation * per_unit_ms / 1e3,
-        measure_s=times.benchmark * per_unit_ms / 1e3,
+        compile_s=(row.times.compilation_time or row.times.compilation) * unit_ms / 1e3,
+        verify_s=row.times.validation * unit_ms / 1e3,
+        measure_s=row.times.benchmark * unit_ms / 1e3,
         metrics=_finite({name: metric.value for name, metric in known.items()}),
     )
-    # Kernel Tuner lists every member of a cache's row among the measurements.
+    # Kernel Tuner lists it among the measurements.
     note = known["autotune"].value if "autotune" in known else row.autotune
-    return _noted(measurement, msgspec.convert(note, str))
+    if not note:  # other tools keep the first sample, which runs cold and is up to 6 % off
+        return replace(measurement, samples_ms=samples_ms[1:] or samples_ms)
+    noted = msgspec.json.decode(msgspec.convert(note, str), type=dict[str, Any])
+    held = {"configuration": row.configuration, "samples_ms": samples_ms}
+    metrics = dict(measurement.metrics)
+    return decode(json.dumps({**noted, **held, "metrics": metrics}), Measurement)
 
 
-def _noted(measurement: Measurement, note: str) -> Measurement:
-    """Return a measurement of ours as it was, or one of others without its first sample.
-
-    Other tools keep the first sample, which runs cold and is up to 6 % off.
-    """
-    if not note:
-        return replace(measurement, samples_ms=measurement.samples_ms[1:] or measurement.samples_ms)
-    known = {
-        "configuration": dict(measurement.configuration),
-        "samples_ms": list(measurement.samples_ms),
-        "metrics": dict(measurement.metrics),
-    }
-    noted = msgspec.json.decode(note, type=dict[str, Any])
-    return decode(json.dumps({**noted, **known}), Measurement)
-
-
-def _recording(path: Path, digest: str, content: _Content, labels: Labels) -> Recording:
-    if not content.rows or not content.parameters:
+def _space(
+    lists: Lists, rows: list[tuple[str, Measurement]]
+) -> tuple[Space, tuple[Measurement, ...]]:
+    """Return the space of the rows and its measurements; of equal configurations the last counts."""
+    if not rows or not lists:
         raise ValueError("no configuration was recorded")
-    parameters = {
-        name: tuple(dict.fromkeys(values)) or _values(name, content)
-        for name, values in content.parameters.items()
-    }
+    parameters: dict[str, tuple[ParameterValue, ...]] = {}
+    for name, values in lists.items():
+        found = {row.configuration[name] for _, row in rows if name in row.configuration}
+        ordered = sorted(found, key=lambda value: (isinstance(value, str), value))
+        parameters[name] = tuple(dict.fromkeys(values or ordered))
     if not is_numberable(map(len, parameters.values())):
         raise ValueError("tune_params: more combinations than can be numbered")
-    rows = _rows(parameters, content)
-    order = np.lexsort(rows.T[::-1])
-    again = (np.diff(rows[order].astype(np.int64), axis=0) == 0).all(axis=1)
-    order = order[np.append(~again, True)]  # of equal ones, which stay in order, the last
-    space, stem = Space(parameters, rows[order]), path.name.split(".")[0]
-    return Recording(
-        path=path,
-        kernel=labels.kernel or content.kernel or stem,
-        device=Device(
-            backend="replay",
-            name=labels.device or content.device or stem,
-            arch="replay",
-            uuid=f"replay-{digest}",
-        ),
-        problem=labels.problem or content.problem,
-        space=space,
-        measurements=tuple(
-            replace(content.rows[row][1], configuration=space.configuration(index))
-            for index, row in enumerate(order)
-        ),
-    )
-
-
-def _values(name: str, content: _Content) -> tuple[ParameterValue, ...]:
-    """Return the recorded values of a parameter whose declared ones the file does not have."""
-    found = {row.configuration[name] for _, row in content.rows if name in row.configuration}
-    return tuple(sorted(found, key=lambda value: (isinstance(value, str), value)))
-
-
-def _rows(parameters: Mapping[str, tuple[Value, ...]], content: _Content) -> Any:
-    ranks = {
-        name: {value: rank for rank, value in enumerate(values)}
-        for name, values in parameters.items()
-    }
-    rows = np.empty((len(content.rows), len(parameters)), index_type(map(len, parameters.values())))
-    for number, (place, measurement) in enumerate(content.rows):
-        for position, name in enumerate(parameters):
+    ranks = {name: {value: n for n, value in enumerate(v)} for name, v in parameters.items()}
+    measured: dict[tuple[int, ...], Measurement] = {}
+    for place, measurement in rows:
+        for name in parameters:
             value = measurement.configuration.get(name)
             if value not in ranks[name]:
                 raise ValueError(f"{place}: {name}={value!r} is not among its values")
-            rows[number, position] = ranks[name][value]
-    return rows
+        key = tuple(ranks[name][measurement.configuration[name]] for name in parameters)
+        measured[key] = measurement
+    order = sorted(measured)
+    space = Space(parameters, np.array(order, index_type(map(len, parameters.values()))))
+    return space, tuple(
+        replace(measured[key], configuration=space.configuration(index))
+        for index, key in enumerate(order)
+    )
