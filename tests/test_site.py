@@ -1,6 +1,7 @@
 """What the site needs of the pages and of the docstrings that it shows; `make docs` builds it and follows links."""
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 
 import autotune
 from autotune.cli import COMMANDS
-from autotune.kernel.spec import Kernel
+from autotune.kernel.declaration import HOOKS, Declaration
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -21,7 +22,10 @@ PAGES = [
     *sorted(DOCS.glob("**/*.md")),
 ]
 #: Pages of docstrings.
-REFERENCE = [DOCS / "api.md", DOCS / "spaces.md"]
+REFERENCE = [DOCS / "api.md"]
+#: The page with tables of what space files use, and its sections by title.
+SPACES = (DOCS / "spaces.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"(?ms)^## (.+?)\n(.*?)(?=^## |\Z)", SPACES))
 #: Modules whose public functions are all shown, beside the names of `autotune` itself.
 MODULES = ("autotune.linalg", "autotune.torch_ops")
 
@@ -111,8 +115,6 @@ def faults(node: Definition) -> list[str]:
     if isinstance(node, ast.Module):
         return []
     found = sections(node)
-    if found[""].startswith("Attach "):  # a decorator of `Kernel`, whose page says what all take
-        return []
     wrong = undescribed(parameters(node), found.get("Parameters", ""))
     returns = ast.unparse(node.returns) if node.returns else "None"
     decorators = {ast.unparse(each) for each in node.decorator_list}
@@ -175,10 +177,27 @@ def test_every_public_name_is_shown() -> None:
         body = definition(module).body
         functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
         public |= {f"{module}.{name}" for name in functions if not name.startswith("_")}
-    decorators = [n for n, f in vars(Kernel).items() if (f.__doc__ or "").startswith("Attach ")]
-    public |= {f"autotune.Kernel.{name}" for name in decorators}
+    public -= {f"autotune.{name}" for name in re.findall(r"`(\w+)[`(]", SPACES)} | {
+        f"autotune.{title}" for title in SECTIONS
+    }
     assert sorted(public - set(SHOWN)) == []
     assert len(SHOWN) == len(set(SHOWN))
+
+
+@pytest.mark.parametrize("name", sorted(set(SECTIONS) & set(autotune.__all__)))
+def test_tables_name_every_argument(name: str) -> None:
+    taken = inspect.signature(getattr(autotune, name)).parameters
+    assert re.findall(r"(?m)^\| `(\w+)", SECTIONS[name]) == list(taken)
+
+
+def test_tables_name_every_function_of_a_kernel() -> None:
+    section = SECTIONS["Functions of a kernel"]
+    decorators = [
+        n for n, f in vars(Declaration).items() if (f.__doc__ or "").startswith("Attach ")
+    ]
+    assert sorted(re.findall(r"(?m)^\| `(\w+)", section)) == sorted(decorators)
+    plain = re.findall(r"(?m)^\| `(\w+)` \| `([\w, ]+)` \|", section)
+    assert {name: tuple(takes.split(", ")) for name, takes in plain} == HOOKS
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from autotune.devices.device import Device, for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.kernel.declaration import Rule
 from autotune.kernel.space import Space, enumerate_space
-from autotune.kernel.spec import Kernel, Rule
+from autotune.kernel.spec import Kernel
 from autotune.search.lattice import Lattice
 from autotune.values import Configuration, Problem
 

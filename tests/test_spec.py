@@ -94,7 +94,7 @@ def test_a_declaration_reads_back() -> None:
         ({"problems": [Problem(arch=1)]}, r"problem field 'arch' is an argument of lookup"),
         (
             {"KIND": ("X",), "KIND_X": (1,)},
-            r"the macro KIND_X would be the value 'X' of KIND and the parameter KIND_X; rename one",
+            r"the macro KIND_X would be the parameter KIND_X and the value 'X' of KIND; rename one",
         ),
         (
             {"N": (1,), "static": ("n",)},
@@ -189,7 +189,7 @@ def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
     assert k.macros(c, Problem(n=7))["LDA"] == "0"
     assert k.macros(c, Problem(n=7, lda=9))["LDA"] == "9"
     assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
-    assert k.edges_beside(Problem(n=7), DEVICE) == k.edge_problems[:2]
+    assert k.edges_like(Problem(n=7), DEVICE) == k.edge_problems[:2]
 
 
 def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:

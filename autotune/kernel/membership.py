@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
-from autotune.kernel.spec import Kernel, Rule
+from autotune.kernel.declaration import Rule
+from autotune.kernel.spec import Kernel
 
 
 def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:

@@ -1,7 +1,7 @@
-"""Which names a person may declare, and which values: of kernels, parameters, problem fields, arguments.
+"""Checks the names and values that a kernel is declared with.
 
-Names become files, C macros, attributes, and identifiers of C++ and Python. What one of these cannot
-hold is refused where it is declared, and not after a search by the format that meets it.
+Names become files, C macros, attributes, and identifiers of C++ and Python. A name that one of these
+cannot hold is refused at the declaration, not after a search.
 """
 
 from __future__ import annotations
@@ -9,8 +9,15 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Any
 
+from autotune.devices.device import BACKENDS
+from autotune.errors import unknown
 from autotune.kernel.expression import MAX_INTEGER
+from autotune.values import Problem, Value
 
 #: Of C++20, alternative spellings included.
 CPP_KEYWORDS = frozenset(
@@ -37,8 +44,11 @@ _NAME = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 #: With what follows it in names of files, within what file systems allow.
 _MOST_LETTERS = 100
 
-#: What `lookup` is told beside the fields of a problem.
+#: Arguments of `lookup` that are no problem fields.
 LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic"))
+
+#: Prefix of the layout fields that say where arrays begin.
+OFFSET = "offset_"
 
 #: Words that a kind of name cannot be, and what they are.
 _TAKEN: dict[str, dict[str, frozenset[str]]] = {
@@ -56,8 +66,19 @@ _TAKEN: dict[str, dict[str, frozenset[str]]] = {
 }
 
 
+class DeclarationError(ValueError):
+    """A declaration that is wrong; the message says what is allowed."""
+
+
+def refuse(*checks: tuple[object, str]) -> None:
+    """Raise the message of the first check whose condition holds."""
+    for is_wrong, message in checks:
+        if is_wrong:
+            raise DeclarationError(message)
+
+
 def fault(kind: str, name: object) -> str:
-    """What is wrong with a name of a kind of `_TAKEN`, and what would be right; empty: nothing."""
+    """Return what is wrong with a name of a kind of `_TAKEN`, and what would be right; else nothing."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MOST_LETTERS:
         plain = re.sub(r"[^A-Za-z0-9]+", "_", str(name)).strip("_0123456789")[:_MOST_LETTERS]
         hint = f", for example {plain!r}" if _NAME.fullmatch(plain) else ""
@@ -72,7 +93,7 @@ def fault(kind: str, name: object) -> str:
 
 
 def value_fault(value: object) -> str:
-    """Why records cannot hold the value of a parameter or problem field; empty: they can."""
+    """Return why records cannot hold the value of a parameter or problem field; empty if they can."""
     if isinstance(value, float):
         return "" if math.isfinite(value) else "is no finite number"
     if isinstance(value, int):
@@ -82,3 +103,143 @@ def value_fault(value: object) -> str:
     except UnicodeEncodeError:
         return "is not text that can be written"
     return ""
+
+
+def check_known(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names that are not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise DeclarationError(f"{where}: {unknown(kind, name, known)}")
+
+
+def check_backends(where: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of backends as a tuple."""
+    names = tuple(names)
+    check_known(where, "backend", names, BACKENDS)
+    return names
+
+
+def values_of(name: str, given: object, options: Sequence[str]) -> tuple[Value, ...]:
+    """Return the values of a parameter as Python's own numbers, bools or texts.
+
+    ``options`` are those of `Kernel`: an argument that looks like one is refused as misspelt.
+    """
+    listed: Any = given.tolist() if hasattr(given, "tolist") else given  # an array
+    is_listed = isinstance(listed, tuple | list | range) and len(listed) > 0
+    values = _of_one_kind(listed) if is_listed else ()
+    where = f"parameter {name}:"
+    no_word = [v for v in values if isinstance(v, str) and not re.fullmatch(r"[A-Za-z0-9_]+", v)]
+    if _is_option(name, given, options):
+        raise DeclarationError(
+            f"{unknown('option', name, options)}; a parameter has a tuple of numbers or texts, and a "
+            "name that is less like an option's"
+        )
+    refuse(
+        (wrong := fault("parameter", name), wrong),
+        (not is_listed, f"{where} expected a non-empty tuple of values, got {given!r}"),
+        (not values, f"{where} values must be all numbers, all bool or all str: {given!r}"),
+        (len(set(values)) < len(values), f"{where} a value occurs twice in {given!r}"),
+        *((value_fault(value), f"{where} {value!r} {value_fault(value)}") for value in values),
+        *((True, f"{where} {value!r} cannot be part of a C identifier") for value in no_word),
+    )
+    return values
+
+
+def _is_option(name: str, given: object, options: Sequence[str]) -> bool:
+    """Return whether an argument is a misspelt option, or holds what only an option can."""
+    items = given if isinstance(given, list | tuple) else ()
+    has_mapping = isinstance(given, Mapping) or any(isinstance(item, Mapping) for item in items)
+    return name != name.upper() and (has_mapping or bool(get_close_matches(name, options, 1, 0.8)))
+
+
+def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
+    """Return values as Python's own, whatever library they came from; empty where kinds are mixed."""
+    if all(isinstance(value, bool) for value in given):
+        return tuple(bool(value) for value in given)
+    if all(isinstance(value, str) for value in given):
+        return tuple(str(value) for value in given)
+    if any(isinstance(value, bool) or not isinstance(value, Real) for value in given):
+        return ()
+    if all(isinstance(value, Integral) for value in given):
+        return tuple(int(value) for value in given)
+    return tuple(float(value) + 0.0 for value in given)  # which leaves no negative zero
+
+
+def fields_of(
+    tuned: Sequence[Problem],
+    edges: Sequence[Problem],
+    layout: Mapping[str, int],
+    parameters: Collection[str],
+) -> tuple[str, ...]:
+    """Return the names of the problem fields that are tuned."""
+    problems = (*edges, *tuned)
+    fields = tuple(name for name in (problems[0] if problems else ()) if name not in layout)
+    for problem in problems:
+        names = set(problem) - set(layout)
+        wrong = f"problem ({problem}) has other fields than ({', '.join(fields)})"
+        refuse((names != set(fields), wrong))
+        for name, value in problem.items():
+            if name in layout:
+                _check_layout(name, value)
+            else:
+                _check_field(name, parameters, "problem")
+                is_plain = isinstance(value, int | str) and not isinstance(value, bool)
+                refuse((not is_plain, f"problem field {name}={value!r} must be an int or a str"))
+    for name, value in layout.items():
+        _check_field(name, parameters, "layout")
+        _check_layout(name, value)
+    for problem in tuned:
+        moved = ", ".join(name for name in problem if name in layout)
+        wrong = f"problem ({problem}): what is tuned has the layout that is declared"
+        refuse((moved, f"{wrong}; give edge_problems other values of {moved}"))
+    return fields
+
+
+def _check_field(name: str, parameters: Collection[str], kind: str) -> None:
+    refuse(
+        (name in parameters, f"{name} is a parameter and a {kind} field; rename one"),
+        (
+            not re.fullmatch(r"[a-z][a-z0-9_]*", name),
+            f"problem field {name!r} must be lower_case",
+        ),
+        (wrong := fault("problem field", name), wrong),
+    )
+
+
+def _check_layout(name: str, value: object) -> None:
+    is_whole = type(value) is int and not value_fault(value)
+    is_before = type(value) is int and value < 0 and name.startswith(OFFSET)
+    refuse(
+        (not is_whole, f"layout field {name}={value!r} must be an int of 64 bits"),
+        (is_before, f"layout field {name}={value}: at least 0 elements past a boundary"),
+    )
+
+
+def check_macros(parameters: Mapping[str, Sequence[Value]], static: Iterable[str]) -> None:
+    """Refuse two meanings of one preprocessor symbol."""
+    meanings = [
+        *((name, f"the parameter {name}") for name in parameters),
+        *(
+            (f"{name}_{value}", f"the value {value!r} of {name}")
+            for name, values in parameters.items()
+            for value in values
+            if isinstance(value, str)
+        ),
+        *((field.upper(), f"the static field {field}") for field in static),
+    ]
+    known: dict[str, str] = {}
+    for macro, meaning in meanings:
+        twice = f"the macro {macro} would be {known.get(macro)} and {meaning}; rename one"
+        refuse((macro in known, twice))
+        known[macro] = meaning
+
+
+def partial_of(
+    where: str, given: Mapping[str, Value], parameters: Mapping[str, tuple[Value, ...]]
+) -> dict[str, Value]:
+    """Return values as they are declared: 1 stands for 1.0 where that is among them."""
+    check_known(where, "parameter", given, parameters)
+    for name, value in given.items():
+        wrong = f"{where}: {name}={value!r} is not among its values {parameters[name]}"
+        refuse((value not in parameters[name], wrong))
+    return {name: parameters[name][parameters[name].index(value)] for name, value in given.items()}

@@ -13,7 +13,8 @@ from statistics import median
 
 from autotune.devices.device import Device
 from autotune.errors import DeviceError, SpecError, UsageError, unknown
-from autotune.kernel.spec import OBJECTIVES, Kernel
+from autotune.kernel.declaration import OBJECTIVES
+from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.values import Problem
 

@@ -117,7 +117,7 @@ def small_problems(
     They are the odd sizes that the configuration allows, else the problem with its largest sizes halved.
     """
     odd = [
-        edge for edge in kernel.edges_beside(problem, device) if kernel.allows(configuration, edge)
+        edge for edge in kernel.edges_like(problem, device) if kernel.allows(configuration, edge)
     ]
     return odd or [_halved(kernel, configuration, problem)]
 

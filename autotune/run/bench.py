@@ -207,7 +207,7 @@ class Bench:
         An odd size with other values of static fields that are tuned is left to the kernel's own
         tests; what lies otherwise is compiled again where the layout is static.
         """
-        edges = self.kernel.edges_beside(job.problem, self.device)
+        edges = self.kernel.edges_like(job.problem, self.device)
         other = self.request.seed + 1
         for problem in edges:
             if problem not in self._odd_jobs:

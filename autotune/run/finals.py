@@ -99,7 +99,7 @@ class Finals:
         needed = {
             (row.configuration, kernel.static_of(edge)): edge
             for row in best
-            for edge in kernel.edges_beside(problem, device)
+            for edge in kernel.edges_like(problem, device)
             if row.configuration not in tried and kernel.allows(row.configuration, edge)
         }
         self.bench.compilers.suggest(

@@ -1,0 +1,403 @@
+"""Holds what a person declares of a kernel: parameters, problems, rules and functions."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autotune.devices.device import BACKENDS
+from autotune.errors import SpecError, unknown
+from autotune.kernel.hooks import DEVICE, Hooks
+from autotune.kernel.names import (
+    DeclarationError,
+    check_backends,
+    check_known,
+    check_macros,
+    fault,
+    fields_of,
+    partial_of,
+    refuse,
+    values_of,
+)
+from autotune.values import Problem, Value
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Arguments of each hook, in order; every one may take ``device`` after them.
+HOOKS = {
+    "arguments": ("p", "rng"),
+    "tolerance": ("p",),
+    "work": ("p",),
+    "launch": ("c", "p"),
+    "scratch": ("c", "p"),
+    "requires": ("c", "p"),
+    "defines": ("c", "p"),
+    "deterministic": ("c", "p"),
+    "options": ("c",),
+    "exclusive": ("c",),
+}
+#: Quantities of a measurement that a metric may take, and those that need energy to be measured.
+QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
+ENERGY_QUANTITIES = frozenset({"energy_mj", "power_w"})
+#: Names of objectives that every kernel has.
+OBJECTIVES = ("time", "energy", "edp")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A constraint or applicability rule: a function over some of the parameters."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Parameters it names, in the function's order; `uses_device` if it takes ``device`` too.
+    parameters: tuple[str, ...]
+    uses_device: bool = False
+    #: For applicability: the parameters that keep their first value where the rule is false.
+    governs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A vendor library call to compare with."""
+
+    #: Of the library or its routine, as reports show it.
+    name: str
+    #: Takes the device arrays and scalars by argument name and returns a function that does one call on
+    #: the current stream; or None where the library has nothing for the problem.
+    prepare: Callable[..., Callable[[], None] | None]
+    backend: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that follows from a measurement: shown in rows and reports, and perhaps an objective."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Names that it takes, in the function's order.
+    takes: tuple[str, ...]
+    #: ``lower`` or ``higher``; empty where it is only shown.
+    better: str = ""
+
+    @property
+    def needs_energy(self) -> bool:
+        return not ENERGY_QUANTITIES.isdisjoint(self.takes)
+
+
+class Declaration(Hooks):
+    """The options, parameters, rules and functions of one kernel, checked as they are given."""
+
+    def __init__(
+        self,
+        source: str | None = None,
+        *,
+        sources: Mapping[str, str] | None = None,
+        name: str | None = None,
+        problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] = (),
+        quick_problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] | None = None,
+        edge_problems: Sequence[Problem] = (),
+        seeds: Sequence[Mapping[str, Value]] = (),
+        default: Mapping[str, Value] | None = None,
+        static: Sequence[str] = (),
+        layout: Mapping[str, int] | None = None,
+        backends: Sequence[str] = BACKENDS,
+        **parameters: Iterable[Value],
+    ) -> None:
+        caller = sys._getframe(1).f_globals
+        self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
+        self.module = str(caller.get("__name__"))
+        if (source is None) == (sources is None):
+            raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        #: Files of sources by variant, and the texts of those that are no files.
+        self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
+        self.written: dict[str, str] = {}
+        try:
+            self.name = self._named(name)
+            self._take_texts()
+            options = [
+                key for key in inspect.signature(Declaration).parameters if key != "parameters"
+            ]
+            self.parameters: dict[str, tuple[Value, ...]] = {
+                key: values_of(key, values, options) for key, values in parameters.items()
+            }
+            refuse(
+                (
+                    sources and set(self.parameters.get("VARIANT", ())) != set(sources),
+                    f"sources {sorted(sources or ())} need a parameter VARIANT of those values",
+                ),
+                (
+                    not isinstance(layout, Mapping | None),
+                    f"layout: expected a dict of names and ints, got {layout!r}",
+                ),
+            )
+            self.backends = check_backends("backends", backends)
+            #: Further problem fields, and their values where a problem leaves them out.
+            self.layout: dict[str, int] = dict(layout or {})
+            #: Problems by backend, and the layout as hooks see it; see `normal`.
+            self.problems = self._per_backend(problems)
+            quick = problems if quick_problems is None else quick_problems
+            self.quick_problems = self._per_backend(quick)
+            self.edge_problems = tuple(map(self.normal, edge_problems))
+            tuned = [*self.problems.values(), *self.quick_problems.values()]
+            self.fields: tuple[str, ...] = fields_of(
+                [problem for group in tuned for problem in group],
+                self.edge_problems,
+                self.layout,
+                self.parameters,
+            )
+            self.static = tuple(static)
+            check_known("static", "problem field", self.static, (*self.fields, *self.layout))
+            check_macros(self.parameters, self.static)
+            self.seeds = tuple(partial_of("seeds", seed, self.parameters) for seed in seeds)
+            self.default_values = partial_of("default", default or {}, self.parameters)
+        except DeclarationError as error:
+            raise self.error(str(error)) from None
+        self.constraint_rules: list[Rule] = []
+        self.applies_rules: list[Rule] = []
+        self.baselines: list[Baseline] = []
+        self.metrics: dict[str, Metric] = {}
+        self.hooks = {}
+        #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
+        self.texts: dict[Path, str] = {}
+        self.fingerprint = ""
+        #: Of a kernel in no space file, as it was at one moment; see `autotune.kernel.snapshot`.
+        self.state = b""
+
+    # ------------------------------------------------------------------ decorators
+
+    def constraint(self, function: Function) -> Function:
+        """Attach a condition over the parameters it names (and ``device``) that must hold."""
+        if not (function.__doc__ or "").strip():
+            raise self.error(
+                f"constraint {function.__name__!r} needs a docstring: reports quote it"
+            )
+        self._attach(self.constraint_rules, self._rule("constraint", function))
+        return function
+
+    def applies(self, *governed: str) -> Callable[[Function], Function]:
+        """Attach a condition under which the governed parameters matter.
+
+        Where it is false they keep their first value, so that no two configurations differ only
+        in what has no effect.
+        """
+        self._check_parameters("applies", governed)
+
+        def attach(function: Function) -> Function:
+            rule = self._rule("applies", function, governs=governed)
+            for name in set(rule.parameters) & set(governed):
+                raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
+            self._attach(self.applies_rules, rule)
+            return function
+
+        return attach
+
+    def arguments(self, function: Function) -> Function:
+        """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
+
+        ``rng`` is a `numpy.random.Generator` that draws float32 and int32 where no ``dtype`` is
+        given, and few small numbers where ``rng.exact``; see `autotune.measure.draw.Draw`.
+
+        Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
+        (passed as int32 and float32).
+        """
+        return self._hook("arguments", function)
+
+    def scratch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict of Out``: workspaces, passed after the arguments."""
+        return self._hook("scratch", function)
+
+    def reference(self, function: Function) -> Function:
+        """Attach the expected outputs: called with arguments by name, arrays as float64.
+
+        It takes the names that it needs and returns one array, or a dict by name for several outputs.
+        An argument with a default may be missing, for example in some layouts.
+        """
+        self.hooks["reference"] = function
+        return function
+
+    def tolerance(self, function: Function) -> Function:
+        """Attach ``(p) -> float``: the largest absolute error allowed on random data."""
+        return self._hook("tolerance", function)
+
+    def work(self, function: Function) -> Function:
+        """Attach ``(p) -> Work``."""
+        return self._hook("work", function)
+
+    def launch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed unit, idempotent."""
+        return self._hook("launch", function)
+
+    def options(self, function: Function) -> Function:
+        """Attach ``(c, device) -> sequence of str``: compiler options in addition to the defines."""
+        return self._hook("options", function)
+
+    def requires(self, function: Function) -> Function:
+        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration.
+
+        Traced with symbolic fields, also of the layout (``==``, ``<=``, ``&``, arithmetic). Record,
+        header, lookup and load obey it.
+        """
+        return self._hook("requires", function)
+
+    def defines(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters.
+
+        ``p`` holds the static fields alone, since problems that share them share a binary. A text is
+        put there as it is, a bool as 0 or 1.
+        """
+        return self._hook("defines", function)
+
+    def exclusive(self, function: Function) -> Function:
+        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap.
+
+        That is so where a kernel keeps state in its module, such as a ``__device__`` counter. Other
+        configurations are run twice at once before they can win.
+        """
+        return self._hook("exclusive", function)
+
+    def deterministic(self, function: Function) -> Function:
+        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits.
+
+        ``p`` holds the static fields alone. A configuration that says so is run a hundred times in the
+        finals, and is preferred to others that are up to 2 % faster.
+        """
+        return self._hook("deterministic", function)
+
+    def call(self, function: Function) -> Function:
+        """Attach the signature of the tuned kernel for `autotune.load`.
+
+        In place of each array the function gets an `Operand`; scalars come as they were passed. It
+        returns ``(Problem, arguments by name)``, `Instead` or `NothingToDo`. Its answer is kept for
+        calls whose arrays have the same layout. It may compare a float with 0 or 1 only. A
+        `ValueError` goes to the caller.
+        """
+        self.hooks["call"] = function
+        return function
+
+    def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
+        """Attach a vendor library call; see `Baseline`."""
+
+        known = [base for base in self.baselines if (base.name, base.backend) == (name, backend)]
+        if known and self.file:
+            raise self.error(
+                f"baseline {name!r} for {backend} is attached twice; name it otherwise"
+            )
+
+        def attach(function: Function) -> Function:
+            self.baselines = [base for base in self.baselines if base not in known]
+            self.baselines.append(Baseline(name, function, backend))
+            return function
+
+        return attach
+
+    def metric(self, function: Any = None, *, better: str = "") -> Any:
+        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``.
+
+        The function takes what it names of ``c``, ``p``, ``device`` and `QUANTITIES` and returns a
+        finite number. There is no number where one of them is not known. With ``better``, ``lower``
+        or ``higher``, the metric's name is an objective.
+        """
+        if better not in ("", "lower", "higher"):
+            raise self.error(f"metric: better={better!r}; expected 'lower' or 'higher'")
+
+        def attach(function: Function) -> Function:
+            name, takes = function.__name__, tuple(inspect.signature(function).parameters)
+            again = name in self.metrics and self.file is not None  # a cell may be run again
+            if name in OBJECTIVES or again:
+                raise self.error(f"metric {name!r} exists already; name it otherwise")
+            for taken in takes:
+                if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
+                    raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
+            self.metrics[name] = Metric(name, _about(function), function, takes, better)
+            return function
+
+        return attach if function is None else attach(function)
+
+    # ------------------------------------------------------------------ forms of a problem
+
+    def filled(self, p: Problem) -> Problem:
+        """Return a problem with all layout fields, as hooks see it."""
+        return Problem({**p, **{name: p.get(name, plain) for name, plain in self.layout.items()}})
+
+    def normal(self, p: Problem) -> Problem:
+        """Return the form of a problem that keys and tables have: without layout fields at their default."""
+        return Problem({n: v for n, v in p.items() if n not in self.layout or v != self.layout[n]})
+
+    # ------------------------------------------------------------------ checks
+
+    def _hook(self, name: str, function: Function) -> Function:
+        given, needed = tuple(inspect.signature(function).parameters), HOOKS[name]
+        if given not in (needed, (*needed, DEVICE)):
+            hint = "; what a launch depends on is a parameter or a problem field, never data"
+            raise self.error(
+                f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
+                f"not ({', '.join(given)}){hint if name == 'launch' else ''}"
+            )
+        self.hooks[name] = function
+        return function
+
+    def _rule(
+        self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()
+    ) -> Rule:
+        names = tuple(inspect.signature(function).parameters)
+        parameters = tuple(name for name in names if name != DEVICE)
+        uses_device = len(parameters) < len(names)
+        asked = (
+            names if kind == "applies" else parameters
+        )  # whether one applies depends on no device
+        self._check_parameters(f"{kind} {function.__name__!r}", asked)
+        return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
+
+    def _attach(self, rules: list[Rule], rule: Rule) -> None:
+        """Add a rule; in a notebook in place of that of its name, since cells are run again."""
+        if self.file is None and rule.name != "_":
+            rules[:] = [known for known in rules if known.name != rule.name]
+        rules.append(rule)
+
+    def _check_parameters(self, where: str, names: Iterable[str]) -> None:
+        try:
+            check_known(where, "parameter", names, self.parameters)
+        except DeclarationError as error:
+            raise self.error(str(error)) from None
+
+    def _named(self, name: str | None) -> str:
+        first = next(iter(self.sources.values()), "")
+        if name is None and _is_text(first):
+            raise SpecError("Kernel: a source that is given as a text needs name='...'")
+        chosen = name or Path(first).stem
+        refuse((wrong := fault("kernel name", chosen), wrong))
+        return chosen
+
+    def _take_texts(self) -> None:
+        """Give each source that is a text the name of a file, for messages and includes."""
+        for variant, source in self.sources.items():
+            if _is_text(source):
+                file = "_".join(filter(None, (self.name, variant))) + ".cu"
+                self.sources[variant], self.written[file] = file, source
+
+    def _per_backend(
+        self, problems: Sequence[Problem] | Mapping[str, Sequence[Problem]]
+    ) -> dict[str, tuple[Problem, ...]]:
+        if not isinstance(problems, Mapping):
+            return dict.fromkeys(self.backends, tuple(map(self.normal, problems)))
+        check_backends("problems", problems)
+        return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
+
+
+def _about(function: Callable[..., object]) -> str:
+    """Return the first paragraph of a function's docstring, in one line."""
+    return inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _is_text(source: str) -> bool:
+    """Return whether this is a source, and no file of one, which has neither lines nor braces."""
+    return "\n" in source or "{" in source
