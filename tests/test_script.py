@@ -30,7 +30,8 @@ def small(p):
 def tune(size=1000):
     source = """
         __constant__ float weights[9];
-        __global__ void blur(float* out, const float* x, float* both, float alpha, int n) {
+        // calls of blur(a, b) are in another file (see there)
+        __global__ void blur(float* out, /* (read) */ const float* x, float* both, float alpha, int n) {
             if (threadIdx.x < n) out[0] = x[0] * alpha * block_size_x * block_size_y * weights[0];
         }
     """
@@ -171,6 +172,16 @@ def test_what_needs_a_hand_is_said_and_marked(
     assert made.count("# TODO: ") == len(said)
 
 
+def test_a_script_that_others_may_write_is_not_run(tmp_path: Path, capsys: Any) -> None:
+    script = written(tmp_path, "open('it_ran', 'w')\n" + minimal())
+    script.chmod(0o666)
+    made = ["new", "--from", str(script), "--into", str(tmp_path / "into")]
+    assert run(made) == 2
+    assert "anybody may write it" in capsys.readouterr().err
+    assert not (tmp_path / "it_ran").exists()
+    assert run([*made, "--trust", str(tmp_path)]) == 0
+
+
 def test_made_up_results_are_not_written(tmp_path: Path) -> None:
     write = "import json\nwith open('found.json', 'w') as file:\n    json.dump('text', file)\n"
     before = write.replace("found", "before")
@@ -185,7 +196,7 @@ def test_made_up_results_are_not_written(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("print(1)", "no call of tune_kernel"),
-        ("raise SystemExit(9)", "no call of tune_kernel"),
+        ("raise SystemExit('no GPU')", "no call of tune_kernel; it ended by SystemExit: no GPU"),
         ("import os; os._exit(0)", "it crashed"),
         ("tune_kernel(", "no call of tune_kernel; it ended by SyntaxError"),
         ("import nothing_of_that_name", "ModuleNotFoundError"),

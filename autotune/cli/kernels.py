@@ -218,6 +218,7 @@ def _show_configuration(
     default=".",
     help="Folder that gets kernels/ and spaces/; default: this one.",
 )
+@TRUST
 def new(name: str | None, script: Path | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
 

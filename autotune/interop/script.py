@@ -38,6 +38,7 @@ from autotune.devices.base import NO_TEXTURES
 from autotune.errors import UsageError
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import refuse_foreign
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (
@@ -73,6 +74,7 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
     """
     if not script.is_file():
         raise UsageError(f"{script}: no such file")
+    refuse_foreign(script)
     calls = _calls_of(script)
     if name and len(calls) > 1:
         raise UsageError(f"{script} calls tune_kernel {len(calls)} times: leave NAME out")
@@ -80,7 +82,8 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
     names: list[str] = []
     for call in calls:
         names.append(_unused(name or call["name"], names))
-        call |= {"name": names[-1], "source": f"{names[-1]}{call['suffix']}", "script": script.name}
+        call |= {"name": names[-1], "source": f"{names[-1]}{call['suffix']}"}
+        call["script"] = re.sub(r"[^\w.+-]", "_", script.name)
         texts[into / "spaces" / f"{names[-1]}.py"] = _space_text(call)
         texts[into / "kernels" / call["source"]] = call["text"]
     for place, text in texts.items():
@@ -146,10 +149,9 @@ def take_calls(script: str, answer: str) -> None:
     builtins.open = io.open = stand_in.open
     try:
         runpy.run_path(script, run_name="__main__")
-    except SystemExit:
-        pass
-    except Exception as error:
-        ended = f"; it ended by {type(error).__name__}: {error}"
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code:
+            ended = " ".join(f"; it ended by {type(error).__name__}: {error}".split())
     calls, refused = stand_in.calls, stand_in.refused
     if not calls and not refused:
         refused = f"no call of tune_kernel{ended}"
@@ -307,9 +309,9 @@ class _TuneCall:
     def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the arguments, and their declarations in the source, by name."""
         values = [_on_host(value) for value in self._given.get("arguments") or []]
-        found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", self._text)
-        plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", found[1]) if found else ""
-        declared = [part.strip() for part in plain.split(",")]
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", self._text, flags=re.DOTALL)
+        found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", text)
+        declared = [part.strip() for part in found[1].split(",")] if found else []
         if len(declared) != len(values):
             declared = [""] * len(values)
         names: list[str] = []
