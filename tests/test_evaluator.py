@@ -146,16 +146,6 @@ def test_rows_come_one_at_a_time(evaluator, worker):
     assert len(worker.asked) == 2
 
 
-def test_one_configuration_asked_twice_in_a_batch_has_two_rows(evaluator):
-    found = list(evaluator().measure([Configuration(BLOCK=32)] * 2))
-    assert [measurement.status for measurement in found] == [Status.OK, Status.OK]
-
-
-def test_nothing_asked_is_nothing_measured(evaluator, worker):
-    assert list(evaluator().measure([])) == []
-    assert worker.asked == []
-
-
 def test_a_mistake_in_the_launch_function_ends_the_run(evaluator):
     made = evaluator(("block=(c.BLOCK,)", "block=(c.BLOK,)"))
     with pytest.raises(SpecError, match="launch: AttributeError: unknown parameter 'BLOK'"):
