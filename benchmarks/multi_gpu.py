@@ -34,7 +34,7 @@ from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
 from autotune.run.bench import LOCAL, Bench, Site, stopping_rule
 from autotune.run.request import Request
-from autotune.search.simple import in_given_order
+from autotune.search.names import in_given_order
 from autotune.values import Configuration
 
 #: Asked for.

@@ -46,10 +46,9 @@ from autotune.devices.choose import choose_device
 from autotune.interop.formats import Recording, read
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
-from autotune.search.names import find
+from autotune.search.names import find, in_given_order
 from autotune.search.replay import ReplayEvaluator
 from autotune.search.session import Budget, Event, Measured
-from autotune.search.simple import in_given_order
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"
 #: Kernel that *device* measures, on its first quick problem.

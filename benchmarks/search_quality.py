@@ -38,7 +38,7 @@ from harness import RECORDED, ROOT, command_line, finish
 from autotune.interop.formats import Recording, read
 from autotune.measure.evaluator import PER_DEVICE, nothing
 from autotune.measure.measurement import Measurement
-from autotune.search.base import AtHand, Elsewhere, Outlook, Tell, fastest
+from autotune.search.base import AtHand, Outlook, RelatedProblem, Tell, fastest
 from autotune.search.names import BudgetSpent, find
 
 OWN = ROOT / "tests" / "data"
@@ -66,8 +66,8 @@ class UntilFound:
     It keeps nothing else: what is measured here is the strategy, not the session of a run.
     """
 
-    place: tuple[float, ...] = ()
-    elsewhere: Sequence[Elsewhere] = ()
+    problem_features: tuple[float, ...] = ()
+    related: Sequence[RelatedProblem] = ()
     compiled: Collection[int] = ()
     outlook: Outlook | None = None
 

@@ -77,7 +77,7 @@ from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.race import Contender
 from autotune.run.verdict import ratio
-from autotune.search.simple import in_given_order
+from autotune.search.names import in_given_order
 from autotune.values import Configuration, Problem
 
 ITERATIONS = 7

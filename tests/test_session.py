@@ -29,9 +29,8 @@ from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
 from autotune.run.searching import Foresight, foreseen
 from autotune.search.base import BudgetSpent
-from autotune.search.names import find
+from autotune.search.names import exhaustive, find, random
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
-from autotune.search.simple import exhaustive, random
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
 

@@ -48,8 +48,8 @@ def synthetic() -> Recording:
 class Watched:
     """A session over a recording; tests watch what comes through here."""
 
-    place: tuple[float, ...] = ()
-    elsewhere = ()
+    problem_features: tuple[float, ...] = ()
+    related = ()
     compiled = ()
     outlook: Outlook | None = None
 
@@ -171,6 +171,12 @@ def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_runs_where_only_time_is_limited(name: str, synthetic: Recording) -> None:
     class Timed(StrictSession):
+        def stream(
+            self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+        ) -> None:
+            for number in proposals:
+                tell(number, *self.measure([number]))
+
         def measure(self, indices: Sequence[int]) -> list[Measurement]:
             done = super().measure(indices[: 30 - len(self.path)])
             if len(self.path) >= 30:
@@ -293,13 +299,13 @@ def test_kernel_tuner_proposed_what_was_measured(
     name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposed: list[Point] = []
-    measured = kernel_tuner_adapter._Runner.measured
+    measured = kernel_tuner_adapter.Runner.measured
 
-    def watched(runner: kernel_tuner_adapter._Runner, points: list[Point]) -> list[int | None]:
+    def watched(runner: kernel_tuner_adapter.Runner, points: list[Point]) -> list[int | None]:
         proposed.extend(points)
         return measured(runner, points)
 
-    monkeypatch.setattr(kernel_tuner_adapter._Runner, "measured", watched)
+    monkeypatch.setattr(kernel_tuner_adapter.Runner, "measured", watched)
     check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
 
 
@@ -315,7 +321,8 @@ def test_optuna_proposed_what_was_measured(
 
     def watched(self: optuna.Study, *args: object) -> optuna.Trial:
         trial = ask(self, *args)  # type: ignore[arg-type]
-        proposed.append(optuna_adapter._point(trial.params, lattice))
+        ranks = [trial.params.get(f"p{position}", 0) for position in range(len(lattice.sizes))]
+        proposed.append(tuple(map(int, ranks)))
         return trial
 
     monkeypatch.setattr(optuna.Study, "ask", watched)
@@ -439,7 +446,7 @@ def test_much_of_what_is_proposed_one_by_one_was_hinted_before(
 ) -> None:
     told = hinted(name, synthetic, 100)
     assert max(map(len, told.hints)) <= 64  # by chance, one in twenty
-    assert told.foreseen > 0.4 * len(told.path)
+    assert told.foreseen > 0.3 * len(told.path)
 
 
 def test_unavailable_and_unknown_strategies_say_why() -> None:
@@ -453,7 +460,7 @@ def test_unavailable_and_unknown_strategies_say_why() -> None:
 
 
 def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("kernel_tuner", "optuna"):
+    for package in ("kernel_tuner", "optuna", "scipy"):
         monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
     usable = [info.name for info in strategies.available() if not info.unavailable]
     assert usable == ["random", "exhaustive"]

@@ -17,9 +17,10 @@ from autotune.errors import UsageError
 from autotune.kernel.space import Space, enumerate_space, index_type
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
+from autotune.search.auto import surrogate
 from autotune.search.encoding import Encoding
 from autotune.search.proposals import EndRule, Proposer
-from autotune.search.sampler import SurrogateSampler, search
+from autotune.search.sampler import SurrogateSampler
 from autotune.search.surrogate import Covariance, Points, Posterior, fitted
 from autotune.values import Configuration, Value
 
@@ -282,7 +283,7 @@ def test_the_chance_of_a_gain_falls() -> None:
 def test_a_search_ends_when_little_is_left_to_gain() -> None:
     class Counting:
         evaluations_left = 400
-        place = elsewhere = compiled = ()
+        problem_features = related = compiled = ()
         outlook = None
         best_ms = math.inf
         count = 0
@@ -304,7 +305,7 @@ def test_a_search_ends_when_little_is_left_to_gain() -> None:
             pass
 
     session = Counting()
-    search(BOWL, session, np.random.default_rng(0), rule=EndRule())
+    surrogate(BOWL, session, np.random.default_rng(0), rule=EndRule())
     assert session.best_ms == 1
     assert session.count < 200
     assert session.outlook is not None and session.outlook.is_enough and session.outlook.gain < 0.01
@@ -380,7 +381,7 @@ def test_a_million_configurations_in_a_hundred_megabytes() -> None:
 
 def test_a_study_ends_when_all_is_measured() -> None:
     configurations = [{"BM": bm, "ALG": alg} for bm in (16, 32, 64) for alg in ("a", "b")][:-1]
-    sampler = SurrogateSampler.among(configurations, seed=0)
+    sampler = SurrogateSampler(configurations, seed=0)
     study = optuna.create_study(sampler=sampler)
 
     def objective(trial: optuna.Trial) -> float:
@@ -408,7 +409,7 @@ def test_a_rate_is_maximised_and_failures_and_prunings_are_taken() -> None:
     assert study.best_value == 1
 
 
-def test_trials_from_elsewhere_are_learned_and_not_asked_again() -> None:
+def test_trials_of_others_are_learned_and_not_asked_again() -> None:
     sampler = SurrogateSampler(BOWL, seed=1)
     study = optuna.create_study(sampler=sampler)
     enqueued = {"A": 8, "B": 3, "T": "z"}
@@ -446,9 +447,9 @@ def test_the_same_seed_proposes_the_same() -> None:
 
 def test_what_cannot_be_sampled_is_said() -> None:
     with pytest.raises(UsageError, match="no configuration to sample from"):
-        SurrogateSampler.among([])
+        SurrogateSampler([])
     with pytest.raises(UsageError, match=r"need the parameters A and no others"):
-        SurrogateSampler.among([{"A": 1}, {"B": 1}])
+        SurrogateSampler([{"A": 1}, {"B": 1}])
     sampler = SurrogateSampler(BOWL)
     study = optuna.create_study(sampler=sampler)
     with pytest.raises(UsageError, match=r"C with the values of .* is no parameter of the sampler"):

@@ -1,7 +1,4 @@
-"""The search of one problem: its data, what is tried first, and on which devices.
-
-Chooses no winner; how long a search may take is the run's to say.
-"""
+"""The search of one problem: its data, its first configurations, its devices."""
 
 from __future__ import annotations
 
@@ -23,8 +20,13 @@ from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
-from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
-from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
+from autotune.run.transfer import (
+    OtherDevices,
+    drop_constant_features,
+    problem_features,
+    recorded_winners,
+)
+from autotune.search.base import AtHand, BudgetSpent, Outlook, RelatedProblem, Tell
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -39,34 +41,34 @@ _NEAR_PROBLEMS = 8
 
 @dataclass(frozen=True)
 class SearchedProblem:
-    """A problem between its search and its finals."""
+    """A problem after its search and before its finals."""
 
     problem: Problem
     space: Space
     evaluator: DeviceEvaluator
     #: Measured or recalled by the search, by number, in order.
     asked: Mapping[int, Measurement]
-    #: What the finals choose from: measured now or remembered.
+    #: Configurations that the finals choose from: measured now or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
-    #: Numbers of what was given to compilers, measured or not.
+    #: Numbers of configurations given to compilers, measured or not.
     compiled: frozenset[int]
     #: How often it was searched.
     searches: int = 1
-    #: What the strategy expects of going on, where it says so.
+    #: Gain that the strategy expects of a longer search, where it has a model.
     outlook: Outlook | None = None
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
-        """In the order asked for."""
+        """Measurements in the order of the search."""
         return tuple(self.asked.values())
 
 
 @dataclass(frozen=True)
 class ProblemSearch:
-    """The searches of one run."""
+    """Searches the problems of one run."""
 
     bench: Bench
     store: Store
@@ -75,25 +77,20 @@ class ProblemSearch:
 
     @cached_property
     def devices(self) -> OtherDevices:
-        """What is known of other devices."""
+        """Measurements of other devices."""
         return OtherDevices(self.bench.kernel.name, self.bench.device, self.store)
 
     @cached_property
     def recorded(self) -> dict[Problem, list[Configuration]]:
-        """What is recorded to have won on this device."""
+        """Winners on this device by its records."""
         return recorded_winners(self.bench.kernel.name, self.bench.device)
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
     ) -> SearchedProblem:
-        """Search one problem, beginning with what won on the nearest of those searched before it.
+        """Search one problem, beginning with the winners of the nearest problems searched before.
 
-        What was searched ``before`` may be this problem too: then the search goes on.
-
-        Raises
-        ------
-        NothingValidError
-            If the one configuration that was asked for is not valid.
+        Where this problem was searched ``before``, its search goes on.
         """
         bench, only = self.bench, self.bench.request.only
         begun, begun_s = time.monotonic(), bench.clock_s()
@@ -101,9 +98,9 @@ class ProblemSearch:
         others = [found for found in before if found is not earlier]
         asked = dict(earlier.asked) if earlier else {}
         first = [] if earlier else self._first(space, problem, others)
-        place, elsewhere = self._elsewhere(problem, others)
+        features, related = _related(problem, others)
         compiled = frozenset[int]().union(*(found.compiled for found in before))
-        foresight = Foresight(budget.evaluations, place, elsewhere, compiled)
+        foresight = Foresight(budget.evaluations, features, related, compiled)
         self.listener(Phase(problem, "inputs"))
         job = bench.job(
             problem,
@@ -134,8 +131,8 @@ class ProblemSearch:
                 fresh=bench.request.fresh or only is not None,
                 others=bench.site.remembered(bench.request),
                 scoring=None if bench.request.objective.is_time else bench.scoring(problem),
-                place=place,
-                elsewhere=elsewhere,
+                problem_features=features,
+                related=related,
                 compiled=compiled,
                 asked=asked,
             )
@@ -157,18 +154,10 @@ class ProblemSearch:
             session.outlook,
         )
 
-    @staticmethod
-    def _elsewhere(
-        problem: Problem, others: Sequence[SearchedProblem]
-    ) -> tuple[tuple[float, ...], list[Elsewhere]]:
-        """Where a problem is, and what is known of other places."""
-        searched = [Elsewhere(point_of(found.problem, problem), found.asked) for found in others]
-        return told_apart(point_of(problem, problem), searched)
-
     def _first(
         self, space: Space, problem: Problem, before: Sequence[SearchedProblem]
     ) -> list[Configuration]:
-        """What is tried first: the one that was asked for, or what is known to be good."""
+        """Return what is tried first: the one configuration of ``--config``, or known good ones."""
         request, kernel = self.bench.request, self.bench.kernel
         if request.only is not None:
             if space.find(space.canonical(space.row(request.only))) is None:
@@ -179,19 +168,19 @@ class ProblemSearch:
         imported = first_on(problem, request.first)
         known = [*recorded, *imported, *_winners_near(problem, before), *declared]
         if not request.objective.is_time:
-            return known  # what is kept of other devices is times
+            return known  # records of other devices hold times only
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
         return [*known, *self.devices.best(problem, wanted)]
 
     def _strategy(self, budget: Budget) -> Search:
-        """What follows; nothing where one configuration was asked for."""
+        """Return the strategy that follows; one that does nothing where only one is to be timed."""
         request = self.bench.request
         if request.only is not None:
             return lambda *_: None
         others = len(request.others)
         at_once = PER_DEVICE * (1 + others) if others else 1
-        # Where evaluations are scarce the next waits for the result of the last; a CPU would compile
-        # what is asked for ahead while it measures.
+        # Where evaluations are counted the next proposal waits for the last result. A CPU cannot compile
+        # and measure at once.
         is_time_scarce = budget.evaluations is None and self.bench.device.leaves_host_free
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
         return find(request.strategy, at_once, max(at_once, ahead))
@@ -204,7 +193,7 @@ class ProblemSearch:
         first: Sequence[Configuration],
         foresight: Foresight,
     ) -> None:
-        """Have compiled what will be asked for first; not where a CPU would still do so when it measures."""
+        """Have the first proposals compiled; not on a CPU, which would compile while it measures."""
         bench = self.bench
         if not bench.device.leaves_host_free:
             return
@@ -231,11 +220,11 @@ class ProblemSearch:
 
 @dataclass
 class Foresight:
-    """A session that measures nothing, and notes what it is asked for."""
+    """A session that measures nothing and notes the first proposals."""
 
     evaluations_left: int | None
-    place: tuple[float, ...] = ()
-    elsewhere: Sequence[Elsewhere] = ()
+    problem_features: tuple[float, ...] = ()
+    related: Sequence[RelatedProblem] = ()
     compiled: Collection[int] = ()
     asked: list[int] = field(default_factory=list)
     outlook: Outlook | None = None
@@ -258,14 +247,24 @@ class Foresight:
 
 
 def foreseen(space: Space, strategy: Search, session: Foresight, seed: int) -> list[int]:
-    """Numbers of what a strategy will ask for before it knows a result, in that order."""
+    """Return the numbers that a strategy proposes before it knows a result."""
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))
     return session.asked
 
 
+def _related(
+    problem: Problem, others: Sequence[SearchedProblem]
+) -> tuple[tuple[float, ...], list[RelatedProblem]]:
+    """Return a problem's coordinates and the related problems, without constant coordinates."""
+    searched = [
+        RelatedProblem(problem_features(found.problem, problem), found.asked) for found in others
+    ]
+    return drop_constant_features(problem_features(problem, problem), searched)
+
+
 def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
-    """The best of the problems nearest to one, of those that were searched before it."""
+    """Return the best configurations of the nearest problems searched before."""
     here = place_of(tuple(problem.values()))
 
     def apart(other: SearchedProblem) -> float:

@@ -1,7 +1,7 @@
-"""The contract between a search strategy and the session it searches in.
+"""The contract between a search strategy and its session.
 
-A strategy chooses configurations; the session measures them, remembers them, keeps the budget and
-ends the search. Neither knows devices or storage through this contract.
+A strategy chooses configurations. The session measures and remembers them, keeps the budget and ends
+the search.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from autotune.kernel.space import Space
 from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement
 
-#: What takes a result: the number of a configuration, and what came of it.
+#: Takes the number of a configuration and its result.
 Tell: TypeAlias = Callable[[int, Measurement], None]
-#: Gives the number of a configuration that takes no compiler; None while there is none.
+#: Gives the number of a configuration that is compiled already; None while there is none.
 AtHand: TypeAlias = Callable[[], "int | None"]
 
 if TYPE_CHECKING:
@@ -28,93 +28,74 @@ class BudgetSpent(Exception):
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """What was measured of the same space at another place, such as another size."""
+class RelatedProblem:
+    """Measurements of the same space at another problem size."""
 
-    #: Where that was, as a point: coordinates that two searches differ in, one unit apart for a factor
-    #: of 16 in a size.
-    place: tuple[float, ...]
-    #: By number, in order.
+    #: Coordinates of the problem, comparable with `Session.problem_features`: 1 apart for a factor of
+    #: 16 in a size.
+    features: tuple[float, ...]
+    #: By number of the configuration, in the order measured.
     measured: Mapping[int, Measurement]
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a strategy expects of going on."""
+    """Gain that a strategy expects of a longer search."""
 
-    #: What the next proposals are expected to save, as a share of the best time.
+    #: Expected improvement by the next proposal, as a share of the best time.
     gain: float
-    #: Whether it ended because that is too little.
+    #: Whether the strategy ended because the gain is too small.
     is_enough: bool = False
 
 
 class Session(Protocol):
-    """What a strategy may ask for."""
+    """One search, as a strategy sees it."""
 
-    #: Where this search is, and what was measured at other places; places have equally many coordinates.
-    place: tuple[float, ...]
-    elsewhere: Sequence[Elsewhere]
-    #: Numbers of what was compiled elsewhere, measured there or not: its binary most likely serves here.
+    #: Coordinates of this problem, and problems of equally many coordinates that were searched before.
+    problem_features: tuple[float, ...]
+    related: Sequence[RelatedProblem]
+    #: Numbers of configurations compiled for other problems; their binaries most likely serve here.
     compiled: Collection[int]
-    #: Set by strategies that can say it.
+    #: Set by strategies that have a model.
     outlook: Outlook | None
 
     @property
     def evaluations_left(self) -> int | None:
-        """Measurements that the budget still allows; None where only time limits them."""
+        """Return how many measurements the budget still allows; None where only time limits them."""
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        """Measure configurations by their number in the space; answers are in the order given.
+        """Measure configurations by their number in the space and return them in the order given.
 
-        On a GPU what is compiled first is measured first, so that a batch may be as large as the
-        space. One that was measured before in this search answers from memory and costs nothing.
-
-        Raises
-        ------
-        BudgetSpent
-            When the budget does not allow the whole batch: what it allows is measured first.
+        On a GPU the configuration that is compiled first is measured first, so that a batch may be as
+        large as the space. A configuration measured before in this search costs nothing. Raises
+        `BudgetSpent` when the budget does not allow the whole batch, after measuring what it allows.
         """
 
     def stream(
         self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
     ) -> None:
-        """Measure proposals as they come, until there are no more.
+        """Measure proposals as they come, until there are no more or the budget is spent.
 
-        Another is taken whenever fewer than ``ahead`` wait for their result; ``tell`` gets each as
-        it is there, in any order, before the next is taken. What is ``at_hand`` is measured while a
-        device would wait for compilers.
-
-        Raises
-        ------
-        BudgetSpent
-            When the budget is spent.
+        The next proposal is taken whenever fewer than ``ahead`` wait for their result. ``tell`` gets
+        each result as soon as it is there, in any order. A configuration ``at_hand`` is measured
+        while a device would wait for compilers.
         """
 
     def best(self, count: int) -> list[int]:
-        """Numbers of the fastest configurations of this search so far, best first."""
+        """Return the numbers of the fastest configurations of this search so far, best first."""
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Say what will likely be asked next, best first; returns at once."""
+        """Have likely next proposals compiled, best first; returns at once."""
 
 
 Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
 
 
 def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
-    """Numbers of the fastest of what was measured, best first; those without a time are left out."""
+    """Return the numbers of the fastest configurations, best first, without those that failed."""
     timed = [
         (cost, index)
         for index, measurement in measured.items()
         if (cost := measurement.cost) is not None
     ]
     return [index for _, index in sorted(timed)[:count]]
-
-
-@dataclass(frozen=True)
-class StrategyInfo:
-    """A strategy by name, and why it cannot be used where it cannot."""
-
-    name: str
-    doc: str
-    #: Empty where the strategy is available.
-    unavailable: str = ""

@@ -1,6 +1,6 @@
 """A space as a grid of ordered integers, and what a search has measured of it.
 
-What the adapters of foreign search libraries share. Knows no library.
+The adapters of other search libraries share it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Lattice:
     """Configurations as points whose coordinates are ranks: position among the sorted values.
 
     Libraries then see numbers with a meaningful order and no strings, booleans or magic names.
-    Values of text have no order; they keep the declared one, and any two of them are one step apart.
-    Values that no valid configuration has are left out.
+    Values of text keep their declared order, and any two of them are one step apart. Values that no
+    valid configuration has are left out.
 
-    Spaces of kernels are large and thin (sgemm: 760 000 of 10^14 points), so that what a library
-    does by a pass over tuples is done here by a pass over columns: some milliseconds.
+    Spaces of kernels are large and thin (sgemm: 830,000 of 10^14 points). A library's pass over tuples
+    is a pass over columns here, which takes some milliseconds.
     """
 
     def __init__(self, space: Space) -> None:
@@ -55,11 +55,11 @@ class Lattice:
         return np.stack(self._columns, axis=1)
 
     def point(self, index: int) -> Point:
-        """The coordinates of a configuration by its number."""
+        """Return the coordinates of a configuration by its number."""
         return tuple(int(column[index]) for column in self._columns)
 
     def find(self, point: Sequence[int]) -> int | None:
-        """The number of the configuration at a point, or None where it is not valid.
+        """Return the number of the configuration at a point, or None where it is not valid.
 
         Coordinates of parameters that do not apply there are ignored.
         """
@@ -67,7 +67,7 @@ class Lattice:
         return self.space.find(self.space.canonical(row))
 
     def distances(self, point: Sequence[int]) -> NDArray[np.int32]:
-        """Steps from a point to every configuration, summed over the parameters."""
+        """Return the steps from a point to every configuration, summed over the parameters."""
         total = np.zeros(len(self.space), np.int32)
         for position, column in enumerate(self._columns):
             if self.sizes[position] > 1:
@@ -75,12 +75,12 @@ class Lattice:
         return total
 
     def nearest(self, point: Sequence[int]) -> list[int]:
-        """All configurations fewest steps from a point."""
+        """Return all configurations fewest steps from a point."""
         distances = self.distances(point)
         return [int(index) for index in np.flatnonzero(distances == distances.min())]
 
     def adjacent(self, point: Sequence[int]) -> list[int]:
-        """All other configurations at most one step from a point in every parameter."""
+        """Return all other configurations at most one step from a point in every parameter."""
         near = np.ones(len(self.space), bool)
         for position, column in enumerate(self._columns):
             if self.sizes[position] > 1:
@@ -89,7 +89,7 @@ class Lattice:
         return [int(index) for index in np.flatnonzero(near) if index != here]
 
     def changed_in_one(self, point: Sequence[int]) -> list[int]:
-        """All other configurations that differ from a point in one parameter."""
+        """Return all other configurations that differ from a point in one parameter."""
         here = self.find(point)
         found: set[int] = set()
         for position, size in enumerate(self.sizes):
@@ -100,19 +100,18 @@ class Lattice:
         return sorted(found)
 
     def _steps(self, position: int, rank: int) -> NDArray[np.int32]:
-        """Steps from one rank of a parameter to each of its ranks."""
+        """Return the steps from one rank of a parameter to each of its ranks."""
         steps = np.abs(np.arange(self.sizes[position], dtype=np.int32) - rank)
         return np.minimum(steps, 1) if self.is_text[position] else steps
 
 
 class Ledger:
-    """What one search has measured, so that nothing is asked for twice."""
+    """The measurements of one search, so that nothing is measured twice."""
 
     def __init__(self, lattice: Lattice, session: Session) -> None:
         self.lattice = lattice
         self.session = session
         self.known: dict[int, Measurement] = {}
-        self.best: int | None = None
         self._open = np.ones(len(lattice.space), bool)
 
     @property
@@ -125,13 +124,11 @@ class Ledger:
         fresh = [index for index in dict.fromkeys(indices) if index not in self.known]
         for start in range(0, len(fresh), BATCH):
             batch = fresh[start : start + BATCH]
-            for index, measurement in zip(batch, self.session.measure(batch), strict=True):
-                self.known[index] = measurement
-                self._open[index] = False
-                self._note_best(index)
+            self.known.update(zip(batch, self.session.measure(batch), strict=True))
+            self._open[batch] = False
 
     def nearest_open(self, point: Sequence[int], reserved: Iterable[int] = ()) -> int | None:
-        """The valid configuration fewest steps from a point that is neither measured nor reserved.
+        """Return the nearest configuration that is neither measured nor reserved.
 
         The lowest number wins a tie. None where nothing is left.
         """
@@ -143,15 +140,9 @@ class Ledger:
         distances[~free] = np.iinfo(np.int32).max
         return int(np.argmin(distances))
 
-    def _note_best(self, index: int) -> None:
-        time_ms = self.known[index].cost
-        best_ms = None if self.best is None else self.known[self.best].cost
-        if time_ms is not None and (best_ms is None or time_ms < best_ms):
-            self.best = index
-
 
 def _order(values: tuple[Any, ...]) -> list[int]:
-    """Value indices in ascending order of value; text in declared order."""
+    """Return value indices in ascending order of value; text in declared order."""
     if isinstance(values[0], str):
         return list(range(len(values)))
     return sorted(range(len(values)), key=values.__getitem__)

@@ -22,8 +22,15 @@ from autotune.kernel.space import Space
 from autotune.measure.evaluator import Evaluator, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import Scoring
-from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell, fastest
-from autotune.search.names import Search
+from autotune.search.base import (
+    AtHand,
+    BudgetSpent,
+    Outlook,
+    RelatedProblem,
+    Search,
+    Tell,
+    fastest,
+)
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
@@ -133,8 +140,8 @@ class SearchSession:
     #: Gives measurements the cost that is minimised; None where that is the time.
     scoring: Scoring | None = None
     #: See `autotune.search.base.Session`.
-    place: tuple[float, ...] = ()
-    elsewhere: Sequence[Elsewhere] = ()
+    problem_features: tuple[float, ...] = ()
+    related: Sequence[RelatedProblem] = ()
     compiled: Collection[int] = ()
     outlook: Outlook | None = None
     #: Measured or recalled in this search, by number, in order.

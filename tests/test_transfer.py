@@ -1,8 +1,7 @@
-"""What a search knows beside its own measurements: other sizes, other devices, and what it does with them."""
+"""Related problems and other devices in a search."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from contextlib import closing
@@ -17,13 +16,18 @@ from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import Run
-from autotune.search.base import Elsewhere
-from autotune.search.proposals import Known, Outcome, Proposer
+from autotune.run.transfer import (
+    OtherDevices,
+    drop_constant_features,
+    problem_features,
+    recorded_winners,
+)
+from autotune.search.base import RelatedProblem
+from autotune.search.proposals import Proposer
 from autotune.search.session import Budget, SearchStarted
 from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import read
@@ -44,11 +48,15 @@ def time_ms(number: int, best: tuple[int, int]) -> float:
     return 1 + (a - best[0]) ** 2 / 20 + (b - best[1]) ** 2 / 20
 
 
-def known(place: float, best: tuple[int, int], scale: float = 1.0) -> Known:
-    """What 60 random configurations took at a place, in other units."""
+def timed(number: int, ms: float, status: Status = Status.OK) -> Measurement:
+    return Measurement(GRID.configuration(number), status, samples_ms=(ms,))
+
+
+def related(place: float, best: tuple[int, int], scale: float = 1.0) -> RelatedProblem:
+    """60 random configurations at another size, in other units."""
     numbers = np.random.default_rng(0).choice(len(GRID), 60, replace=False)
-    outcomes = {int(n): Outcome(math.log(scale * time_ms(int(n), best))) for n in numbers}
-    return Known((place,), outcomes)
+    measured = {int(n): timed(int(n), scale * time_ms(int(n), best)) for n in numbers}
+    return RelatedProblem((place,), measured)
 
 
 def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
@@ -61,9 +69,9 @@ def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
     raise AssertionError("never asked for")
 
 
-def median_to_best(places: list[Known]) -> float:
+def median_to_best(problems: list[RelatedProblem]) -> float:
     counts = [
-        evaluations_to_best(Proposer(GRID, np.random.default_rng(seed), (0.0,), places), (15, 5))
+        evaluations_to_best(Proposer(GRID, np.random.default_rng(seed), (0.0,), problems), (15, 5))
         for seed in range(5)
     ]
     return float(np.median(counts))
@@ -72,41 +80,42 @@ def median_to_best(places: list[Known]) -> float:
 # --- the model
 
 
-def test_what_is_alike_elsewhere_is_found_sooner_and_what_is_not_costs_little() -> None:
-    """Times elsewhere are a hundred times as long: only their order there is worth anything."""
+def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_little() -> None:
+    """Times there are a hundred times as long: only their order is worth anything."""
     alone = median_to_best([])
-    alike = median_to_best([known(0.5, (15, 5), scale=100.0)])
-    unlike = median_to_best([known(1.0, (2, 20), scale=0.01)])
+    alike = median_to_best([related(0.5, (15, 5), scale=100.0)])
+    unlike = median_to_best([related(1.0, (2, 20), scale=0.01)])
     assert alike < alone
     assert unlike <= alone + 10
 
 
-def test_places_without_a_time_say_nothing() -> None:
-    failed = Known((1.0,), {3: Outcome(math.nan), 4: Outcome(0.5, is_bound=True)})
+def test_problems_without_a_time_say_nothing() -> None:
+    failed = Measurement(GRID.configuration(3), Status.COMPILE_FAILED, "no")
+    untimed = RelatedProblem((1.0,), {3: failed, 4: timed(4, 0.5, Status.STOPPED_EARLY)})
     paths = []
-    for places in ([], [failed]):
-        proposer = Proposer(GRID, np.random.default_rng(1), (0.0,), places)
+    for problems in ([], [untimed]):
+        proposer = Proposer(GRID, np.random.default_rng(1), (0.0,), problems)
         paths.append([proposer.ask() for _ in range(8)])
     assert paths[0] == paths[1]
 
 
 def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> None:
-    places = [known(0.1, (15, 5))] * 4
-    outcomes = places[0].outcomes
+    problems = [related(0.1, (15, 5))] * 4
+    measured = problems[0].measured
 
     def proposer() -> Proposer:
-        return Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=outcomes)
+        return Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=measured)
 
     first = proposer().ask()
-    assert first == min(outcomes, key=lambda n: outcomes[n].log_ms)
+    assert first == min(measured, key=lambda n: measured[n].median_ms or 0.0)
     assert proposer().ask(compiled=True) == first
-    assert proposer().ask(compiled=False) not in outcomes
+    assert proposer().ask(compiled=False) not in measured
 
 
 def test_what_is_compiled_is_asked_for_until_none_is_left() -> None:
-    places = [known(0.1, (15, 5))]
-    few = sorted(places[0].outcomes)[:5]
-    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=few)
+    problems = [related(0.1, (15, 5))]
+    few = sorted(problems[0].measured)[:5]
+    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=few)
     asked = []
     while proposer.has_compiled:
         asked.append(proposer.ask(compiled=True))
@@ -118,11 +127,11 @@ def test_what_is_compiled_is_asked_for_until_none_is_left() -> None:
 
 def test_of_many_candidates_those_that_promise_most_are_kept(monkeypatch) -> None:
     """The same is asked for: others would not have been chosen before the next fit."""
-    places = [known(0.1, (15, 5))]
+    problems = [related(0.1, (15, 5))]
     paths = []
     for kept in (40, len(GRID)):
         monkeypatch.setattr("autotune.search.proposals.KEPT", kept)
-        proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=[3, 4])
+        proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=[3, 4])
         path = []
         for step in range(24):
             number = proposer.ask(compiled=step in (3, 9))
@@ -135,7 +144,7 @@ def test_of_many_candidates_those_that_promise_most_are_kept(monkeypatch) -> Non
 
 
 def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
-    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), [known(1.0, (15, 5))])
+    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), [related(1.0, (15, 5))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(6):
@@ -180,10 +189,10 @@ def test_what_was_given_and_is_no_good_is_never_told_to_the_model(ms: float, is_
     assert (path(8) != path(1000)) == is_told
 
 
-def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
+def test_nothing_is_asked_twice_with_related_problems() -> None:
     small = Space(GRID.parameters, GRID.rows[:40])
-    places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)})]
-    proposer = Proposer(small, np.random.default_rng(0), (0.0,), places)
+    problems = [RelatedProblem((1.0,), {n: timed(n, 1.0 + n) for n in range(40)})]
+    proposer = Proposer(small, np.random.default_rng(0), (0.0,), problems)
     asked = []
     while (number := proposer.ask()) is not None:
         asked.append(number)
@@ -191,23 +200,24 @@ def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
     assert sorted(asked) == list(range(40))
 
 
-# --- places
+# --- coordinates
 
 
-def test_points_are_octaves_twos_and_words() -> None:
+def test_coordinates_are_octaves_twos_and_words() -> None:
     here = Problem(m=4096, kind="sum")
-    assert point_of(here, here) == (0.0, 3.0, 1.0, 0.0)
-    assert point_of(Problem(m=4097, kind="max"), here, apart=0.5) == pytest.approx(
+    assert problem_features(here, here) == (0.0, 3.0, 1.0, 0.0)
+    assert problem_features(Problem(m=4097, kind="max"), here, 0.5) == pytest.approx(
         (0.5, 3.0, 0.0, 1.0), abs=1e-3
     )
-    assert point_of(Problem(m=0, kind="sum"), here)[1] == 0.0
+    assert problem_features(Problem(m=0, kind="sum"), here)[1] == 0.0
 
 
 def test_coordinates_that_all_share_are_left_out() -> None:
-    place, elsewhere = told_apart((1.0, 2.0, 3.0), [Elsewhere((1.0, 0.0, 3.0), {})])
-    assert place == (2.0,)
-    assert elsewhere == [Elsewhere((0.0,), {})]
-    assert told_apart((1.0,), []) == ((), [])
+    others = [RelatedProblem((1.0, 0.0, 3.0), {})]
+    here, there = drop_constant_features((1.0, 2.0, 3.0), others)
+    assert here == (2.0,)
+    assert there == [RelatedProblem((0.0,), {})]
+    assert drop_constant_features((1.0,), []) == ((), [])
 
 
 def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path: Path) -> None:
