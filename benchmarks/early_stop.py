@@ -99,7 +99,7 @@ def row(path: Path, size: int | None, replays: Sequence[Pass]) -> dict[str, Any]
 def samples_of(path: Path) -> tuple[tuple[float, ...], ...]:
     """All samples in milliseconds of every configuration that ran, the first included.
 
-    `autotune.search.replay` leaves the first out, whose time is spent all the same.
+    `autotune.interop.formats` leaves the first out, whose time is spent all the same.
     """
     with gzip.open(path, "rt", encoding="utf-8") as file:
         entries = json.load(file)["cache"].values()

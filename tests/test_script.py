@@ -153,7 +153,10 @@ def minimal(
         (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: see docs/from-kernel"),
         (minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"), "reference: compute o; as"),
         (minimal("cmem_args={'s': 3}"), "cmem_args: make s a Constant"),
-        (minimal().replace("[np.zeros(8", "[print, np.zeros(8"), "argument argument_0: make it in"),
+        (
+            minimal().replace("[np.zeros(8", "[print, np.zeros(8"),
+            "argument argument_0 is no array or number",
+        ),
         (minimal().replace("np.zeros", "3 + np.zeros"), "o is drawn at random here"),
         (minimal().replace('"B": [1', '"loop_unroll_factor_0": [0'), "takes the pragma out"),
         (minimal() + "1 / 0\n", "no further calls; it ended by ZeroDivisionError"),

@@ -234,12 +234,10 @@ class _TuneCall:
         outputs = [name for name, text in made.items() if text.startswith(("Out(", "InOut("))]
         if not outputs:
             self.todos.append("which argument is the output? make it Out(shape) in arguments")
-        wanted = (
-            "as answer= of the script does" if self._given.get("answer") else "the script has none"
-        )
-        self.todos.append(f"reference: compute {', '.join(outputs) or 'the output'}; {wanted}")
-        others = [name for name in _OF_A_RUN if self._given.get(name)]
-        if others:
+        has_answer = self._given.get("answer") is not None
+        hint = "as answer= of the script does" if has_answer else "the script has none"
+        self.todos.append(f"reference: compute {', '.join(outputs) or 'the output'}; {hint}")
+        if others := [name for name in _OF_A_RUN if self._given.get(name)]:
             self.todos.append(f"{', '.join(others)}: see docs/from-kernel-tuner.md for what to use")
         tolerance = self._given.get("atol")
         options = map(str, self._given.get("compiler_options") or [])
@@ -435,7 +433,7 @@ class _TuneCall:
             is_usual = isinstance(value, np.int32 | np.float32 | int | float)
             return text if is_usual else f"np.{np.dtype(type(value))}({text})"
         if not isinstance(value, np.ndarray):
-            self.todos.append(f"argument {name}: make it in arguments; it is {reprlib.repr(value)}")
+            self.todos.append(f"argument {name} is no array or number: make it in arguments")
             return "..."
         if not self._is_output(name, value):
             return self._drawn(name, value)
@@ -446,16 +444,20 @@ class _TuneCall:
     def _is_output(self, name: str, value: Any) -> bool:
         """Tell by the answers, else by const, else by what the array holds: nothing, or a copy."""
         answer = self._given.get("answer")
-        if answer is not None and len(answer) == len(self._arguments):
+        if isinstance(answer, list | tuple) and len(answer) == len(self._arguments):
             return dict(zip(self._arguments, answer, strict=True))[name] is not None
         if _has_word(self._declared[name], "const"):
             return False
         later = list(self._arguments)[list(self._arguments).index(name) + 1 :]
-        return not value.any() or any(
-            isinstance(self._arguments[other], np.ndarray)
-            and np.array_equal(self._arguments[other], value)
-            for other in later
-        )
+        return not value.any() or bool(set(later) & set(self._alike(value)))
+
+    def _alike(self, value: Any) -> list[str]:
+        """Return the arguments that hold the data of an array."""
+        return [
+            name
+            for name, own in self._arguments.items()
+            if isinstance(own, np.ndarray) and np.array_equal(own, value)
+        ]
 
     def _drawn(self, name: str, value: Any) -> str:
         shape, dtype = self._shape(value), f"np.{value.dtype}"
@@ -484,12 +486,7 @@ class _TuneCall:
             if not isinstance(value, np.ndarray) or self._backend == "opencl":
                 self.todos.append(f"cmem_args: make {name} a Constant(array) in arguments")
                 continue
-            alike = [
-                other
-                for other, own in self._arguments.items()
-                if isinstance(own, np.ndarray) and np.array_equal(own, value)
-            ]
-            if alike:
+            if alike := self._alike(value):
                 made[alike[0]] = f"({name} := {made[alike[0]]})"
             made[name] = f"Constant({name if alike else self._drawn(name, value)})"
 
