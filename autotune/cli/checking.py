@@ -65,11 +65,6 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     Its arguments and reference are run first, at the smallest problem. For each target as many
     configurations are compiled as ``samples`` says. It is a failure that none was verified and
     nothing says why.
-
-    Raises
-    ------
-    SpecError
-        If a hook fails.
     """
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():

@@ -18,15 +18,7 @@ from autotune.values import Configuration, Problem
 
 
 def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
-    """The PTX of a configuration for a CUDA architecture.
-
-    Raises
-    ------
-    UsageError
-        If the device is not a CUDA device.
-    SpecError
-        If it does not compile.
-    """
+    """The PTX of a configuration for a CUDA architecture."""
     _needs_cuda(device)
     job = compile_job(kernel, configuration, problem, device)
     # sm_90a, say: as for a cubin
@@ -44,15 +36,7 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
 
 
 def disassembled(binary: Binary, device: Device) -> str:
-    """The machine code of a cubin, by the toolkit's nvdisasm.
-
-    Raises
-    ------
-    UsageError
-        If the device is not a CUDA device.
-    AutotuneError
-        If nvdisasm is not installed or fails.
-    """
+    """The machine code of a cubin, by the toolkit's nvdisasm."""
     _needs_cuda(device)
     tool = shutil.which("nvdisasm")
     if tool is None:

@@ -16,13 +16,7 @@ from autotune.kernel.names import CPP_KEYWORDS, fault
 
 
 def write_kernel(name: str, into: Path) -> list[Path]:
-    """Write ``kernels/NAME.cu`` and ``spaces/NAME.py`` under a folder; return both.
-
-    Raises
-    ------
-    UsageError
-        If the name cannot be what the kernel is called in both, or a file is there already.
-    """
+    """Write ``kernels/NAME.cu`` and ``spaces/NAME.py`` under a folder; return both."""
     wrong = fault("kernel name", name)
     if not wrong and name != name.lower():
         wrong = f"kernel name {name!r}: lower-case letters, digits and _ expected"

@@ -1,7 +1,6 @@
-"""Finds kernels: which space files there are, and the `Kernel` in one of them.
+"""Finds space files, and loads the `Kernel` of one.
 
-Knows nothing of tuning. Listing reads names and docstrings without running anything; only the
-space file that was asked for is run, so that one broken file hurts no other.
+Listing reads names and docstrings and runs nothing, so that a broken file affects no other.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from autotune.kernel.hooks import line_of
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
-#: A larger space file is none: reading and parsing it would stop every list.
+#: A space file is smaller: parsing a larger one would stop every list.
 _MOST_BYTES = 1 << 20
 _TOO_DEEP = "an expression is nested too deeply for Python"
 #: A folder that holds one of these ends the search upward for ``spaces/``.
@@ -36,24 +35,18 @@ class Listing:
 
     name: str
     file: Path
-    #: First line of the file's docstring; where the file cannot be parsed, what is wrong.
+    #: First line of the file's docstring, or why it cannot be used.
     doc: str
     broken: bool = False
 
 
 def bundled_folder(kind: str) -> Path:
-    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``."""
+    """Return the folder of ``kernels``, ``spaces`` or ``reports`` that ships with the package."""
     return Path(bundled_path(kind))
 
 
 def space_folders(spaces: Path | None = None) -> list[Path]:
-    """Folders to look for space files in, nearest first, as they were named.
-
-    Raises
-    ------
-    UsageError
-        If ``spaces`` is given and is not a folder.
-    """
+    """Return the folders to look for space files in, nearest first, as they were named."""
     if spaces is not None and not spaces.is_dir():
         raise UsageError(f"--spaces {spaces}: not a folder")
     listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
@@ -72,12 +65,12 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
-    """Every kernel that can be named, nearest folder first where a name occurs twice."""
+    """Return every kernel that can be named; of two with one name the nearest."""
     return [_listing(file) for _, file in sorted(space_files(spaces).items())]
 
 
 def space_files(spaces: Path | None = None) -> dict[str, Path]:
-    """The space file of every kernel that can be named, the nearest of a name; none is looked into."""
+    """Return the space file of every kernel that can be named, without reading it."""
     found: dict[str, Path] = {}
     for folder in space_folders(spaces):
         for file in folder.glob("*.py"):
@@ -87,15 +80,7 @@ def space_files(spaces: Path | None = None) -> dict[str, Path]:
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
-    """Import the space file of a kernel, given by name or path; return its validated `Kernel`.
-
-    Raises
-    ------
-    UsageError
-        If there is no such kernel; the message lists the known ones.
-    SpecError
-        If the space file is wrong.
-    """
+    """Import the space file of a kernel, given by name or path; return its validated `Kernel`."""
     if name.endswith(".py"):
         file = Path(name)
         if not file.is_file():
@@ -108,32 +93,14 @@ def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
 
 
 def known_kernel(name: str, spaces: Path | None = None) -> Kernel | None:
-    """The kernel of a name, as `find_kernel` finds it; None where there is none.
-
-    Raises
-    ------
-    UsageError
-        If ``spaces`` is given and is not a folder.
-    SpecError
-        If the space file is wrong.
-    """
+    """Return the kernel of a name that may come from a record; None where there is none."""
     folders = space_folders(spaces)
-    # The name may come from a file of others, and is no path then.
-    if name.isidentifier() and any((folder / f"{name}.py").is_file() for folder in folders):
-        return find_kernel(name, spaces)
-    return None
+    is_there = any((folder / f"{name}.py").is_file() for folder in folders)
+    return find_kernel(name, spaces) if name.isidentifier() and is_there else None
 
 
 def load_file(file: Path) -> Kernel:
-    """Run a space file and return the kernel it declares.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be run, declares no kernel or several, or is not mine; see `trust`.
-    MissingDependencyError
-        If it imports what one of our extras installs.
-    """
+    """Run a space file and return the kernel it declares."""
     refuse_foreign(file)
     file = file.resolve()
     try:
@@ -158,10 +125,9 @@ def load_file(file: Path) -> Kernel:
 
 
 def is_of_file(kernel: Kernel) -> bool:
-    """Whether a kernel is known by its file: a space file, or a module that declares no other.
+    """Return whether a kernel is identified by its file, not by its functions as a script's is.
 
-    A script does what it likes, so that its kernels are known by their functions; the one that is
-    run may be a space file, in a folder of these.
+    The file is a space file, or a module that declares no other kernel. A script that is run may be one.
     """
     if kernel.file is None:
         return False
@@ -191,13 +157,7 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
 
 
 def _text_of(file: Path) -> str:
-    """The text of a space file: UTF-8 throughout, which Python does not insist on in comments.
-
-    Raises
-    ------
-    SpecError
-        If it is no file, or larger than any that people write.
-    """
+    """Return the text of a space file, which is UTF-8 throughout."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise SpecError("not a regular file")
@@ -222,7 +182,7 @@ def _listing(file: Path) -> Listing:
 
 
 def _nearest_spaces() -> Iterator[Path]:
-    """The nearest ``spaces/`` at or above the current folder, within the project and what is mine."""
+    """Yield the nearest ``spaces/`` at or above the current folder, within the project and my folders."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if folder != here and not is_mine(folder):
@@ -235,14 +195,11 @@ def _nearest_spaces() -> Iterator[Path]:
 
 
 def _plugin_folders() -> Iterator[Path]:
-    """Folders named by installed packages under the entry point group ``autotune.kernels``.
-
-    The entry point's value is a package whose folder holds space files.
-    """
+    """Yield the folders of the packages under the entry point group ``autotune.kernels``."""
     for point in entry_points(group="autotune.kernels"):
         try:
             spec = importlib.util.find_spec(point.module)
-        except Exception:  # whatever a package raises at import: it hurts no other
+        except Exception:  # of a package at import
             continue
         for place in (spec.submodule_search_locations or []) if spec else []:
             yield Path(place)

@@ -1,11 +1,8 @@
 """Integer expressions over problem fields, traced from ordinary Python arithmetic.
 
-A launch function written for integers is called with `Symbol` fields instead; what comes back is
-an expression that a tuned record and a C++ header can carry. It knows nothing of kernels. Standard
-library only, because `autotune.lookup` evaluates expressions in production.
-
-The stored form is JSON: an integer, a field name, or ``[operator, operand, operand]``. Stored
-expressions are walked, never evaluated as code.
+A launch function is called with `Symbol` fields and returns expressions, which records and C++ headers
+hold. Their stored form is JSON: an integer, a field name, or ``[operator, operand, operand]``. Stored
+expressions are walked, never run as code. Standard library only: `autotune.lookup` imports this.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class UntraceableError(TypeError):
 
 
 def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], Any]:
-    """A method of `Symbol` that records an operator of the stored form."""
+    """Return a method of `Symbol` that records an operator of the stored form."""
 
     def record(symbol: Symbol, other: object) -> Any:
         operand = stored(other)
@@ -105,14 +102,7 @@ def stored(value: object) -> Json | None:
 
 
 def value_of(form: Json, fields: Mapping[str, Any]) -> int:
-    """Walk a stored expression with the values of the problem fields, in 64 bits as the header does.
-
-    Raises
-    ------
-    ValueError
-        If the expression is malformed, names a field that is absent or not an integer, divides by
-        zero, or has a value on the way that does not fit 64 bits.
-    """
+    """Walk a stored expression with the values of the problem fields, in 64 bits as the header does."""
     if type(form) is int:  # in the order of how often they come
         value = form
     elif isinstance(form, str):
@@ -138,10 +128,7 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
 
 
 def substituted(form: Json, values: Mapping[str, int]) -> Json:
-    """A stored expression with numbers in place of some fields, and worked out as far as that goes.
-
-    It has the value of the whole wherever `value_of` has one.
-    """
+    """Return a stored expression with numbers in place of some fields, computed as far as possible."""
     if isinstance(form, str):
         return values.get(form, form)
     if not isinstance(form, list):
@@ -149,7 +136,7 @@ def substituted(form: Json, values: Mapping[str, int]) -> Json:
     name, left, right = form[0], substituted(form[1], values), substituted(form[2], values)
     known: Json = [name, left, right]
     if isinstance(left, int) and isinstance(right, int):
-        with suppress(ValueError):  # which whoever walks it meets as well
+        with suppress(ValueError):  # `value_of` raises it later
             return value_of(known, {})
     if name == "and":
         for given, other in ((left, right), (right, left)):
@@ -163,61 +150,18 @@ T = TypeVar("T", int, Symbol)
 
 
 def ceil_div(a: T, b: T | int) -> T:
-    """Smallest integer not below ``a / b``; works on symbols too.
-
-    Parameters
-    ----------
-    a, b : int
-        Integers, or problem fields while a launch is traced; ``b`` is not 0.
-
-    Returns
-    -------
-    int
-        An integer, or an expression of the fields.
-    """
+    """Return the smallest integer not below ``a / b``, of integers or symbols."""
     quotient: T = -(-a // b)
     return quotient
 
 
 def minimum(a: T | int, b: T | int) -> T | int:
-    """The smaller of two integers; unlike ``min`` it works on symbols too.
-
-    Parameters
-    ----------
-    a, b : int
-        Integers, or problem fields while a launch is traced.
-
-    Returns
-    -------
-    int
-        An integer, or an expression of the fields.
-
-    Raises
-    ------
-    TypeError
-        If one is neither.
-    """
+    """Return the smaller of two integers or symbols."""
     return _extreme("min", a, b)  # type: ignore[return-value]
 
 
 def maximum(a: T | int, b: T | int) -> T | int:
-    """The larger of two integers; unlike ``max`` it works on symbols too.
-
-    Parameters
-    ----------
-    a, b : int
-        Integers, or problem fields while a launch is traced.
-
-    Returns
-    -------
-    int
-        An integer, or an expression of the fields.
-
-    Raises
-    ------
-    TypeError
-        If one is neither.
-    """
+    """Return the larger of two integers or symbols."""
     return _extreme("max", a, b)  # type: ignore[return-value]
 
 

@@ -1,7 +1,4 @@
-"""Declared steps + configuration + problem -> launches with every value decided, checked and traced.
-
-Knows the limits of a device and the form of a launch, not how a device is driven.
-"""
+"""Turns the declared steps of a configuration and problem into launches, checked or traced."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class LaunchSequence:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The kernel launches, fills left out."""
+        """The kernel launches, without fills."""
         return tuple(step for step in self.steps if isinstance(step, Launch))
 
     @property
@@ -52,10 +49,9 @@ class LaunchSequence:
 
 
 def main_launch(launches: Sequence[Launch], name: str) -> Launch:
-    """The launch that does a kernel's work: of the function of its name, else the first.
+    """Return the launch of the function with the kernel's name, else the first.
 
-    What comes before it prepares, as by copying an argument to aligned rows, and what comes after
-    it finishes.
+    Launches before it prepare, for example copy an argument to aligned rows; launches after it finish.
     """
     return next((launch for launch in launches if launch.entry in (None, name)), launches[0])
 
@@ -63,13 +59,7 @@ def main_launch(launches: Sequence[Launch], name: str) -> Launch:
 def launch_sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
-    """Call the launch hook and complete what it left out.
-
-    Raises
-    ------
-    SpecError
-        If the hook fails or returns sizes that are not positive integers.
-    """
+    """Call the launch hook and fill in missing values."""
     steps: list[Step] = []
     for step in kernel.steps(configuration, problem, device):
         if isinstance(step, Fill):
@@ -88,9 +78,9 @@ def launch_sequence(
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
-    """What a plan needs and the device does not have, and what to lower; empty where it fits.
+    """Return which limit of the device a plan exceeds, and what to lower; empty where it fits.
 
-    A binary says, where there is one already, what registers and static shared memory it takes.
+    Registers and static shared memory are checked if there is a binary.
     """
     for launch in plan.launches:
         threads = int(np.prod(launch.block))
@@ -125,18 +115,10 @@ def bound(
     dtypes: Mapping[str, str],
     binary: Binary | None = None,
 ) -> list[BoundLaunch | BoundFill]:
-    """Put buffers and scalars in the places of names, and symbols in those of entries.
+    """Replace names of arguments by buffers and scalars, and entries by symbols of the binary.
 
-    ``names`` are all arguments and scratch buffers in order: what a launch without ``args`` gets.
-    Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. A binary
-    says what entries are called in the code; without, they are called as launches name them.
-
-    Raises
-    ------
-    SpecError
-        If a name is unknown, or an argument no value.
-    LaunchError
-        If a function takes others, where the binary says what it takes.
+    ``names`` are all arguments and scratch buffers in order: those of a launch without ``args``.
+    Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in plan.steps:
@@ -159,17 +141,11 @@ def bound(
 def traced(
     kernel: Kernel, configuration: Configuration, device: Device, problem: Problem | None = None
 ) -> tuple[Step, ...] | None:
-    """The launch sequence with the problem's integer fields symbolic.
+    """Return the launch sequence with the problem's integer fields symbolic.
 
-    Layout fields keep their values, those of the tuned layout where the problem leaves them out.
-    Categorical fields keep the problem's values (default: the kernel's first problem's), since the
-    sequence may be another for each.
-
-    Returns
-    -------
-    tuple of Step, or None
-        Steps whose grids, always tuples, and arguments may be `Symbol`; None where the hook needs
-        numbers, or says something else of them.
+    Grids, always tuples, and arguments may be `Symbol`. Layout and categorical fields keep the values
+    of ``problem`` (default: the kernel's first). None where the hook needs numbers, or a traced grid
+    differs from the grid of the problem.
     """
     example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
@@ -191,7 +167,7 @@ def traced(
 
 
 def _agrees(symbolic: Step, step: Step, problem: Problem) -> bool:
-    """Whether a traced step has the grid of the problem that it was traced for."""
+    """Return whether a traced step has the grid of the problem that it was traced for."""
     if not (isinstance(symbolic, Launch) and isinstance(step, Launch)):
         return symbolic == step
     forms = traced_numbers(symbolic.grid)
@@ -200,29 +176,20 @@ def _agrees(symbolic: Step, step: Step, problem: Problem) -> bool:
 
 
 def traced_grid(steps: tuple[Step, ...] | None, name: str) -> tuple[Json, ...] | None:
-    """Stored expressions of the main launch's grid; None where it could not be traced.
-
-    ``steps`` are those of `traced`, ``name`` is the kernel's.
-    """
+    """Return the stored expressions of the main launch's grid; None where it could not be traced."""
     launches = [step for step in steps or () if isinstance(step, Launch)]
     return traced_numbers(main_launch(launches, name).grid) if launches else None
 
 
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
-    """Stored forms of integers and symbols; None if one is neither."""
+    """Return the stored forms of integers and symbols; None if one is neither."""
     forms = [stored(value) for value in values]
     known = tuple(form for form in forms if form is not None)
     return known if len(known) == len(forms) else None
 
 
 def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
-    """Stored condition that problems of this configuration must satisfy; None where there is none.
-
-    Raises
-    ------
-    SpecError
-        If the requires hook cannot be traced.
-    """
+    """Return the stored condition on problems of this configuration; None where there is none."""
     if "requires" not in kernel.hooks:
         return None
     fields = Problem({name: Symbol(name) for name in (*kernel.fields, *kernel.layout)})
@@ -264,7 +231,7 @@ def _check_types(
     types: Sequence[str],
     dtypes: Mapping[str, str],
 ) -> None:
-    """Compare what a launch gives with what its function takes; passed on, wrong bytes may be right in number."""
+    """Compare the types of a launch's arguments with those of its function: sizes alone may agree."""
     if len(args) != len(types):
         names = ", ".join(map(str, given))
         raise LaunchError(

@@ -1,7 +1,6 @@
-"""Whether the declared space of a kernel holds one configuration, without enumerating the space.
+"""Tests whether the declared space of a kernel holds a configuration, without enumerating the space.
 
-The guard of everything that compiles what a file says: a recorded configuration is used only if it
-is a member of the space that the person declared.
+A configuration of a record is compiled only if it is a member of the declared space.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from autotune.kernel.spec import Kernel
 
 
 def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:
-    """Whether the declared space of a kernel on a device holds a configuration.
-
-    The same as ``configuration in enumerate_space(kernel, device)``, for one configuration.
-    Whatever a record says, nothing else is ever compiled.
-    """
+    """Return ``configuration in enumerate_space(kernel, device)``."""
     if set(configuration) != set(kernel.parameters):
         return False
     for name, values in kernel.parameters.items():
@@ -36,7 +31,7 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
 def broken_constraints(
     kernel: Kernel, configuration: Mapping[str, Any], device: Device
 ) -> Iterator[Rule]:
-    """The constraints that a configuration of declared values breaks."""
+    """Yield the constraints that a configuration of declared values breaks."""
     applies = _applicable(kernel, configuration)
     conditional = {name for rule in kernel.applies_rules for name in rule.governs}
     for rule in kernel.constraint_rules:
@@ -51,7 +46,7 @@ def broken_constraints(
 
 
 def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
-    """Which parameters have an effect in a configuration."""
+    """Return for each parameter whether it has an effect in a configuration."""
     applies = dict.fromkeys(kernel.parameters, True)
     for rule in kernel.applies_rules:
         asked = {name: configuration[name] for name in rule.parameters}
@@ -61,5 +56,5 @@ def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, b
 
 
 def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
+    """Return the CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
     return tuple(arch for arch in CUDA_ARCHS if is_member(kernel, configuration, for_arch(arch)))

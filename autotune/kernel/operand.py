@@ -1,7 +1,6 @@
 """An array as a `call` function sees it: shape, strides, type and alignment, but no data.
 
-What a call does may depend on how its arrays lie and not on what is in them, so that the answer can
-be kept. Standard library only.
+A call's answer depends on the layout of its arrays alone, so that it can be kept.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, eq=False)
 class NewArray:
-    """Stands for an array that is made for the call; every one is another."""
+    """An array that is made for the call; no two are equal."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -26,47 +25,24 @@ class NewArray:
 
 @dataclass(frozen=True)
 class Operand:
-    """How an array that was passed, or is to be made, lies in memory; or a view of one.
+    """An array that was passed, or is to be made; or a view of one."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Elements along each axis.
-    strides : tuple of int
-        Elements from one to the next along each axis.
-    dtype : str
-        NumPy's name of the type, such as ``float32``.
-    offset : int
-        Elements that the first one lies past a boundary of `ALIGNMENT` bytes.
-    source : object
-        Which argument of the call it is a view of: its position or its name; or a `NewArray`.
-    begin : int
-        Elements between the first of ``source`` and the first of this.
-    """
-
+    #: Elements along each axis.
     shape: tuple[int, ...]
+    #: Elements from one to the next along each axis.
     strides: tuple[int, ...]
+    #: NumPy's name of the type.
     dtype: str = "float32"
+    #: Elements past a boundary of `ALIGNMENT` bytes at which the first one lies.
     offset: int = 0
+    #: The argument of the call that it is a view of, by position or name; or a `NewArray`.
     source: Any = field(default=None, compare=False)
+    #: Elements between the first of ``source`` and the first of this.
     begin: int = 0
 
     @classmethod
     def new(cls, shape: Sequence[int], dtype: str = "float32") -> Operand:
-        """An array to be made: contiguous and aligned.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Elements along each axis.
-        dtype : str
-            NumPy's name of the type.
-
-        Returns
-        -------
-        Operand
-            Whose ``source`` is a `NewArray`.
-        """
+        """Return an array to be made: contiguous and aligned."""
         made = NewArray(tuple(shape), dtype)
         return cls(made.shape, contiguous_strides(shape), dtype, source=made)
 
@@ -82,21 +58,21 @@ class Operand:
 
     @property
     def span(self) -> int:
-        """Elements of memory from the first to the last, both included; 0 where there are none."""
+        """Elements of memory from the first to the last, both included."""
         if not self.size:
             return 0
         return 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether it lies row by row without gaps; axes of one element may have any stride."""
+        """True if it lies row by row without gaps; axes of one element may have any stride."""
         expected = contiguous_strides(self.shape)
         laid_out = zip(self.shape, self.strides, expected, strict=True)
         return not self.size or all(n == 1 or stride == wanted for n, stride, wanted in laid_out)
 
     @property
     def is_dense(self) -> bool:
-        """Whether its elements lie side by side, in whatever order of the axes."""
+        """True if its elements lie without gaps, in any order of the axes."""
         lies = sorted((stride, n) for n, stride in zip(self.shape, self.strides, strict=True))
         order = [(n, stride) for stride, n in lies if n != 1]
         expected = contiguous_strides([n for n, _ in reversed(order)])
@@ -104,26 +80,23 @@ class Operand:
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether neighbours along the last axis are neighbours in memory, and nothing runs backwards.
-
-        So row-major kernels take a matrix, or a batch of such. Axes of one element may have any stride.
-        """
+        """True if row-major kernels can read it: the last axis is dense, and no axis runs backwards."""
         is_last_dense = not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
         return is_last_dense and not self.runs_backwards
 
     @property
     def runs_backwards(self) -> bool:
-        """Whether along some axis elements come before those that precede them."""
+        """True if an axis has a negative stride."""
         return any(n > 1 and stride < 0 for n, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def rows_apart(self) -> int:
-        """Elements between the rows of a matrix, or of each of a batch; as without gaps where there is one."""
+        """Elements between the rows of a matrix, or of each of a batch."""
         return self.strides[-2] if self.shape[-2] > 1 else self.shape[-1]
 
     @property
     def overlaps_itself(self) -> bool:
-        """Whether two elements may share memory, going by the strides: axes that interleave are suspects."""
+        """True if two elements may share memory, judged by the strides."""
         if not self.size:
             return False
         reach = 0
@@ -136,7 +109,7 @@ class Operand:
 
     @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
-        """The same with the last two axes exchanged; itself where it has fewer."""
+        """A view with the last two axes exchanged; itself where it has fewer."""
         if self.ndim < 2:
             return self
         *axes, last, first = range(self.ndim)
@@ -148,52 +121,18 @@ class Operand:
         )
 
     def reshape(self, *shape: int) -> Operand:
-        """The same elements in another shape.
-
-        Parameters
-        ----------
-        *shape : int
-            Elements along each axis, as many in all as now.
-
-        Returns
-        -------
-        Operand
-            A view.
-
-        Raises
-        ------
-        ValueError
-            If it is not contiguous, or of another size.
-        """
+        """Return a view in another shape, of a contiguous array."""
         if not self.is_contiguous or prod(shape) != self.size:
             raise ValueError(f"{self} cannot be seen as {shape} without a copy")
         return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
 
     @property
     def memory(self) -> Operand:
-        """All that lies between the first and the last element, as one axis."""
+        """The memory between the first and the last element, as one axis."""
         return replace(self, shape=(self.span,), strides=(1,))
 
     def select(self, axis: int, index: int) -> Operand:
-        """One slice along an axis, without that axis.
-
-        Parameters
-        ----------
-        axis : int
-            At least 0.
-        index : int
-            At least 0, below the number of elements along the axis.
-
-        Returns
-        -------
-        Operand
-            A view.
-
-        Raises
-        ------
-        ValueError
-            If there is no such axis or index.
-        """
+        """Return a view of one slice along an axis, without that axis."""
         if not 0 <= axis < self.ndim or not 0 <= index < self.shape[axis]:
             raise ValueError(f"{self} has no index {index} along axis {axis}")
         moved = index * self.strides[axis]
@@ -206,13 +145,7 @@ class Operand:
         )
 
     def __bool__(self) -> bool:
-        """Nobody knows what is in it, and its length is no answer to ``if out``.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
+        """Raise `ValueError`: ``if out`` would mean its length or its content."""
         raise ValueError(f"{self} is neither true nor false: a number is needed, or is None")
 
     def __len__(self) -> int:
@@ -227,15 +160,7 @@ class Operand:
 
 @dataclass(frozen=True, init=False)
 class Instead:
-    """Of a `call` function: call another kernel in place of this one, by its own ``call``.
-
-    Parameters
-    ----------
-    kernel : str
-        Name of the other.
-    *args, **named
-        What it is called with: operands of this call or views of them, and scalars.
-    """
+    """An answer of a `call` function: call another kernel, with operands of this call, views or scalars."""
 
     kernel: str
     args: tuple[Any, ...]
@@ -249,25 +174,13 @@ class Instead:
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """Of a `call` function: these are the results, and nothing is to be launched for them.
-
-    Parameters
-    ----------
-    results : tuple of Operand
-        Those that were passed, or `Operand.new`.
-    """
+    """An answer of a `call` function: nothing has to be launched for these results."""
 
     results: tuple[Operand, ...]
 
 
 def check_arrays(dtype: str, **arrays: Any) -> None:
-    """Of a `call` function: refuse what is no array of a type.
-
-    Raises
-    ------
-    ValueError
-        That names the argument and what is needed.
-    """
+    """Raise `ValueError` for an argument that is no array of a type."""
     for name, array in arrays.items():
         if not isinstance(array, Operand):
             raise ValueError(f"{name} is {array!r:.40}: an array of {dtype} is needed")
@@ -276,7 +189,7 @@ def check_arrays(dtype: str, **arrays: Any) -> None:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one to the next along each axis, where rows follow each other without gaps."""
+    """Return the strides, in elements, of an array that lies row by row without gaps."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -285,13 +198,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def itemsize_of(dtype: str) -> int:
-    """Bytes of an element of a type by NumPy's name for it.
-
-    Raises
-    ------
-    ValueError
-        If it is no type of arrays that kernels are called with.
-    """
+    """Return the bytes of an element of a type, by NumPy's name of it."""
     sizes = {"bool": 1, "bfloat16": 2}
     digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
     if dtype in sizes:

@@ -1,8 +1,4 @@
-"""A matrix product's operands as row-major kernels take them: what is checked, turned and joined for all.
-
-For the `call` functions of kernels of C = alpha A B + beta C. Knows how operands lie; of kernels only
-that a product by a vector has one of its own. Standard library only.
-"""
+"""Arranges the operands of a matrix product for kernels of C = alpha A B + beta C with row-major C."""
 
 from __future__ import annotations
 
@@ -11,50 +7,28 @@ from typing import Any
 
 from autotune.kernel.operand import Instead, NothingToDo, Operand, check_arrays
 
-#: Rows of a matrix that batches are joined to: kernels count them, and a tile beyond, in 32 bits.
+#: Most rows of a joined batch: kernels count them, plus one tile, in 32 bits.
 MOST_ROWS = 2**30
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A matrix, or a batch, as a kernel finds it: row by row, perhaps after a copy.
+    """A matrix, or a batch, as a kernel reads it: row by row, perhaps after a copy."""
 
-    Attributes
-    ----------
-    operand : Operand or None
-        What to pass; None where it is not read.
-    is_transposed : bool
-        Whether the rows that are found are the matrix's columns.
-    apart : int
-        Elements between rows.
-    stride : int
-        Elements between the matrices of a batch; 0: one for all.
-    offset : int
-        Elements past a boundary of 16 bytes.
-    """
-
+    #: The operand to pass; None where it is not read.
     operand: Operand | None
+    #: True if the rows that the kernel reads are the matrix's columns.
     is_transposed: bool
+    #: Elements between rows.
     apart: int
+    #: Elements between the matrices of a batch; 0: one for all.
     stride: int = 0
+    #: Elements past a boundary of 16 bytes.
     offset: int = 0
 
     @classmethod
     def of(cls, array: Operand, may_transpose: bool = True) -> Stored:
-        """As it lies where a kernel can read it so, else without gaps: `load` makes it a copy.
-
-        Parameters
-        ----------
-        array : Operand
-            A matrix, or a batch of such.
-        may_transpose : bool
-            Whether the kernel can read it by columns.
-
-        Returns
-        -------
-        Stored
-            By rows or, where it may, by columns; of a batch that shares one matrix, that.
-        """
+        """Return a matrix as it lies if a kernel can read it so; else without gaps, as a copy."""
         if _is_shared(array):
             array = _first(array)
         is_transposed = may_transpose and not array.is_by_rows and array.T.is_by_rows
@@ -68,23 +42,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """C = alpha A B + beta C, of matrices or of a batch; see `matrix_product`.
+    """C = alpha A B + beta C, of matrices or of a batch; see `matrix_product`."""
 
-    Attributes
-    ----------
-    m, n, k : int
-        C is (m, n), A (m, k) and B (k, n); ``k`` is 0 where neither A nor B is read.
-    batch : int
-        Products, at least 1.
-    a, b, c : Stored
-        How the kernel finds the matrices.
-    alpha, beta : float
-        Factors of A B and of what C holds.
-    """
-
+    #: C is (m, n), A (m, k) and B (k, n); ``k`` is 0 where neither A nor B is read.
     m: int
     n: int
     k: int
+    #: Number of products.
     batch: int
     a: Stored
     b: Stored
@@ -94,14 +58,14 @@ class MatrixProduct:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one product of matrices that lie row by row without gaps."""
+        """True for one product of matrices that lie row by row without gaps."""
         found = self.batch, self.a.is_transposed, self.b.is_transposed
         apart = self.a.apart, self.b.apart, self.c.apart
         return found == (1, False, False) and apart == (self.k, self.n, self.n)
 
     @property
     def layout(self) -> dict[str, int]:
-        """Transposes, elements between rows and between matrices, and products, as layout fields."""
+        """Layout fields: transposes, distances between rows and between matrices, number of products."""
         stored = {"a": self.a, "b": self.b, "c": self.c}
         return {
             "trans_a": int(self.a.is_transposed),
@@ -113,7 +77,7 @@ class MatrixProduct:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What kernels get as ``a``, ``b``, ``c``, ``alpha`` and ``beta``."""
+        """The arguments ``a``, ``b``, ``c``, ``alpha`` and ``beta`` of kernels."""
         arrays = {"a": self.a.operand, "b": self.b.operand, "c": self.c.operand}
         return {**arrays, "alpha": self.alpha, "beta": self.beta}
 
@@ -127,35 +91,11 @@ def matrix_product(
     dtype: str = "float32",
     by_vector: str | None = "gemv",
 ) -> MatrixProduct | Instead | NothingToDo:
-    """What ``alpha * a @ b + beta * out`` comes to for a kernel whose C lies row by row.
+    """Return how a kernel whose C lies row by row computes ``alpha * a @ b + beta * out``.
 
-    Where C lies column by column, its transpose is the product; a batch of one, or that is one tall
-    matrix times another, is no batch.
-
-    Parameters
-    ----------
-    a, b : Operand
-        (m, k) and (k, n), or batches of such of one length or of length 1.
-    out : Operand, optional
-        (m, n), or a batch of such. Default: it is made.
-    alpha : float
-        Factor of the product.
-    beta : float
-        Factor of what ``out`` holds.
-    dtype : str
-        What all three have to be.
-    by_vector : str, optional
-        The kernel for m or n of 1, called with a matrix, a vector, ``out``, ``alpha`` and ``beta``.
-
-    Returns
-    -------
-    MatrixProduct or Instead or NothingToDo
-        The last where C has no elements.
-
-    Raises
-    ------
-    ValueError
-        If the arrays do not fit each other, or ``beta`` is not 0 without ``out``.
+    If C lies by columns, the transposed product is computed. A batch of one, or of one tall matrix
+    times another, is one product. ``by_vector`` is the kernel for m or n of 1; it is called with a
+    matrix, a vector, ``out``, ``alpha`` and ``beta``. Operands that do not fit raise `ValueError`.
     """
     shape = _shape_of_product(a, b, out, dtype)
     if out is None and beta != 0:
@@ -181,7 +121,7 @@ def matrix_product(
 
 
 def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -> tuple[int, ...]:
-    """Of C; all three are checked."""
+    """Check all operands and return the shape of C."""
     check_arrays(dtype, a=a, b=b, **({} if out is None else {"out": out}))
     shapes = f"a {list(a.shape)} and b {list(b.shape)}"
     if not {a.ndim, b.ndim} <= {2, 3}:
@@ -201,7 +141,7 @@ def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -
 
 
 def _without_batch(a: Operand, b: Operand, c: Operand) -> tuple[Operand, Operand, Operand]:
-    """The same as one product of matrices where it is one."""
+    """Return one product of matrices in place of a batch where that is possible."""
     if c.ndim == 2:
         return a, b, c
     if len(c) == 1:
@@ -213,17 +153,17 @@ def _without_batch(a: Operand, b: Operand, c: Operand) -> tuple[Operand, Operand
 
 
 def _is_shared(array: Operand) -> bool:
-    """Whether all products of a batch read the same matrix."""
+    """Return whether all products of a batch read the same matrix."""
     return array.ndim == 2 or len(array) == 1 or array.strides[0] == 0
 
 
 def _first(array: Operand) -> Operand:
-    """The first matrix of a batch; a matrix itself."""
+    """Return the first matrix of a batch; a matrix itself."""
     return array.select(0, 0) if array.ndim == 3 else array
 
 
 def _is_tall(array: Operand) -> bool:
-    """Whether the first row of each matrix of a batch comes as far after the row before it as others do."""
+    """Return whether the matrices of a batch follow each other as their rows do."""
     if array.ndim == 2 or len(array) == 1:
         return False
     _, rows, _ = array.shape
@@ -231,7 +171,7 @@ def _is_tall(array: Operand) -> bool:
 
 
 def _tall(array: Operand) -> Operand:
-    """A batch as one matrix; see `_is_tall`."""
+    """Return a batch as one matrix; see `_is_tall`."""
     batch, rows, columns = array.shape
     apart = array.strides[0] if rows == 1 else array.strides[1]
     return replace(array, shape=(batch * rows, columns), strides=(apart, array.strides[2]))

@@ -1,7 +1,6 @@
-"""A kernel of a script or notebook as other processes get it: its functions by value.
+"""Sends kernels of scripts and notebooks to other processes: functions by value, with what they use.
 
-No process imports or runs the script again: functions are sent as their code with the values that they
-use, as they are at that moment; of modules other than the script only names are sent.
+No process runs the script again. Of modules other than the script only names are sent.
 """
 
 from __future__ import annotations
@@ -21,21 +20,15 @@ from autotune.kernel.catalog import is_of_file
 from autotune.kernel.source import functions_of, modules_fingerprint, own_fingerprint
 from autotune.kernel.spec import Kernel
 
-#: How a process gets a kernel: by its space file, or as `snapshot` has it.
+#: The space file of a kernel, or the state of a `snapshot`.
 Origin: TypeAlias = "Path | bytes"
 
-#: Every task carries the kernel: what is larger would be noticed.
+#: Every task carries the kernel.
 _MOST_BYTES = 16 << 20
 
 
 def origin_of(kernel: Kernel) -> Origin:
-    """How another process gets a kernel.
-
-    Raises
-    ------
-    SpecError
-        If it is in no space file and cannot be sent.
-    """
+    """Return what another process loads a kernel from."""
     declared = as_it_is(kernel)
     if declared.state:
         return declared.state
@@ -44,25 +37,14 @@ def origin_of(kernel: Kernel) -> Origin:
 
 
 def as_it_is(kernel: Kernel) -> Kernel:
-    """A kernel for a run: of a space file itself, else its `snapshot`. Raises what that does.
-
-    The script that runs is never run again, even if it is a space file.
-    """
+    """Return a kernel for a run: of a space file itself, else its `snapshot`."""
     if kernel.state or (kernel.module != "__main__" and is_of_file(kernel)):
         return kernel
     return snapshot(kernel)
 
 
 def snapshot(kernel: Kernel) -> Kernel:
-    """A kernel in no space file as it is now; what happens to the script's names changes it no more.
-
-    Raises
-    ------
-    SpecError
-        If its functions use what no other process can be given, or too much.
-    MissingDependencyError
-        If cloudpickle is not installed.
-    """
+    """Return a kernel of a script as it is now: later changes of the script's names do not affect it."""
     kernel.validate()
     modules = frozenset(functions_of(kernel).modules)
     state = _pickled(
@@ -78,13 +60,7 @@ def snapshot(kernel: Kernel) -> Kernel:
 
 
 def travelling(kernel: Kernel) -> bytes:
-    """A kernel as it is now for another machine, with the person's own modules; see `restored`.
-
-    Raises
-    ------
-    SpecError
-        If its functions use what cannot be sent.
-    """
+    """Return a kernel as it is now for another machine, with the person's own modules; see `restored`."""
     with modules.running(kernel.folder):
         own = [name for name, module in sys.modules.items() if _is_own(name, module, kernel.folder)]
         state = (kernel, own_fingerprint(kernel), frozenset[str](), modules_fingerprint(()))
@@ -101,18 +77,12 @@ def _is_own(name: str, module: object, folder: Path | None) -> bool:
 
 @functools.cache
 def _is_of_packages(folder: Path) -> bool:
-    """Whether packages were installed into a folder, wherever it is: ``pip install --target``, a venv's."""
+    """Return whether packages were installed into a folder, as by ``pip install --target``."""
     return any(folder.glob("*.dist-info"))
 
 
 def restored(state: bytes) -> Kernel:
-    """The kernel of a `snapshot`, which another process may have taken.
-
-    Raises
-    ------
-    AutotuneError
-        If a module that its functions use was changed since.
-    """
+    """Return the kernel of a `snapshot`, which another process may have taken."""
     kernel, fingerprint, modules, known_by = pickle.loads(state)
     assert isinstance(kernel, Kernel)
     if modules_fingerprint(modules) != known_by:

@@ -1,7 +1,6 @@
-"""Source text of a kernel with its own includes inlined, and fingerprints of what decides results.
+"""Inlines the includes of kernel sources, and takes fingerprints of sources and space files.
 
-Knows files, not compilers. Inlining makes a source one text: the same for every backend, with
-nothing else to ship to a compiler process or to fingerprint.
+Inlining makes a source one text for every backend and compiler process.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from autotune.kernel.trust import refuse_foreign
 from autotune.values import Configuration, Problem
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
-#: Git answers within this, or is not asked.
+#: Time limit of git.
 _GIT_S = 10.0
-#: Options of `Kernel` that say what to try or where, not what is computed.
+#: Options of `Kernel` that choose configurations, problems and devices.
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
-#: Its other options; everything else that it is given is a parameter.
+#: Its other options; all other keywords are parameters.
 _DECIDING_OPTIONS = (
     frozenset(inspect.signature(Kernel).parameters) - {"parameters"} - _SEARCH_OPTIONS
 )
-#: Hooks that decide which configurations are tried or how results are judged against others.
+#: Functions that choose configurations or compare results.
 _SEARCH_HOOKS = frozenset(
     {
         "constraint",
@@ -50,7 +49,7 @@ _SEARCH_HOOKS = frozenset(
         "metric",
     }
 )
-#: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
+#: Packages whose versions are not in the fingerprint: the keys of `measure.data` have numpy's.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
 
 #: Texts by file, each with a stamp of every place that was looked at for it.
@@ -58,17 +57,11 @@ _known: dict[Path, tuple[dict[Path, tuple[int, ...]], str]] = {}
 
 
 def flattened(file: Path) -> str:
-    """Read a source and replace each ``#include "file"`` of ours by that file's text.
+    """Return a source with each ``#include "file"`` replaced by that file's text.
 
-    Files are looked for beside the including one, then among the bundled kernels, where
-    ``dialect.h`` is. A file is inlined once, at its first include. Includes that are not found are left to the
-    compiler. ``#line`` keeps compiler messages true to the original files. Nothing is read again
-    before something of it changed.
-
-    Raises
-    ------
-    SpecError
-        If a file cannot be read, or is not mine; see `trust`.
+    Files are looked for in the folder of the including file, then among the bundled kernels (``dialect.h``).
+    A file is inlined once. Includes that are not found are left to the compiler. ``#line`` keeps the
+    original lines in compiler messages. Files are read again only after a change.
     """
     stamps, text = _known.get(file, ({}, ""))
     if not stamps or any(_stamp(place) != stamp for place, stamp in stamps.items()):
@@ -82,7 +75,7 @@ def flattened(file: Path) -> str:
 
 
 def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
-    """A file with its includes; notes every place that it looked at."""
+    """Return a file with its includes, and note every place that was looked at."""
     stamps[file] = _stamp(file)
     try:
         refuse_foreign(file)
@@ -93,7 +86,7 @@ def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
 
 
 def _with_includes(text: str, file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
-    """A text with its includes, which are looked for as if it stood in that file."""
+    """Return a text with its includes, found as if the text stood in that file."""
 
     def replace(match: re.Match[str]) -> str:
         places = (file.parent / match[1], bundled_folder("kernels") / match[1])
@@ -109,7 +102,7 @@ def _with_includes(text: str, file: Path, stamps: dict[Path, tuple[int, ...]]) -
 
 
 def _stamp(place: Path) -> tuple[int, ...]:
-    """What changes when a file, its owner or mode does; empty where there is none."""
+    """Return numbers that change when a file, its owner or mode does; empty where there is no file."""
     try:
         status = place.stat()
     except OSError:
@@ -118,18 +111,18 @@ def _stamp(place: Path) -> tuple[int, ...]:
 
 
 def text_fingerprint(text: str) -> str:
-    """sha256 of a text."""
+    """Return the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
-    """The text a compiler gets of a configuration, with its defines in front."""
+    """Return the text that a compiler gets for a configuration, with its defines in front."""
     text = source_text(kernel, kernel.source_file(configuration))
     return with_defines(text, kernel.macros(configuration, problem))
 
 
 def source_text(kernel: Kernel, file: Path) -> str:
-    """A source of a kernel, `flattened`: as it is, or as it was when it was frozen."""
+    """Return a source of a kernel, `flattened`: as it is, or as it was when it was frozen."""
     if frozen := kernel.texts.get(file):
         return frozen
     if file.name in kernel.written:
@@ -138,21 +131,21 @@ def source_text(kernel: Kernel, file: Path) -> str:
 
 
 def frozen_sources(kernel: Kernel) -> dict[Path, str]:
-    """The sources of a kernel as they are now; as its ``texts`` they stay so for all of a run."""
+    """Return the sources of a kernel as they are now; its ``texts`` hold them for a run."""
     files = map(kernel.find_source, kernel.sources.values())
     return {file: source_text(kernel, file) for file in files}
 
 
 def source_fingerprint(kernel: Kernel) -> str:
-    """sha256 of all sources of a kernel with their includes."""
+    """Return the sha256 of all sources of a kernel with their includes."""
     files = map(kernel.find_source, kernel.sources.values())
     return text_fingerprint("\n".join(source_text(kernel, file) for file in files))
 
 
 def source_commit(kernel: Kernel) -> str:
-    """The git commit of a space file and its sources, ``-dirty`` where one of them differs from it.
+    """Return the git commit of a space file and its sources, with ``-dirty`` if one of them differs.
 
-    Empty where git does not know one of them, or is not there.
+    Empty where git does not track one of them, or is missing.
     """
     if kernel.file is None:
         return ""
@@ -180,24 +173,16 @@ def source_commit(kernel: Kernel) -> str:
 
 
 def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
-    """sha256 of what a kernel of a space file is given and asked for: see `spec_fingerprint`.
-
-    ``inputs`` are the names of arguments that the user gave in place of drawn ones.
-    """
+    """Return the fingerprint of a kernel's functions, and of the names of ``inputs`` that the user gave."""
     return text_fingerprint(own_fingerprint(kernel) + ",".join(sorted(inputs)))
 
 
 def changed_since(
     kernel: Kernel, source: str, arguments: str, inputs: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """What of a kernel is not what these fingerprints were taken of, for a person; empty: nothing.
+    """Return, in words, what of a kernel changed since these fingerprints were taken.
 
     ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` with ``inputs``.
-
-    Raises
-    ------
-    SpecError
-        If a source cannot be read.
     """
     changed = []
     if source != source_fingerprint(kernel):
@@ -208,42 +193,39 @@ def changed_since(
 
 
 def own_fingerprint(kernel: Kernel) -> str:
-    """`spec_fingerprint` of a kernel's file when this was first asked: of the functions that it has.
+    """Return the fingerprint of a kernel's functions.
 
-    The file may be edited while they are in use; what they make must not pass for the new ones'.
-    Of a kernel in no space file it is taken of its functions, each time: values that they use of a
-    notebook change. A snapshot keeps the one that it was taken with.
+    Of a space file it is the `spec_fingerprint` at the first call: the file may be edited while its
+    functions are in use. Of a notebook it is computed at each call, since values change. A snapshot
+    keeps its own.
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None
         kernel.fingerprint = spec_fingerprint(kernel.file)
-    return kernel.fingerprint or _functions_fingerprint(kernel)
-
-
-def _functions_fingerprint(kernel: Kernel) -> str:
+    if kernel.fingerprint:
+        return kernel.fingerprint
     found = functions_of(kernel)
     return text_fingerprint(found.text + modules_fingerprint(found.modules))
 
 
 def functions_of(kernel: Kernel) -> Description:
-    """What decides the results of a kernel in no space file, as `spec_fingerprint` says it of others."""
+    """Return what decides the results of a kernel in no space file."""
     hooks = sorted(kernel.hooks.keys() - _SEARCH_HOOKS)
     options = (kernel.sources, kernel.static, kernel.layout)
     return Description(kernel.module, [options, *((name, kernel.hooks[name]) for name in hooks)])
 
 
 def modules_fingerprint(modules: Iterable[str]) -> str:
-    """sha256 of the person's own among some modules, as they are on the disk, and versions of others."""
+    """Return the sha256 of the person's own among some modules, and of the versions of the others."""
     return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
 def spec_fingerprint(file: Path) -> str:
-    """sha256 of the part of a space file that decides what a measurement means.
+    """Return the sha256 of the part of a space file that decides what a measurement means.
 
-    Parameter lists, constraints, seeds, problems, comments and docstrings are left out, so that a
-    new value in a list makes nothing already measured obsolete; what arguments, reference, launch
-    and everything they call do is in: the person's own modules that the file imports, and those
-    that they import, too, and the versions of installed packages.
+    Parameter lists, constraints, seeds, problems, comments and docstrings are left out: a new value in
+    a list makes no measurement obsolete. The person's own modules that the file imports, directly or
+    not, and the versions of installed packages are in.
     """
     return text_fingerprint("\n".join(_Reached(file).texts))
 
@@ -312,7 +294,7 @@ class _Reached:
 
 
 def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
-    """The statements of a module, less those that decide no result."""
+    """Return the statements of a module that decide results, without docstrings."""
     drop = _only_searches if is_space else _is_text
     nodes = [node for node in tree.body if not drop(node)]
     for node in nodes:
@@ -333,7 +315,7 @@ def _version(package: str) -> str:
 
 
 def _dumped(tree: ast.AST) -> str:
-    """A syntax tree as text that is the same in every version of Python, however deep it is.
+    """Return a syntax tree as text that is the same in every version of Python, however deep it is.
 
     `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
     """
@@ -341,26 +323,28 @@ def _dumped(tree: ast.AST) -> str:
     waiting: list[object] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, _Mark):
+        if isinstance(node, _Separator):
             written.append(node)
         elif isinstance(node, list):
-            items = [part for item in node for part in (_Mark(","), item)]
-            waiting += reversed([_Mark("["), *items[1:], _Mark("]")])
+            items = [part for item in node for part in (_Separator(","), item)]
+            waiting += reversed([_Separator("["), *items[1:], _Separator("]")])
         elif isinstance(node, ast.AST):
             fields = [
                 part
                 for name, value in ast.iter_fields(node)
                 if value is not None and value != []
-                for part in (_Mark(","), _Mark(f"{name}="), value)
+                for part in (_Separator(","), _Separator(f"{name}="), value)
             ]
-            waiting += reversed([_Mark(f"{type(node).__name__}("), *fields[1:], _Mark(")")])
+            waiting += reversed(
+                [_Separator(f"{type(node).__name__}("), *fields[1:], _Separator(")")]
+            )
         else:
             written.append(repr(node))
     return "".join(written)
 
 
-class _Mark(str):
-    """What stands between the values of a tree as text."""
+class _Separator(str):
+    """Punctuation between the values of a tree as text."""
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -1,9 +1,8 @@
 """The valid configurations of a kernel: enumerated once, held as index rows, addressed by number.
 
-Each constraint becomes a boolean table over the parameters it names; rows grow one parameter at a
-time and every table is applied as soon as its parameters are there, so that the cartesian product
-is never held. Knows nothing of GPUs beyond the `Device` that constraints may ask, of files, or of
-how the space is searched.
+Each constraint becomes a boolean table over the parameters it names. Rows grow by one parameter at a
+time, and every table is applied as soon as its parameters are there. So the cartesian product is never
+in memory.
 """
 
 from __future__ import annotations
@@ -31,24 +30,21 @@ from autotune.values import Configuration, Value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Value indices, of the type that `index_type` says.
+#: Value indices; see `index_type`.
 Rows = NDArray[np.integer[Any]]
-#: Memory that enumerating may take; the same everywhere, so that a space is refused everywhere or nowhere.
+#: Memory for enumeration, the same on every machine.
 _MOST_BYTES = 2 << 30
-#: Most combinations that one rule is asked about: a minute or two of calls.
+#: Most calls of one rule: a minute or two.
 _MOST_ANSWERS = 1 << 28
-#: Rows are extended and filtered so many at a time.
+#: Rows that are extended and filtered at a time.
 _BLOCK_ROWS = 1 << 18
-#: Most parts that rows are in, which are looked at one by one.
+#: Most parts before they are joined.
 _MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What one constraint removes: the share of the cartesian product that its table rejects.
-
-    Exact, and independent of the other constraints: shares of several may overlap.
-    """
+    """The share of the cartesian product that one constraint rejects, alone."""
 
     name: str
     doc: str
@@ -57,25 +53,16 @@ class Removal:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """An ordered list of valid configurations.
+    """An ordered list of valid configurations."""
 
-    Parameters
-    ----------
-    parameters : dict of str to tuple
-        The values of each parameter, in declared order.
-    rows : ndarray of int16 or int32, shape (configurations, parameters)
-        Value indices of each configuration, in lexicographic order; see `index_type`.
-    removals : tuple of Removal
-        What each constraint removes from the cartesian product.
-    applicability : tuple of _Table
-        Where parameters do not apply; see `canonical`.
-    """
-
+    #: The values of each parameter, in declared order.
     parameters: dict[str, tuple[Value, ...]]
+    #: Value indices of each configuration, in lexicographic order.
     rows: Rows
     removals: tuple[Removal, ...] = ()
+    #: Where parameters do not apply; see `canonical`.
     applicability: tuple[_Table, ...] = ()
-    #: Of each row a number, ascending: value indices times `strides`.
+    #: The number of each row, ascending: value indices times `strides`.
     codes: NDArray[np.int64] = field(init=False, repr=False)
     strides: NDArray[np.int64] = field(init=False, repr=False)
 
@@ -95,7 +82,7 @@ class Space:
 
     @cached_property
     def occurring(self) -> tuple[NDArray[np.int64], ...]:
-        """Of each parameter the value indices that some configuration has, ascending."""
+        """The value indices of each parameter that some configuration has, ascending."""
         counts = (np.bincount(column) for column in self.rows.T)
         return tuple(np.flatnonzero(count) for count in counts)
 
@@ -121,7 +108,7 @@ class Space:
         return (self.configuration(index) for index in range(len(self)))
 
     def configuration(self, index: int) -> Configuration:
-        """The configuration of a number in ``range(len(space))``."""
+        """Return the configuration of a number in ``range(len(space))``."""
         row = self.rows[index]
         return Configuration(
             {
@@ -131,13 +118,7 @@ class Space:
         )
 
     def row(self, configuration: Mapping[str, Value]) -> Rows:
-        """Value indices of a configuration, valid or not.
-
-        Raises
-        ------
-        UsageError
-            If a parameter is missing or unknown, or a value is not one of the declared.
-        """
+        """Return the value indices of a configuration, valid or not."""
         for name in configuration:
             if name not in self.parameters:
                 raise UsageError(unknown("parameter", name, self.parameters))
@@ -151,14 +132,14 @@ class Space:
         return row
 
     def find(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        """The number of a row of value indices, or None where it is not valid."""
+        """Return the number of a row of value indices; None where it is not valid."""
         code = int(np.asarray(row, np.int64) @ self.strides)
         position = int(np.searchsorted(self.codes, code))
         found = position < len(self.codes) and self.codes[position] == code
         return position if found else None
 
     def index(self, configuration: Mapping[str, Value]) -> int | None:
-        """The number of a configuration, or None where it is not valid."""
+        """Return the number of a configuration; None where it is not valid."""
         try:
             return self.find(self.row(configuration))
         except UsageError:
@@ -168,7 +149,7 @@ class Space:
         return isinstance(configuration, Mapping) and self.index(configuration) is not None
 
     def canonical(self, row: Sequence[int] | NDArray[Any]) -> Rows:
-        """A row with parameters that do not apply set to their first value."""
+        """Return a row with parameters that do not apply set to their first value."""
         result = np.array(row, index_type(self.sizes))
         for table in self.applicability:
             if not table.values[tuple(result[list(table.positions)])]:
@@ -176,7 +157,7 @@ class Space:
         return result
 
     def relevant(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
-        """The part of a configuration that has an effect: parameters that apply."""
+        """Return the parameters of a configuration that apply."""
         row = self.row(configuration)
         idle = {
             position
@@ -191,19 +172,11 @@ class Space:
         }
 
     def sample(self, rng: Generator, count: int) -> list[int]:
-        """Distinct numbers in random order; all of them where there are fewer than ``count``."""
+        """Return ``count`` distinct numbers in random order, or all."""
         return [int(i) for i in rng.permutation(len(self))[:count]]
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]]) -> Space:
-        """The part of the space in which some parameters take only the given values.
-
-        Raises
-        ------
-        UsageError
-            If a parameter or value is unknown.
-        NothingValidError
-            If nothing is left.
-        """
+        """Return the part of the space in which some parameters take only the given values."""
         keep = np.ones(len(self), bool)
         for name, values in allowed.items():
             if name not in self.parameters:
@@ -241,27 +214,20 @@ class _Table:
 
 
 def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
-    """The integer type that holds the indices of so many values of each parameter."""
+    """Return the integer type of value indices, for these numbers of values."""
     return np.dtype(np.int16 if max(sizes, default=0) <= 2**15 else np.int32)
 
 
 def is_numberable(sizes: Iterable[int]) -> bool:
-    """Whether every combination of so many values of each parameter has a number of 64 bits."""
+    """Return whether 64 bits can number every combination of these numbers of values."""
     return math.prod(sizes) < 2**62
 
 
 def enumerate_space(kernel: Kernel, device: Device) -> Space:
     """Enumerate the valid configurations of a kernel on a device.
 
-    A parameter that does not apply keeps its first value. A constraint is not asked where it names
-    parameters that can be inapplicable and none of those applies: it would judge placeholders.
-
-    Raises
-    ------
-    SpecError
-        If a rule raises, or the space is too large to hold.
-    NothingValidError
-        If no configuration is valid; the message says what each constraint removes.
+    A parameter that does not apply keeps its first value. A constraint is not applied where it names
+    parameters that can be inapplicable and none of those applies.
     """
     sizes = [len(values) for values in kernel.parameters.values()]
     if not is_numberable(sizes):
@@ -307,9 +273,9 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
 
 
 def _answers(rule: Rule, asked: Mapping[str, Sequence[Value]], device: Device) -> Iterator[object]:
-    """What a rule says of all values of its parameters, the last fastest.
+    """Yield the answers of a rule for all values of its parameters, the last fastest.
 
-    By position where it can be called so: in millions of calls, keywords take two thirds of the time.
+    Arguments are passed by position where possible: keywords take two thirds of the time of a call.
     """
     declared = inspect.signature(rule.function, follow_wrapped=False).parameters
     is_positional = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in declared.values())
@@ -325,7 +291,7 @@ def _answers(rule: Rule, asked: Mapping[str, Sequence[Value]], device: Device) -
 
 
 def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
-    """Applicability tables ordered so that what one decides by is settled by those before it."""
+    """Order applicability tables so that each comes after those that govern its parameters."""
     ordered: list[_Table] = []
     waiting = list(tables)
     while waiting:
@@ -340,7 +306,7 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
 
 
 def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
-    """All rows that every table accepts, in any order."""
+    """Return all rows that every table accepts, in any order."""
     sizes = [len(values) for values in kernel.parameters.values()]
     dtype = index_type(sizes)
     conditions = [_condition(table, applicability) for table in constraints]
@@ -377,20 +343,21 @@ def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Some rows while not all parameters are known: of each known one the value indices, or one that all have."""
+    """Rows of the parameters known so far."""
 
     count: int
+    #: The value indices of each known parameter, or one index that all rows have.
     columns: dict[int, Rows | int]
 
     def where(self, is_kept: NDArray[np.bool_] | np.bool_) -> _Part:
-        """Those of the rows, one answer for all of them or one for each."""
+        """Return the rows that are kept, by one answer for all or one for each."""
         kept = np.count_nonzero(is_kept) if is_kept.ndim else int(is_kept) * self.count
         if kept == self.count:
             return self
         return self._taken(np.flatnonzero(np.broadcast_to(is_kept, self.count)))
 
     def blocks(self, values: int) -> list[_Part]:
-        """The rows in order, so many at a time that they can be extended by so many values."""
+        """Return the rows in blocks small enough to be extended by ``values`` values."""
         most = max(1, _BLOCK_ROWS // values)
         if self.count <= most:
             return [self]
@@ -398,11 +365,11 @@ class _Part:
         return [self._taken(np.arange(at, min(at + most, self.count))) for at in begins]
 
     def having(self, position: int, column: Rows | int) -> _Part:
-        """The rows with one more parameter."""
+        """Return the rows with one more parameter."""
         return _Part(self.count, {**self.columns, position: column})
 
     def times(self, count: int) -> _Part:
-        """Each row so many times."""
+        """Return each row ``count`` times."""
         return self if count == 1 else self._taken(np.repeat(np.arange(self.count), count))
 
     def _taken(self, which: NDArray[np.intp]) -> _Part:
@@ -416,7 +383,7 @@ class _Part:
 
 
 def _few(parts: list[_Part], dtype: np.dtype[Any]) -> list[_Part]:
-    """The same rows in one part, where there are many."""
+    """Join the parts if there are many."""
     if len(parts) <= _MOST_PARTS:
         return parts
 
@@ -440,7 +407,7 @@ def _refuse_more(kernel: Kernel, constraints: list[_Table], most: int, count: in
 
 @dataclass(frozen=True, eq=False)
 class _Condition:
-    """A constraint, and where it is not asked."""
+    """A constraint, and where it is not applied."""
 
     table: _Table
     #: Parameters that must be known before it can be applied.
@@ -462,10 +429,9 @@ def _condition(table: _Table, applicability: tuple[_Table, ...]) -> _Condition:
 def _parameter_order(
     count: int, conditions: list[_Condition], applicability: tuple[_Table, ...]
 ) -> list[int]:
-    """What decides applicability first, then whatever completes the next constraint soonest.
+    """Order parameters: those that decide applicability, then those of the constraint that needs fewest.
 
-    Of constraints that need equally many further parameters the one that rejects most comes first,
-    so that rows are filtered before they multiply.
+    Of constraints that need equally many further parameters the one that rejects most comes first.
     """
     order: list[int] = []
 
@@ -496,9 +462,9 @@ def _parameter_order(
 def _extended(
     part: _Part, position: int, values: Rows, applicability: tuple[_Table, ...]
 ) -> Iterator[_Part]:
-    """Rows with every value of one more parameter, or its first value where it does not apply.
+    """Yield rows with every value of one more parameter, or its first value where it does not apply.
 
-    What decides where others apply is constant in each part, so that most questions have one answer.
+    A parameter that decides where others apply is constant in each part.
     """
     applies: NDArray[np.bool_] | np.bool_ = np.True_
     for rule in applicability:
@@ -513,7 +479,7 @@ def _extended(
 
 
 def _look(table: _Table, part: _Part) -> NDArray[np.bool_] | np.bool_:
-    """A table's answer to all rows, or to each."""
+    """Return a table's answer for all rows, or for each."""
     places: NDArray[np.intp] | int = 0
     for position, size in zip(table.positions, table.values.shape, strict=True):
         places = places * size + np.asarray(part.columns[position], np.intp)
@@ -521,7 +487,7 @@ def _look(table: _Table, part: _Part) -> NDArray[np.bool_] | np.bool_:
 
 
 def _idle(condition: _Condition, part: _Part) -> NDArray[np.bool_] | np.bool_:
-    """Where a constraint names conditional parameters and none of them applies."""
+    """Return where a constraint names conditional parameters and none of them applies."""
     idle: NDArray[np.bool_] | np.bool_ = np.bool_(bool(condition.applies))
     for rules in condition.applies:
         applies: NDArray[np.bool_] | np.bool_ = np.True_
