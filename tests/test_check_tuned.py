@@ -66,7 +66,7 @@ def test_what_holds_passes(project: Path, check: Check) -> None:
         assert 0 < low <= row["ratio"] <= high
         assert row["layer"] == "user"
         assert row["recorded_ms"] > 0 and row["now_ms"] > 0
-    assert document["mended"] == []
+    assert document["retuned"] == []
     assert {name: record_file(name).read_bytes() for name in NAMES} == before
 
 
@@ -77,8 +77,8 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     edit_record("saxpy", median_ms=1e-6, timing="mixed")
     before = record_file("twin").read_bytes()
     assert verdicts(check(code=5)) == {"saxpy": "slower", "twin": "held"}
-    (mended,) = check("--retune")["mended"]
-    assert (mended["kernel"], mended["result"]) == ("saxpy", "searched")
+    (retuned,) = check("--retune")["retuned"]
+    assert (retuned["kernel"], retuned["result"]) == ("saxpy", "searched")
     assert record_file("twin").read_bytes() == before
     (entry,) = read(record_file("saxpy")).entries
     assert entry.median_ms > 1e-6 and entry.timing == "mixed"
@@ -95,8 +95,8 @@ def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
     (found,) = document["checked"]
     assert found["verdict"] == "wrong"
     assert "wrong_result" in found["message"]
-    (mended,) = document["mended"]
-    assert mended["result"] == "searched"
+    (retuned,) = document["retuned"]
+    assert retuned["result"] == "searched"
     assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 

@@ -30,7 +30,7 @@ from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.front import front_of
 from autotune.report.markdown import write_markdown
 from autotune.report.publish import publish
-from autotune.retune.mend import Deadline, Mending, Orders
+from autotune.retune.retuning import Deadline, RetuneOptions, Retuner
 from autotune.retune.stale import Action, Reason, Target, known_entries
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
@@ -342,10 +342,10 @@ def test_a_metric_decides_a_run_and_all_that_follows(
     assert json.loads(out)["objective"] == "width"
     (known,), _ = known_entries("scale", device)
     target = Target(kernel, device, P, (Reason("asked for", Action.SEARCH),), known)
-    mending = Mending(device, Orders(), Deadline(None))
-    assert mending._request([target], EFFORTS["quick"]).objective == find(kernel, "width")
+    retuner = Retuner(device, RetuneOptions(), Deadline(None))
+    assert retuner._request([target], EFFORTS["quick"]).objective == find(kernel, "width")
     kernel.metrics.clear()
-    ((_, failure),) = mending.measured([target])
+    ((_, failure),) = retuner.measured([target])
     assert isinstance(failure, UsageError) and "unknown objective 'width'" in str(failure)
 
 

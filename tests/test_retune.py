@@ -23,8 +23,8 @@ from autotune.errors import DeviceError, StoreError, UsageError
 from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
 from autotune.retune.lock import device_lock
-from autotune.retune.mend import fell
-from autotune.retune.stale import Question, age_in_days, find_devices, survey
+from autotune.retune.retuning import reason_to_search
+from autotune.retune.stale import Query, age_in_days, find_devices, survey
 from autotune.run.finals import Finals
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
@@ -138,7 +138,7 @@ def test_a_changed_space_file_is_a_reason(
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
     (row,) = ask("--dry-run")
-    assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "search", "left")
+    assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "search", "skipped")
     assert why in row["why"]
 
 
@@ -164,7 +164,7 @@ def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, a
     """Only who has the file can measure it again."""
     edit_record("saxpy", inputs=["x"])
     (row,) = ask()
-    assert row["result"] == "left"
+    assert row["result"] == "skipped"
     assert "autotune run saxpy --inputs" in row["message"]
 
 
@@ -210,8 +210,8 @@ def test_ages_are_told_to_the_second(
     """Of records that have no more than a day, from its start."""
     edit_record("saxpy", tuned_on=tuned_on)
     now = datetime(2026, 11, 21, 23, tzinfo=UTC)
-    question = Question(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
-    assert [target.why for target in survey(question).targets] == why
+    query = Query(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
+    assert [target.why for target in survey(query).targets] == why
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
@@ -251,7 +251,7 @@ FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estima
 )
 def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
     """Wrong, surely more than 2 % slower, or no longer among the best."""
-    reason = fell(now)
+    reason = reason_to_search(now)
     assert (reason is None) == (why is None)
     assert reason is None or (why or "") in reason.text
 
@@ -296,8 +296,8 @@ def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
     edit_record("twin", driver="1.2.3")
     rows = ask("--max-hours", "0")
     assert {(row["kernel"], row["result"], row["message"]) for row in rows} == {
-        ("saxpy", "left", "no time left"),
-        ("twin", "left", "no time left"),
+        ("saxpy", "skipped", "no time left"),
+        ("twin", "skipped", "no time left"),
     }
 
 

@@ -26,7 +26,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.retune.check import Checked
-    from autotune.retune.mend import GateReport, Mended, Orders
+    from autotune.retune.retuning import GateReport, RetuneOptions, RetuneOutcome
     from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
@@ -50,7 +50,7 @@ _HOURS = click.option(
 
 
 def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say how a search is done; with those of its limits they are ``orders``."""
+    """The options that say how a search is done; with those of its limits they are ``options``."""
 
     @click.option(
         "--effort",
@@ -83,14 +83,14 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from autotune.cli.progress import RunProgress
         from autotune.errors import needing
-        from autotune.retune.mend import Orders
+        from autotune.retune.retuning import RetuneOptions
         from autotune.run.request import EFFORTS
         from autotune.search.names import find
         from autotune.search.session import Budget
 
         find(strategy)
         command = click.get_current_context().info_name or ""
-        orders = Orders(
+        options = RetuneOptions(
             effort=EFFORTS[effort],
             strategy=strategy,
             budget=Budget.parse(budget) if budget else None,
@@ -102,12 +102,12 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
             say=lambda text: click.echo(text, err=True),
         )
         if fleet is None:
-            function(kernels=kernels, orders=orders, **others)
+            function(kernels=kernels, options=options, **others)
             return
         with needing("a fleet"):
             from autotune.fleet import client
         with client.of(fleet) as found:
-            function(kernels=kernels, orders=replace(orders, fleet=found), **others)
+            function(kernels=kernels, options=replace(options, fleet=found), **others)
 
     return ordered
 
@@ -138,7 +138,7 @@ def retune(
     dry_run: bool,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    orders: Orders,
+    options: RetuneOptions,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
@@ -155,39 +155,39 @@ def retune(
     autotune retune sgemm --effort full
     """
     from autotune.errors import AutotuneError, UsageError
-    from autotune.retune.mend import MendStatus
-    from autotune.retune.mend import retune as mend
-    from autotune.retune.stale import Question, age_in_days, find_devices
+    from autotune.retune.retuning import RetuneStatus
+    from autotune.retune.retuning import retune as retune_stale
+    from autotune.retune.stale import Query, age_in_days, find_devices
 
     if not stale and not kernels:
         raise UsageError("retune: name kernels, or ask for what is stale: autotune retune --stale")
-    question = Question(
-        devices=find_devices(selectors, archs, orders.fleet),
+    query = Query(
+        devices=find_devices(selectors, archs, options.fleet),
         kernels=kernels,
         spaces=spaces,
-        effort=orders.effort.name,
+        effort=options.effort.name,
         max_age_days=age_in_days(max_age),
         only_stale=stale,
     )
-    outcomes = mend(question, replace(orders, dry_run=dry_run))
+    outcomes = retune_stale(query, replace(options, dry_run=dry_run))
     if as_json:
         emit_json([_outcome_row(outcome) for outcome in outcomes])
     elif outcomes:
         _show_outcomes(outcomes)
     else:
-        names = ", ".join(device.name for device in question.devices)
+        names = ", ".join(device.name for device in query.devices)
         click.echo(f"nothing is stale on {names}", err=True)
-    failed = [outcome for outcome in outcomes if outcome.result is MendStatus.FAILED]
+    failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:
         first = failed[0]
-        raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
+        raise AutotuneError(f"{len(failed)} not tuned; {first.kernel}: {first.message}")
 
 
-def _outcome_row(outcome: Mended) -> dict[str, Any]:
+def _outcome_row(outcome: RetuneOutcome) -> dict[str, Any]:
     return {**vars(outcome), "problem": dict(outcome.problem), "result": str(outcome.result)}
 
 
-def _show_outcomes(outcomes: Iterable[Mended]) -> None:
+def _show_outcomes(outcomes: Iterable[RetuneOutcome]) -> None:
     print_table(
         {
             "kernel": outcome.kernel,
@@ -244,9 +244,8 @@ def tune_all(
     from autotune.cli.progress import RunProgress
     from autotune.errors import AutotuneError
     from autotune.kernel.catalog import bundled_folder, find_kernel, listings
-    from autotune.retune.mend import MendStatus, Orders
-    from autotune.retune.mend import tune_all as tune
-    from autotune.retune.stale import Question, find_devices
+    from autotune.retune.retuning import RetuneOptions, RetuneStatus, retune
+    from autotune.retune.stale import Query, find_devices
 
     (chosen,) = find_devices((device,) if device else ())[:1]
     bundled = bundled_folder("spaces")
@@ -256,27 +255,28 @@ def tune_all(
         if listing.file.is_relative_to(bundled)
         and chosen.backend in find_kernel(listing.name, spaces).backends
     )
-    question = Question(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
-    orders = Orders(
+    query = Query(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
+    options = RetuneOptions(
         seconds=hours * 3600,
+        share_seconds=True,
         out=out,
         seed=seed,
         command=shlex.join(["autotune", "tune-all", *(Path(name).name for name in kernels)]),
         progress=RunProgress,
         say=lambda text: click.echo(text, err=True),
     )
-    outcomes = tune(question, orders)
+    outcomes = retune(query, options)
     folder = out / chosen.folder
     if outcomes:
         _show_outcomes(outcomes)
     else:
         click.echo(f"nothing is left to tune on {chosen.name}", err=True)
-    left = sum(outcome.result is MendStatus.LEFT for outcome in outcomes)
+    left = sum(outcome.result is RetuneStatus.SKIPPED for outcome in outcomes)
     if left:
         click.echo(f"{left} of {len(outcomes)} left; the same command goes on", err=True)
     if folder.is_dir():
         click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
-    failed = [outcome for outcome in outcomes if outcome.result is MendStatus.FAILED]
+    failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:
         first = failed[0]
         raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
@@ -307,7 +307,7 @@ def check_tuned(
     retune: bool,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    orders: Orders,
+    options: RetuneOptions,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
@@ -322,26 +322,26 @@ def check_tuned(
     autotune check-tuned
     autotune check-tuned sgemm --threshold 3 --retune
     """
-    from autotune.retune.mend import check_tuned as check
+    from autotune.retune.retuning import check_tuned as check
     from autotune.retune.stale import find_devices
 
     checks = check(
         kernels,
-        find_devices(selectors, archs, orders.fleet),
-        orders,
+        find_devices(selectors, archs, options.fleet),
+        options,
         spaces=spaces,
         threshold=threshold / 100,
         retune=retune,
     )
     checked = [_checked_row(found) for found in checks.checked]
     if as_json:
-        mended = [_outcome_row(outcome) for outcome in checks.mended]
-        emit_json({"checked": checked, "mended": mended})
+        retuned = [_outcome_row(outcome) for outcome in checks.retuned]
+        emit_json({"checked": checked, "retuned": retuned})
     else:
         _show_checked(checked)
-        if checks.mended:
+        if checks.retuned:
             click.echo()
-            _show_outcomes(checks.mended)
+            _show_outcomes(checks.retuned)
     _judge(checks)
 
 
@@ -349,17 +349,17 @@ def _judge(checks: GateReport) -> None:
     """Raise where something is slower or wrong, and stays so, or could not be measured."""
     from autotune.errors import AutotuneError, RegressionError
     from autotune.retune.check import Verdict
-    from autotune.retune.mend import MendStatus
+    from autotune.retune.retuning import RetuneStatus
 
     regressions = [found for found in checks.checked if found.verdict.is_regression]
-    mended = [outcome for outcome in checks.mended if outcome.result is MendStatus.SEARCHED]
-    if len(mended) < len(regressions):
+    retuned = [outcome for outcome in checks.retuned if outcome.result is RetuneStatus.SEARCHED]
+    if len(retuned) < len(regressions):
         first = regressions[0]
         where = f"{first.kernel} ({words(first.known.entry.problem)})"
         names = " ".join(dict.fromkeys(found.kernel for found in regressions))
         raise RegressionError(
-            f"{len(regressions) - len(mended)} of {len(checks.checked)} tuned entries regressed, "
-            f"first {where}: {first.message}; mend them by: autotune check-tuned {names} --retune"
+            f"{len(regressions) - len(retuned)} of {len(checks.checked)} tuned entries regressed, "
+            f"first {where}: {first.message}; tune them again: autotune check-tuned {names} --retune"
         )
     failed = [found for found in checks.checked if found.verdict is Verdict.FAILED]
     if failed:

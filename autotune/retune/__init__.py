@@ -1,10 +1,10 @@
-"""Keeps what is tuned fresh: what went stale and why, mended within a time; the regression gate.
+"""Keeps tuned entries fresh: finds stale ones and tunes them again; the regression gate.
 
 ========== ===============================================================
-`stale`    what is stale and why, from records and space files alone
+`stale`    the stale entries and the reasons, from records and space files alone
 `lock`     one re-tuning per device at a time
 `check`    a recorded winner verified and measured again with its rivals, and its verdict
-`mend`     re-measures or searches what is stale, and publishes it
+`retuning` measures or searches stale entries again, and publishes the results
 `schedule` entries for cron, systemd, Slurm and GitHub
 ========== ===============================================================
 

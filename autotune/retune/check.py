@@ -1,6 +1,6 @@
 """Checks recorded winners: verifies and measures them again, and compares them with their records.
 
-`mend` decides what to do about a verdict.
+`retuning` decides what to do about a verdict.
 """
 
 from __future__ import annotations

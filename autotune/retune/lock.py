@@ -14,13 +14,11 @@ from autotune.files import data_folder
 
 @contextmanager
 def device_lock(device: Device, waiting: Callable[[str], None] | None = None) -> Iterator[str]:
-    """Hold the lock of a device's records.
+    """Hold the lock of a device model's records; yield its other holder, empty where it is ours.
 
-    The lock is the kernel's, on an open file: it is released however its process ends. It lies
-    beside the tuned records, so machines that share those share it, where the file system can.
-
-    Devices of one model share their records, and so the lock. ``waiting`` is told before waiting for
-    whoever holds it; without, nobody waits. Yields who holds the lock; empty where it is ours.
+    The system releases it however its process ends. It lies with the tuned records, so machines that
+    share those share it, where the file system can. With ``waiting`` it waits for another holder, after
+    it called ``waiting`` with a message.
     """
     with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:

@@ -1,7 +1,4 @@
-"""What is stale on a device and why, from tuned records and space files alone.
-
-Looks at no device and measures nothing: whether there is anything to do is known in milliseconds.
-"""
+"""Finds stale entries and the reasons, from tuned records and space files alone, in milliseconds."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What a reason calls for."""
+    """The work that a reason requires."""
 
     #: The winner and its runners-up are verified and measured again.
     REMEASURE = "re-measure"
@@ -41,17 +38,17 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something should be tuned again."""
+    """A reason to tune an entry again."""
 
     text: str
     action: Action
-    #: Whether what the store remembers must not answer.
+    #: Whether rows of the store must not be used.
     fresh: bool = False
 
 
 @dataclass(frozen=True)
 class KnownEntry:
-    """An entry as lookup would answer with it, and where it is from."""
+    """An entry that lookup would answer with, and its source."""
 
     layer: str
     directory: Path
@@ -60,22 +57,22 @@ class KnownEntry:
 
     @property
     def driver(self) -> str:
-        """The driver that its times were last seen to hold with; empty where not known."""
+        """Return the driver of its last measurement; empty where not known."""
         return (self.entry.confirmed or self.entry).driver
 
     @property
     def objective(self) -> str:
-        """What it was tuned for."""
+        """Return the objective it was tuned for."""
         return self.record.objective
 
     @property
     def toolchain(self) -> str:
-        """The compiler that its times were last seen to hold with; empty where not known."""
+        """Return the compiler of its last measurement; empty where not known."""
         return (self.entry.confirmed or self.entry).toolchain
 
     @property
     def seen_on(self) -> str:
-        """When it was measured last, as the record says it."""
+        """Return the date of its last measurement, as the record has it."""
         return self.entry.confirmed.on if self.entry.confirmed else self.entry.tuned_on
 
 
@@ -92,24 +89,24 @@ class Target:
 
     @property
     def action(self) -> Action:
-        """The most that any reason calls for."""
+        """Return the greatest action of all reasons."""
         searched = any(reason.action is Action.SEARCH for reason in self.reasons)
         return Action.SEARCH if searched else Action.REMEASURE
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Arguments that a file gave: without that file nothing can be compared."""
+        """Return the arguments that a file gave; without that file the entry cannot be compared."""
         return self.known.entry.inputs if self.known else ()
 
     @property
     def why(self) -> str:
-        """All reasons in one line."""
+        """Return all reasons in one line."""
         return "; ".join(reason.text for reason in self.reasons)
 
 
 @dataclass(frozen=True)
 class SurveyFailure:
-    """A kernel or record that could not be looked at."""
+    """A kernel or record that could not be read."""
 
     kernel: str
     message: str
@@ -117,15 +114,15 @@ class SurveyFailure:
 
 @dataclass(frozen=True)
 class Survey:
-    """What should be tuned again, and what could not be looked at."""
+    """The stale problems, and the kernels that could not be compared."""
 
     targets: tuple[Target, ...]
     failures: tuple[SurveyFailure, ...] = ()
 
 
 @dataclass(frozen=True)
-class Question:
-    """What to look at, and when something counts as stale."""
+class Query:
+    """The devices and kernels to look at, and when an entry is stale."""
 
     devices: tuple[Device, ...]
     #: Names; empty: every kernel that can be found.
@@ -142,28 +139,23 @@ class Question:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-def survey(question: Question) -> Survey:
-    """Find what is stale on the devices of a question.
+def survey(query: Query, only: Device | None = None) -> Survey:
+    """Find the stale problems of all devices of a query, or of one of them.
 
-    One broken space file or foreign record hides no other kernel, unless it was asked for by name.
-
-    Raises
-    ------
-    UsageError
-        If a kernel that was named is unknown, broken, or for other devices.
+    A broken space file or foreign record hides no other kernel, unless it was asked for by name.
     """
     targets: list[Target] = []
     failures: list[SurveyFailure] = []
-    for name in question.kernels or [listing.name for listing in listings(question.spaces)]:
+    for name in query.kernels or [listing.name for listing in listings(query.spaces)]:
         try:
-            kernel = find_kernel(name, question.spaces)
-            devices = [device for device in question.devices if device.backend in kernel.backends]
-            if question.kernels and not devices:
+            kernel = find_kernel(name, query.spaces)
+            devices = [device for device in query.devices if device.backend in kernel.backends]
+            if query.kernels and not devices:
                 raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
-            for device in devices:
-                targets += _targets(question, kernel, device)
+            for device in devices if only is None else {only}.intersection(devices):
+                targets += _targets(query, kernel, device)
         except AutotuneError as error:
-            if question.kernels and isinstance(error, UsageError):
+            if query.kernels and isinstance(error, UsageError):
                 raise
             failures.append(SurveyFailure(name, str(error)))
     return Survey(tuple(targets), tuple(failures))
@@ -172,15 +164,10 @@ def survey(question: Question) -> Survey:
 def find_devices(
     selectors: Sequence[str] = (), archs: Sequence[str] = (), fleet: Fleet | None = None
 ) -> tuple[Device, ...]:
-    """The devices to keep fresh: as named, else one per GPU model, else the CPU.
+    """Return the devices to keep fresh: those named, else one per GPU model, else the CPU.
 
-    Of these only devices of the architectures, if any is given. Of a fleet one of each model, or of
-    those that are named.
-
-    Raises
-    ------
-    UsageError, DeviceError
-        If a selector is wrong, or no device is left.
+    Of these only devices of the architectures, if any is given. Of a fleet it is one of each model, or
+    of the models named.
     """
     if fleet is not None:
         found = [fleet.device_of(model) for model in fleet.models(selectors)]
@@ -197,14 +184,10 @@ def find_devices(
 def known_entries(
     name: str, device: Device, records: Path | None = None
 ) -> tuple[list[KnownEntry], list[str]]:
-    """What lookup would answer with on a device, and what is wrong with damaged records.
+    """Return the entries that lookup would answer with on a device, and the faults of damaged records.
 
-    With ``records`` what it would answer if that were the only folder.
-
-    Raises
-    ------
-    RecordError
-        If a record is foreign or of a newer autotune: it could not be replaced either.
+    ``records`` limits it to one folder. A record that is foreign or of a newer autotune is an error: it
+    could not be replaced either.
     """
     found: dict[Problem, KnownEntry] = {}
     damaged = []
@@ -227,15 +210,13 @@ def known_entries(
     return list(found.values()), damaged
 
 
-def reasons(
-    question: Question, kernel: Kernel, device: Device, known: KnownEntry
-) -> tuple[Reason, ...]:
-    """Why an entry is stale; empty while it is current."""
-    return (*_changed(kernel, device, known.entry), *_aged(question, device, known))
+def reasons(query: Query, kernel: Kernel, device: Device, known: KnownEntry) -> tuple[Reason, ...]:
+    """Return why an entry is stale; empty while it is current."""
+    return (*_changed(kernel, device, known.entry), *_aged(query, device, known))
 
 
 def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple[str, ...]:
-    """Why an entry is stale as far as files tell, its device being elsewhere; empty: it is not.
+    """Return why an entry is stale as far as files tell, without its device; empty: it is not.
 
     What a driver or a compiler of that device makes stale is known there only: `reasons`.
     """
@@ -246,12 +227,7 @@ def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple
 
 
 def age_in_days(text: str) -> float | None:
-    """Read ``90d``, ``2w`` or ``36h``; ``never`` is None.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Read ``90d``, ``2w`` or ``36h``; ``never`` is None."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
     if match:
         return float(match[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[match[2]]
@@ -264,7 +240,7 @@ def age_in_days(text: str) -> float | None:
 
 
 def _local_devices() -> list[Device]:
-    """One device per model of GPU; the first of any other kind where there is no GPU."""
+    """Return one device per GPU model; the first of any other kind where there is no GPU."""
     for name in BACKENDS:
         found = backend(name).devices()
         if found and name == "cuda":
@@ -274,19 +250,19 @@ def _local_devices() -> list[Device]:
     return [choose_device(None)]
 
 
-def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Target]:
-    """What is stale of one kernel on one device: its entries, then what was never tuned."""
-    entries, damaged = known_entries(kernel.name, device, question.records)
+def _targets(query: Query, kernel: Kernel, device: Device) -> Iterator[Target]:
+    """Yield the stale problems of one kernel on one device: entries, then problems never tuned."""
+    entries, damaged = known_entries(kernel.name, device, query.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):
             continue  # of an older declaration: nothing can be asked of it any more
-        why = reasons(question, kernel, device, known)
-        if not question.only_stale:
+        why = reasons(query, kernel, device, known)
+        if not query.only_stale:
             why = (Reason("asked for", Action.SEARCH, fresh=True),)
         if why:
             yield Target(kernel, device, problem, why, known)
-    groups = kernel.problems if question.effort == "full" else kernel.quick_problems
+    groups = kernel.problems if query.effort == "full" else kernel.quick_problems
     text = f"its record is damaged ({damaged[0]})" if damaged else "never tuned here"
     for problem in groups.get(device.backend, ()):
         if problem not in by_problem:
@@ -294,7 +270,7 @@ def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Tar
 
 
 def _changed(kernel: Kernel, device: Device, entry: Entry) -> Iterator[Reason]:
-    """What says that the recorded winner was found for something else."""
+    """Yield the changes of the kernel since its winner was found."""
     for text in changed_since(kernel, entry.source, entry.arguments, entry.inputs):
         yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):
@@ -309,21 +285,21 @@ def _changed(kernel: Kernel, device: Device, entry: Entry) -> Iterator[Reason]:
         yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
 
 
-def _aged(question: Question, device: Device, known: KnownEntry) -> Iterator[Reason]:
-    """What says that times may have changed, though the kernel did not."""
+def _aged(query: Query, device: Device, known: KnownEntry) -> Iterator[Reason]:
+    """Yield the reasons why times may have changed, though the kernel did not."""
     toolchain = backend(device.backend).toolchain()
     if known.driver and device.driver and known.driver != device.driver:
         yield Reason(f"the driver changed: {known.driver} -> {device.driver}", Action.REMEASURE)
     if known.toolchain and known.toolchain != toolchain:
         yield Reason(f"the compiler changed: {known.toolchain} -> {toolchain}", Action.REMEASURE)
-    if question.max_age_days is None:
+    if query.max_age_days is None:
         return
     try:
-        age = question.now - moment(known.seen_on)
+        age = query.now - moment(known.seen_on)
     except ValueError as error:
         yield Reason(f"its date is not one: {error}", Action.REMEASURE)
         return
-    if age > timedelta(days=question.max_age_days):
+    if age > timedelta(days=query.max_age_days):
         ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
         yield Reason(f"it was measured {ago} ago", Action.REMEASURE)
 

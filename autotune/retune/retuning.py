@@ -1,7 +1,4 @@
-"""Re-measures or searches what is stale, within a time, and publishes what came of it.
-
-Knows how to spend the time and where records go; not what makes an entry stale, nor how to print.
-"""
+"""Measures stale entries again or searches them, within a time, and publishes the results."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
@@ -40,7 +37,7 @@ from autotune.retune.check import (
     with_verdict,
 )
 from autotune.retune.lock import device_lock
-from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
+from autotune.retune.stale import Action, KnownEntry, Query, Reason, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.limits import execute
 from autotune.run.request import EFFORTS, Effort, Request
@@ -62,136 +59,119 @@ from autotune.values import Problem
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
 
-#: A winner that is surely slower than recorded by more than this is searched for again.
-FELL_BY = 0.02
+#: A winner that is slower than recorded by more than this share is searched again.
+TOLERANCE = 0.02
 
 #: Makes the listener of one job, from the kernel's name and the number of problems.
 Progress = Callable[[str, int], AbstractContextManager[Listener]]
 
 
-class MendStatus(StrEnum):
-    """What became of something that was stale."""
+class RetuneStatus(StrEnum):
+    """The result of a stale problem."""
 
     SEARCHED = "searched"
-    #: Measured again: right, as fast as recorded and still among the best.
+    #: Measured again: correct, as fast as recorded and still among the best.
     CONFIRMED = "confirmed"
-    #: Not begun: the time was up, another process is at it, or it was a dry run.
-    LEFT = "left"
+    #: Not begun: the time was up, another process re-tunes the device, or it was a dry run.
+    SKIPPED = "skipped"
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Mended:
-    """What became of one stale problem; of a whole kernel where it could not be looked at."""
+class RetuneOutcome:
+    """The result of one stale problem, or of a whole kernel that could not be compared."""
 
     kernel: str
-    device: str
-    problem: Mapping[str, int | str]
-    why: str
-    action: str
-    result: MendStatus
+    device: str = ""
+    problem: Mapping[str, int | str] = field(default_factory=dict)
+    why: str = ""
+    action: str = ""
+    result: RetuneStatus = RetuneStatus.FAILED
     message: str = ""
     before_ms: float | None = None
     after_ms: float | None = None
 
 
 @dataclass(frozen=True)
-class Orders:
-    """How to mend, and how long."""
+class RetuneOptions:
+    """How to tune again, and how long."""
 
     #: Least effort of a search; an entry that was tuned with more gets that again.
     effort: Effort = EFFORTS["quick"]
     strategy: str = "auto"
     #: Of the search of each problem; default: by effort.
     budget: Budget | None = None
-    #: Time after which nothing further is begun; None: no limit.
+    #: Time after which no search begins; None: no limit.
     seconds: float | None = None
-    #: Only say what would be done.
+    #: Share the seconds among all problems, a kernel at a time; effort and budget follow from it.
+    share_seconds: bool = False
+    #: List the outcomes that a run would have, as skipped.
     dry_run: bool = False
     #: Records, headers and reports go to ``out/<device>/``, as those of `autotune run` do.
     out: Path = Path("reports")
     seed: int = 0
     command: str = ""
     progress: Progress = lambda kernel, problems: nullcontext(ignore)
-    #: What measures instead of this machine's devices, on all cards of a device's model.
+    #: Cards to measure on instead of this machine's devices: all of a device's model.
     fleet: Fleet | None = None
-    #: Told what a person should know meanwhile.
+    #: Prints a message for a person.
     say: Callable[[str], None] = lambda _: None
 
 
-def retune(question: Question, orders: Orders) -> list[Mended]:
-    """Tune again what is stale on every device of a question.
+def retune(query: Query, options: RetuneOptions) -> list[RetuneOutcome]:
+    """Tune again what is stale on every device of a query.
 
-    Where nothing is, no process is started. A device that another process is re-tuning is left
-    to that.
-
-    Raises
-    ------
-    UsageError
-        See `stale.survey`.
-    Interrupted
-        On Ctrl-C; what was finished is published.
+    Where nothing is, no process is started. A device that another process is re-tuning is skipped.
     """
-    found = survey(question)
-    outcomes = [
-        Mended(failure.kernel, "", {}, "", "", MendStatus.FAILED, failure.message)
-        for failure in found.failures
-    ]
-    if orders.dry_run:
-        return outcomes + [outcome(target, MendStatus.LEFT, "dry run") for target in found.targets]
-    until = Deadline(orders.seconds)
-    for device in dict.fromkeys(target.device for target in found.targets):
-        with device_lock(device) as holder:
-            # Whoever held the lock before us may have mended it all.
-            again = survey(replace(question, devices=(device,))).targets
-            if holder:
-                orders.say(f"{device.name}: already being re-tuned by {holder}")
-                left = f"left to {holder}"
-                outcomes += [outcome(target, MendStatus.LEFT, left) for target in again]
-            elif again:
-                with Mending(device, orders, until) as mending:
-                    outcomes += mending.mend(again)
-    return outcomes
+    failed: dict[str, RetuneOutcome] = {}
+    outcomes: list[RetuneOutcome] = []
+    until = Deadline(options.seconds)
+    for device in query.devices:
+        with nullcontext("") if options.dry_run else device_lock(device) as holder:
+            found = survey(query, device)
+            for failure in found.failures:
+                failed[failure.kernel] = RetuneOutcome(failure.kernel, message=failure.message)
+            if holder and found.targets:
+                options.say(f"{device.name}: already being re-tuned by {holder}")
+            if reason := "dry run" if options.dry_run else holder and f"left to {holder}":
+                skipped = RetuneStatus.SKIPPED
+                outcomes += [outcome(target, skipped, reason) for target in found.targets]
+            elif options.share_seconds:
+                outcomes += _retuned_by_kernel(device, options, until, found.targets)
+            elif found.targets:
+                with Retuner(device, options, until) as retuner:
+                    outcomes += retuner.retune(found.targets)
+    return [*failed.values(), *outcomes]
 
 
-def tune_all(question: Question, orders: Orders) -> list[Mended]:
-    """Mend all that a question finds, as `retune` does, within the seconds that are ordered.
+def _retuned_by_kernel(
+    device: Device, options: RetuneOptions, until: Deadline, targets: Sequence[Target]
+) -> list[RetuneOutcome]:
+    """Tune a kernel at a time, each published before the next begins.
 
-    A kernel at a time, each published before the next begins. Its problems have as much time as all
-    that are left have on average, and what one kernel does not need goes to the others; where that
-    is a minute, finals are those of a full run. The same order goes on where another ended.
-
-    Raises
-    ------
-    UsageError, Interrupted
-        See `retune`.
+    A kernel's problems have as much time as all remaining problems have on average. Finals are those of
+    a full run where that is as much as a quick search takes.
     """
-    until = Deadline(orders.seconds)
-    found = survey(question)
-    outcomes = [
-        Mended(failure.kernel, "", {}, "", "", MendStatus.FAILED, failure.message)
-        for failure in found.failures
-    ]
-    waiting = Counter(target.kernel.name for target in found.targets)
+    outcomes: list[RetuneOutcome] = []
+    waiting = Counter(target.kernel.name for target in targets)
     for name in list(waiting):
         share = until.left / waiting.total()
         del waiting[name]
         quick = share < EFFORTS["quick"].seconds_per_problem
         own = replace(
-            orders,
+            options,
             effort=EFFORTS["quick" if quick else "full"],
             budget=Budget(seconds=max(1.0, share)),
-            seconds=max(0.0, until.left),
         )
-        outcomes += retune(replace(question, kernels=(name,)), own)
+        with Retuner(device, own, until) as retuner:
+            outcomes += retuner.retune([each for each in targets if each.kernel.name == name])
     return outcomes
 
 
 def outcome(
-    target: Target, result: MendStatus, message: str = "", after_ms: float | None = None
-) -> Mended:
-    """What became of a target."""
-    return Mended(
+    target: Target, result: RetuneStatus, message: str = "", after_ms: float | None = None
+) -> RetuneOutcome:
+    return RetuneOutcome(
         kernel=target.kernel.name,
         device=target.device.name,
         problem=target.problem,
@@ -206,40 +186,29 @@ def outcome(
 
 @dataclass(frozen=True)
 class GateReport:
-    """The verdict of every entry, and what became of those that were mended."""
+    """The verdict of every entry, and the outcomes of those that were tuned again."""
 
     checked: tuple[Checked, ...]
-    mended: tuple[Mended, ...] = ()
+    retuned: tuple[RetuneOutcome, ...] = ()
 
 
 def check_tuned(
     names: Sequence[str],
     devices: Sequence[Device],
-    orders: Orders,
+    options: RetuneOptions,
     *,
     spaces: Path | None = None,
     threshold: float = THRESHOLD,
     retune: bool = False,
 ) -> GateReport:
-    """Verify and measure what lookup answers with on some devices.
+    """Verify and measure the entries that lookup answers with on some devices.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Kernels; empty: all that have a record.
-    threshold : float
-        Share of the recorded time by which an entry may be slower.
-    retune : bool
-        Search again for what is slower or wrong, and for nothing else.
-
-    Raises
-    ------
-    UsageError
-        If a kernel that was named has no record here.
+    Without names all kernels that have a record are checked. With ``retune`` the entries that are slower
+    than recorded by more than the threshold, or wrong, are searched again.
     """
     checked: list[Checked] = []
-    mended: list[Mended] = []
-    until = Deadline(orders.seconds)
+    retuned: list[RetuneOutcome] = []
+    until = Deadline(options.seconds)
     listed = [(device, list(recorded_entries(names, device, spaces))) for device in devices]
     found = {entry.kernel for _, entries in listed for entry in entries}
     for name in names:
@@ -252,19 +221,19 @@ def check_tuned(
         if not any(entry.verdict is Verdict.HELD for entry in entries):
             checked += entries
             continue
-        with device_lock(device, orders.say), Mending(device, orders, until) as mending:
-            judged = _judged(mending, entries, threshold)
+        with device_lock(device, options.say), Retuner(device, options, until) as retuner:
+            judged = _judged(retuner, entries, threshold)
             checked += judged
             if retune:
-                mended += mending.search([o.target for o in judged if o.verdict.is_regression])
-    return GateReport(tuple(checked), tuple(mended))
+                retuned += retuner.search([o.target for o in judged if o.verdict.is_regression])
+    return GateReport(tuple(checked), tuple(retuned))
 
 
-def _judged(mending: Mending, entries: Sequence[Checked], threshold: float) -> list[Checked]:
+def _judged(retuner: Retuner, entries: Sequence[Checked], threshold: float) -> list[Checked]:
     """Measure what can be, in the order it was listed."""
     by_place = {_place(entry): entry for entry in entries}
     targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
-    for target, now in mending.measured(targets):
+    for target, now in retuner.measured(targets):
         place = (target.kernel.name, target.problem)
         by_place[place] = with_verdict(by_place[place], now, threshold)
     return list(by_place.values())
@@ -276,7 +245,7 @@ def _place(checked: Checked) -> tuple[str, Problem]:
 
 
 class Deadline:
-    """A time after which nothing is begun."""
+    """A time after which no search begins."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
@@ -291,24 +260,24 @@ class Deadline:
         return self.left <= 0
 
 
-class Mending(ExitStack):
-    """The mending of one device, whose lock the caller holds; a context manager."""
+class Retuner(ExitStack):
+    """The re-tuning of one device, whose lock the caller holds; a context manager."""
 
-    def __init__(self, device: Device, orders: Orders, until: Deadline) -> None:
+    def __init__(self, device: Device, options: RetuneOptions, until: Deadline) -> None:
         super().__init__()
-        self.device, self.orders, self.until = device, orders, until
+        self.device, self.options, self.until = device, options, until
 
     @cached_property
     def store(self) -> Store:
         """The results store, opened when something is first measured."""
         return self.enter_context(open_for_runs(default_url()))
 
-    def mend(self, targets: Sequence[Target]) -> list[Mended]:
-        """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
+    def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
+        """Tune again entries that may be wrong, then those to confirm, then new problems."""
         drawn = [target for target in targets if not target.inputs]
         searched = [target for target in drawn if target.action is Action.SEARCH]
         outcomes = [
-            outcome(target, MendStatus.LEFT, _by_hand(target))
+            outcome(target, RetuneStatus.SKIPPED, _by_hand(target))
             for target in targets
             if target.inputs
         ]
@@ -320,16 +289,16 @@ class Mending(ExitStack):
 
     # ------------------------------------------------------------------ measuring again
 
-    def remeasure(self, targets: Sequence[Target]) -> tuple[list[Mended], list[Target]]:
-        """Confirm what holds; the rest comes back as targets of a search."""
-        outcomes: list[Mended] = []
+    def remeasure(self, targets: Sequence[Target]) -> tuple[list[RetuneOutcome], list[Target]]:
+        """Confirm the entries that hold; return the others as targets of a search."""
+        outcomes: list[RetuneOutcome] = []
         fallen: list[Target] = []
         for target, now in self.measured(targets):
             if now is None:
-                outcomes.append(outcome(target, MendStatus.LEFT, "no time left"))
+                outcomes.append(outcome(target, RetuneStatus.SKIPPED, "no time left"))
             elif isinstance(now, AutotuneError):
-                outcomes.append(outcome(target, MendStatus.FAILED, str(now)))
-            elif why := fell(now):
+                outcomes.append(outcome(target, RetuneStatus.FAILED, str(now)))
+            elif why := reason_to_search(now):
                 fallen.append(replace(target, reasons=(*target.reasons, why)))
             else:
                 outcomes.append(self._confirm(target, now))
@@ -338,7 +307,7 @@ class Mending(ExitStack):
     def measured(
         self, targets: Sequence[Target]
     ) -> Iterator[tuple[Target, Remeasured | AutotuneError | None]]:
-        """Verify and measure the winners of targets again; None for what there is no time for."""
+        """Verify and measure the winners of targets again; yield None where the time is up."""
         for _, group in groupby(sorted(targets, key=_alike), key=_alike):
             listed = list(group)
             if self.until.is_past:
@@ -356,21 +325,21 @@ class Mending(ExitStack):
                     bench.forget_data()  # no problem comes twice
                     yield target, now
 
-    def _confirm(self, target: Target, now: Remeasured) -> Mended:
-        """Note in the record that its times hold; they stay, so that small losses cannot add up."""
+    def _confirm(self, target: Target, now: Remeasured) -> RetuneOutcome:
+        """Record that the times hold; they stay, so that small losses cannot add up."""
         known, ratio = target.known, now.ratio
         assert known is not None and ratio is not None
         try:
             self._refresh(known, self._confirmed(known, ratio))
         except AutotuneError as error:
-            return outcome(target, MendStatus.FAILED, str(error))
+            return outcome(target, RetuneStatus.FAILED, str(error))
         low, high = ratio.interval
         message = f"{ratio.value:.3f} of its recorded time ({low:.3f} … {high:.3f})"
         now_ms = now.now.time_ms.value if now.now else None
-        return outcome(target, MendStatus.CONFIRMED, message, now_ms)
+        return outcome(target, RetuneStatus.CONFIRMED, message, now_ms)
 
     def _confirmed(self, known: KnownEntry, ratio: Estimate) -> TunedRecord:
-        """A record of the one entry, with what it was confirmed with."""
+        """Return a record of the one entry, with its confirmation."""
         low, high = ratio.interval
         now, toolchain = timestamp(), backend(self.device.backend).toolchain()
         made = Provenance(
@@ -391,22 +360,22 @@ class Mending(ExitStack):
         return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
 
     def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
-        """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
+        """Write a confirmed entry where lookup finds it, and to ``out`` where it is the same."""
         own = [known.directory] if known.layer != "shipped" else []
         mine = [Path(user_folder())] if record.objective == TIME else []
         for directory in {*mine, *own}:
             amend(directory, record)
-        beside = _entry_at(path_of(self.orders.out, record), known.entry.problem)
+        beside = _entry_at(path_of(self.options.out, record), known.entry.problem)
         if beside is None or beside.configuration != known.entry.configuration:
             return
         if beside.median_ms == known.entry.median_ms:
-            amend(self.orders.out, record)
+            amend(self.options.out, record)
 
     # ------------------------------------------------------------------ searching
 
-    def search(self, targets: Sequence[Target]) -> list[Mended]:
+    def search(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
         """Search the problems of targets, one run per kernel and way of timing."""
-        outcomes: list[Mended] = []
+        outcomes: list[RetuneOutcome] = []
         for _, group in groupby(sorted(targets, key=self._searched_alike), self._searched_alike):
             listed = list(group)
             effort = self._effort(listed[0])
@@ -414,18 +383,18 @@ class Mending(ExitStack):
             if fitting:
                 outcomes += self._search(fitting, effort)
             late = listed[len(fitting) :]
-            outcomes += [outcome(target, MendStatus.LEFT, "no time left") for target in late]
+            outcomes += [outcome(target, RetuneStatus.SKIPPED, "no time left") for target in late]
         return outcomes
 
-    def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
+    def _search(self, targets: list[Target], effort: Effort) -> list[RetuneOutcome]:
         known = [target.known for target in targets if target.known]
         # Also where the environment makes lookup look first.
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
-            out = self.orders.out if request.objective.is_time else known[0].directory
-            if self.orders.fleet is not None:
-                cards = self.orders.fleet.others(self.device)
+            out = self.options.out if request.objective.is_time else known[0].directory
+            if self.options.fleet is not None:
+                cards = self.options.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
             with self._progress(request) as listener:
                 result = execute(request, self.store, listener, self._site)
@@ -438,21 +407,20 @@ class Mending(ExitStack):
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
-            return [outcome(target, MendStatus.FAILED, str(error)) for target in targets]
+            return [outcome(target, RetuneStatus.FAILED, str(error)) for target in targets]
         return _outcomes(targets, result, "nothing was right in time")
 
     def _how_many(self, effort: Effort, count: int) -> int:
-        """How many problems there is time for; those of a quick search share its time."""
+        """Return how many problems there is time for; those of a quick search share its time."""
         if self.until.is_past:
             return 0
-        own = self.orders.budget.seconds if self.orders.budget else effort.seconds_per_problem
-        if own is None or (effort.shared and self.orders.budget is None):
+        own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem
+        if own is None or (effort.shared and self.options.budget is None):
             return count
         return count if own * count <= self.until.left else max(1, int(self.until.left // own))
 
     def _budget(self, effort: Effort, count: int) -> Budget:
-        """For so many problems, and not beyond the deadline."""
-        given = self.orders.budget
+        given = self.options.budget
         if given is None:
             seconds = effort.seconds_per_problem * (1 if effort.shared else count)
             return Budget(seconds=min(seconds, self.until.left))
@@ -465,12 +433,11 @@ class Mending(ExitStack):
 
     @property
     def _site(self) -> Site:
-        """Where it is measured."""
-        if self.orders.fleet is None:
+        if self.options.fleet is None:
             return LOCAL
         from autotune.fleet.site import FleetSite
 
-        return FleetSite(self.orders.fleet)
+        return FleetSite(self.options.fleet)
 
     def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
         first = targets[0]
@@ -479,34 +446,34 @@ class Mending(ExitStack):
             device=self.device,
             problems=tuple(target.problem for target in targets),
             effort=effort,
-            strategy=self.orders.strategy,
+            strategy=self.options.strategy,
             budget=self._budget(effort, len(targets)),
-            seed=self.orders.seed,
+            seed=self.options.seed,
             caches=_caches(first),
             objective=find(first.kernel, _objective(first)),
             fresh=any(reason.fresh for reason in first.reasons),
-            command=self.orders.command,
+            command=self.options.command,
         )
 
     def _effort(self, target: Target) -> Effort:
-        """That of the entry, if it is more than was ordered: less would not replace it."""
-        known = EFFORTS[target.known.entry.effort] if target.known else self.orders.effort
-        return max(known, self.orders.effort, key=lambda effort: effort.seconds_per_problem)
+        """Return the entry\'s effort if it is more than that of the options: less would not replace it."""
+        known = EFFORTS[target.known.entry.effort] if target.known else self.options.effort
+        return max(known, self.options.effort, key=lambda effort: effort.seconds_per_problem)
 
     def _searched_alike(self, target: Target) -> tuple[Any, ...]:
         fresh = any(reason.fresh for reason in target.reasons)
         return (*_alike(target), self._effort(target).name, fresh)
 
     def _progress(self, request: Request) -> AbstractContextManager[Listener]:
-        return self.orders.progress(request.kernel.name, len(request.problems))
+        return self.options.progress(request.kernel.name, len(request.problems))
 
 
-def fell(now: Remeasured) -> Reason | None:
-    """Why a winner that was measured again must be searched for; None where it holds."""
+def reason_to_search(now: Remeasured) -> Reason | None:
+    """Return the reason to search for a winner that was measured again; None where it holds."""
     if now.status is not Status.OK:
         return Reason(f"it is {now.status}: {now.message}", Action.SEARCH, fresh=True)
     assert now.ratio is not None
-    if now.ratio.interval[0] > 1 + FELL_BY:
+    if now.ratio.interval[0] > 1 + TOLERANCE:
         loss = f"{now.ratio.value - 1:.1%}"
         return Reason(f"it is slower by {loss}", Action.SEARCH, fresh=True)
     if not now.is_tied:
@@ -515,13 +482,13 @@ def fell(now: Remeasured) -> Reason | None:
     return None
 
 
-def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[Mended]:
-    """What came of targets that were searched: a winner, or what ended it before there was one."""
+def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[RetuneOutcome]:
+    """Return the outcomes of a search: a winner, or the reason why there is none."""
     times = {won.problem: won.result.winner.time_ms.value for won in result.problems if won.result}
     return [
-        outcome(target, MendStatus.SEARCHED, "", times[target.problem])
+        outcome(target, RetuneStatus.SEARCHED, "", times[target.problem])
         if target.problem in times
-        else outcome(target, MendStatus.FAILED, why_not)
+        else outcome(target, RetuneStatus.FAILED, why_not)
         for target in targets
     ]
 
@@ -543,7 +510,7 @@ def _by_hand(target: Target) -> str:
 
 
 def _alike(target: Target) -> tuple[str, str, str]:
-    """What the targets of one job have in common."""
+    """Return the facts that the targets of one run share."""
     return target.kernel.name, _caches(target) or "", _objective(target)
 
 
@@ -552,12 +519,11 @@ def _objective(target: Target) -> str:
 
 
 def _caches(target: Target) -> Caches | None:
-    """As its entry was timed; what has none is timed by the rule."""
     return Timing(target.known.entry.timing).caches if target.known else None
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
-    """The kernel with the old winners among what is tried first."""
+    """Return the kernel with the old winners among its seeds."""
     old = [target.known.entry.configuration for target in targets if target.known]
     seeded = copy.copy(kernel)
     seeded.seeds = (*kernel.seeds, *(dict(configuration) for configuration in old))
@@ -565,7 +531,6 @@ def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
 
 
 def _entry_at(path: Path, problem: Mapping[str, int | str]) -> Entry | None:
-    """The entry of a problem in the record of a file; None where there is none."""
     if not path.exists():
         return None
     try:
@@ -576,5 +541,5 @@ def _entry_at(path: Path, problem: Mapping[str, int | str]) -> Entry | None:
 
 
 def _brief(ratio: float) -> float:
-    """Five significant digits; the smallest stays above nothing, which no record holds."""
+    """Round to five significant digits: a small ratio stays above 0, which no record may hold."""
     return float(f"{ratio:.5g}")
