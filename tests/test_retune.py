@@ -24,7 +24,7 @@ from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
 from autotune.retune.lock import device_lock
 from autotune.retune.retuning import reason_to_search
-from autotune.retune.stale import Query, age_in_days, find_devices, survey
+from autotune.retune.stale import StaleQuery, age_in_days, find_devices, survey
 from autotune.run.finals import Finals
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
@@ -210,7 +210,7 @@ def test_ages_are_told_to_the_second(
     """Of records that have no more than a day, from its start."""
     edit_record("saxpy", tuned_on=tuned_on)
     now = datetime(2026, 11, 21, 23, tzinfo=UTC)
-    query = Query(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
+    query = StaleQuery(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
     assert [target.why for target in survey(query).targets] == why
 
 

@@ -157,11 +157,11 @@ def retune(
     from autotune.errors import AutotuneError, UsageError
     from autotune.retune.retuning import RetuneStatus
     from autotune.retune.retuning import retune as retune_stale
-    from autotune.retune.stale import Query, age_in_days, find_devices
+    from autotune.retune.stale import StaleQuery, age_in_days, find_devices
 
     if not stale and not kernels:
         raise UsageError("retune: name kernels, or ask for what is stale: autotune retune --stale")
-    query = Query(
+    query = StaleQuery(
         devices=find_devices(selectors, archs, options.fleet),
         kernels=kernels,
         spaces=spaces,
@@ -245,7 +245,7 @@ def tune_all(
     from autotune.errors import AutotuneError
     from autotune.kernel.catalog import bundled_folder, find_kernel, listings
     from autotune.retune.retuning import RetuneOptions, RetuneStatus, retune
-    from autotune.retune.stale import Query, find_devices
+    from autotune.retune.stale import StaleQuery, find_devices
 
     (chosen,) = find_devices((device,) if device else ())[:1]
     bundled = bundled_folder("spaces")
@@ -255,7 +255,7 @@ def tune_all(
         if listing.file.is_relative_to(bundled)
         and chosen.backend in find_kernel(listing.name, spaces).backends
     )
-    query = Query(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
+    query = StaleQuery(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
     options = RetuneOptions(
         seconds=hours * 3600,
         share_seconds=True,

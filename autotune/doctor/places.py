@@ -118,7 +118,7 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
 
 def records(_: Nvidia) -> Iterator[Finding]:
     from autotune.errors import DeviceError, MissingDependencyError
-    from autotune.retune.stale import Query, find_devices, survey
+    from autotune.retune.stale import StaleQuery, find_devices, survey
 
     try:
         devices = find_devices()
@@ -126,7 +126,7 @@ def records(_: Nvidia) -> Iterator[Finding]:
         return  # said already: nothing here can be tuned for
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged records are among the targets
-        found = survey(Query(devices, max_age_days=_MAX_AGE_DAYS))
+        found = survey(StaleQuery(devices, max_age_days=_MAX_AGE_DAYS))
     for failure in found.failures:
         text = f"{failure.kernel} cannot be compared with its record: {first_line(failure.message)}"
         yield Finding("records", "warn", text, f"autotune check {failure.kernel}")

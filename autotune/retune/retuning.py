@@ -37,7 +37,7 @@ from autotune.retune.check import (
     with_verdict,
 )
 from autotune.retune.lock import device_lock
-from autotune.retune.stale import Action, KnownEntry, Query, Reason, Target, survey
+from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.limits import execute
 from autotune.run.request import EFFORTS, Effort, Request
@@ -118,7 +118,7 @@ class RetuneOptions:
     say: Callable[[str], None] = lambda _: None
 
 
-def retune(query: Query, options: RetuneOptions) -> list[RetuneOutcome]:
+def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
     """Tune again what is stale on every device of a query.
 
     Where nothing is, no process is started. A device that another process is re-tuning is skipped.

@@ -121,7 +121,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Query:
+class StaleQuery:
     """The devices and kernels to look at, and when an entry is stale."""
 
     devices: tuple[Device, ...]
@@ -139,7 +139,7 @@ class Query:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-def survey(query: Query, only: Device | None = None) -> Survey:
+def survey(query: StaleQuery, only: Device | None = None) -> Survey:
     """Find the stale problems of all devices of a query, or of one of them.
 
     A broken space file or foreign record hides no other kernel, unless it was asked for by name.
@@ -210,7 +210,9 @@ def known_entries(
     return list(found.values()), damaged
 
 
-def reasons(query: Query, kernel: Kernel, device: Device, known: KnownEntry) -> tuple[Reason, ...]:
+def reasons(
+    query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry
+) -> tuple[Reason, ...]:
     """Return why an entry is stale; empty while it is current."""
     return (*_changed(kernel, device, known.entry), *_aged(query, device, known))
 
@@ -250,7 +252,7 @@ def _local_devices() -> list[Device]:
     return [choose_device(None)]
 
 
-def _targets(query: Query, kernel: Kernel, device: Device) -> Iterator[Target]:
+def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Target]:
     """Yield the stale problems of one kernel on one device: entries, then problems never tuned."""
     entries, damaged = known_entries(kernel.name, device, query.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
@@ -285,7 +287,7 @@ def _changed(kernel: Kernel, device: Device, entry: Entry) -> Iterator[Reason]:
         yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
 
 
-def _aged(query: Query, device: Device, known: KnownEntry) -> Iterator[Reason]:
+def _aged(query: StaleQuery, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """Yield the reasons why times may have changed, though the kernel did not."""
     toolchain = backend(device.backend).toolchain()
     if known.driver and device.driver and known.driver != device.driver:
