@@ -1,7 +1,4 @@
-"""Configurations as numbers that a model can compare: features between 0 and 1, parameter by parameter.
-
-Knows the space; knows no times.
-"""
+"""Configurations as features between 0 and 1, which a model can compare."""
 
 from __future__ import annotations
 
@@ -20,21 +17,22 @@ Features: TypeAlias = NDArray[np.float32]
 
 #: Positive values that span this factor are compared by their logarithm.
 _LOG_SPAN = 4
-#: Correlation above which divisibility by powers of two says nothing that the value does not.
+#: Divisibility by powers of two adds nothing to the value above this correlation.
 _SAME = 0.99
-#: Two configurations seldom have the same of more values than this, and each would be a column.
+#: Parameters with more values have no indicators: two configurations seldom share a value, and each
+#: would be a column.
 _MOST_INDICATORS = 1024
 #: Changes of one parameter that are combined in pairs.
 _MOST_CHANGES = 2048
 
 
 class Encoding:
-    """Features of a space's configurations, made for those asked about only.
+    """Features of a space's configurations, computed on request.
 
     An ordered parameter has one column: half its value (the logarithm where values are positive and
-    span a factor of 4), half its rank. Where they differ it has a second one, how often two divides
-    the value: what hardware likes of tiles and blocks. Text has a column per value. Parameters that
-    have one value in all valid configurations are left out.
+    span a factor of 4), half its rank. A second column is how often two divides the value, which
+    matters to hardware in tiles and blocks. Text has a column per value. Parameters that have one
+    value in all valid configurations are left out.
 
     Parameters
     ----------
@@ -59,23 +57,23 @@ class Encoding:
         self._values = int(counts.sum())
 
     def features(self, numbers: Numbers) -> Features:
-        """Columns of some configurations, shape (configurations, `width`)."""
+        """Return the columns of some configurations, shape (configurations, `width`)."""
         rows = self.rows[numbers]
         columns = [table[rows[:, p]] for p, table in zip(self.varying, self._tables, strict=True)]
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.float32)
 
     def indicators(self, numbers: Numbers) -> Features:
-        """Rows whose products are the share of parameters that two configurations have in common."""
+        """Return rows whose products are the share of equal parameters of two configurations."""
         result = np.zeros((len(numbers), self._values), np.float32)
         places = self.rows[numbers][:, self._counted] + self._places
         result[np.arange(len(numbers))[:, None], places] = 1 / math.sqrt(len(self._counted) or 1)
         return result
 
     def near(self, number: int, apart: int) -> Numbers:
-        """Valid configurations that differ from one in 1 to ``apart`` (1 or 2) parameters.
+        """Return valid configurations that differ from one in 1 to ``apart`` (1 or 2) parameters.
 
-        Of parameters with thousands of values pairs are too many: then those that differ in 1.
-        What does not apply after the change takes its first value, as everywhere in the space.
+        Pairs of changes are left out where parameters have thousands of values. A parameter that does
+        not apply after the change takes its first value, as everywhere in the space.
         """
         row = self.rows[number]
         steps = [self._occurring[p][self._occurring[p] != row[p]] - row[p] for p in self.varying]
@@ -93,7 +91,7 @@ class Encoding:
         return valid
 
     def _canonical(self, codes: Numbers) -> Numbers:
-        """Codes of what these are when parameters that do not apply take their first value."""
+        """Return codes in which parameters that do not apply have their first value."""
         if not self._space.applicability:
             return codes
         rows = codes[:, None] // self._space.strides % self._sizes
@@ -105,7 +103,7 @@ class Encoding:
 
 
 def _table(values: Sequence[Value], used: Rows) -> Features:
-    """Columns by value index; values that do not occur have zeros."""
+    """Return columns by value index; values that do not occur have zeros."""
     if any(isinstance(value, str) for value in values):
         # Two different texts are as far apart as the ends of an ordered parameter.
         table = np.eye(len(values))[:, used] / np.sqrt(2)

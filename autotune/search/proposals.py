@@ -247,7 +247,7 @@ class Proposer:
 
     @property
     def _learnt(self) -> dict[int, Observation]:
-        """What the model may learn: no seeds while they are held back, or where they mislead."""
+        """The results that the model learns: no seeds while they are held back, or where they mislead."""
         if not self._holds_back and self._are_seeds_good:
             return self.observations
         return {n: result for n, result in self.observations.items() if not result.is_seed}

@@ -1,7 +1,7 @@
-"""The search session: memory, budget, rows, resume, events. Prints nothing, decides no winner.
+"""The search session: memory, budget, rows, resume, events.
 
 Every configuration asked for ends in exactly one row. An attempt is opened before a measurement
-and closed with its row; resuming is the same search again, with remembered rows answering at once.
+and closed with its row. Resuming is the same search again: remembered rows answer at once.
 """
 
 from __future__ import annotations
@@ -34,30 +34,24 @@ from autotune.search.base import (
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
-#: Configurations kept by number, and of how many what is remembered is read at once.
+#: Configurations kept by number, and how many remembered rows are read at once.
 _MADE, _READ = 1024, 512
-#: Remembered configurations of a device that finals may choose from.
+#: Most remembered configurations of a device that finals choose from.
 _CHOICE = 1000
-#: An attempt found open this often in dead runs is taken to be what killed them.
+#: A configuration killed the run if its attempt was left open by this many runs.
 _FATAL_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a command may spend; None where it is not limited."""
+    """The limits of a search; None where there is none."""
 
     seconds: float | None = None
     evaluations: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read ``90s``, ``10m``, ``2h`` or ``200evals``.
-
-        Raises
-        ------
-        UsageError
-            If it is none of these.
-        """
+        """Read ``90s``, ``10m``, ``2h`` or ``200evals``."""
         units = {"evals": None, "s": 1.0, "m": 60.0, "h": 3600.0}
         for unit, seconds in units.items():
             number = text.removesuffix(unit)
@@ -82,7 +76,7 @@ def _is_positive(text: str) -> bool:
 
 @dataclass(frozen=True)
 class SearchStarted:
-    """A problem's search begins."""
+    """The event that a problem's search begins."""
 
     problem: Problem
     configurations: int
@@ -92,7 +86,7 @@ class SearchStarted:
 
 @dataclass(frozen=True)
 class Measured:
-    """One configuration has its row."""
+    """The event that a configuration has its row."""
 
     problem: Problem
     measurement: Measurement
@@ -104,7 +98,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Phase:
-    """Something that takes time begins: ``inputs``, ``finals`` …"""
+    """The event that a phase begins: ``inputs``, ``finals`` …"""
 
     problem: Problem
     name: str
@@ -115,29 +109,28 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener of whoever does not care."""
+    """Ignore an event."""
 
 
 @dataclass
 class SearchSession:
-    """What a strategy talks to: one search of one problem."""
+    """One search of one problem, as a strategy uses it."""
 
-    #: Configurations are addressed by their number in it.
     space: Space
-    #: Measures what is not remembered.
+    #: Measures configurations that are not remembered.
     evaluator: Evaluator
-    #: None where nothing is to be remembered.
+    #: None where nothing is remembered or kept.
     store: Store | None
     run_id: int
     scope: Scope
     #: Of this search alone.
     budget: Budget
     listener: Listener = ignore
-    #: Whether to measure again what is remembered.
+    #: Whether to measure remembered configurations again.
     fresh: bool = False
     #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
-    #: Gives measurements the cost that is minimised; None where that is the time.
+    #: Gives measurements the cost that is minimised; None where the cost is the time.
     scoring: Scoring | None = None
     #: See `autotune.search.base.Session`.
     problem_features: tuple[float, ...] = ()
@@ -146,7 +139,7 @@ class SearchSession:
     outlook: Outlook | None = None
     #: Measured or recalled in this search, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
-    #: By configuration, what was asked for and has no result, when the budget is spent.
+    #: Numbers of configurations given to the evaluator that have no result yet.
     awaited: dict[Configuration, int] = field(default_factory=dict)
     best_ms: float | None = None
     _spent: int = 0
@@ -157,7 +150,7 @@ class SearchSession:
         times = [row.median_ms for row in self.asked.values() if row.status is Status.OK]
         self.best_ms = min((ms for ms in times if ms is not None), default=None)
         self._made: dict[int, Configuration] = {}
-        #: The first device's answers count first.
+        #: The first device's rows take precedence.
         self._memories: list[_Memory] = []
         self._fatal: dict[Configuration, Measurement] = {}
         self._interrupted: dict[Configuration, int] = {}
@@ -173,28 +166,28 @@ class SearchSession:
         self.listener(SearchStarted(self.scope.problem, len(self.space), remembered, self.budget))
 
     def known(self) -> list[Measurement]:
-        """All there is to choose from: asked in this search, or the best of what is remembered."""
+        """Return what finals choose from: measurements of this search, and the best remembered ones."""
         found = {row.configuration: row for memory in self._memories for row in memory.best()}
         found |= {measurement.configuration: measurement for measurement in self.asked.values()}
         return list(found.values())
 
     @property
     def evaluations_left(self) -> int | None:
-        """Measurements that the budget still allows; None where only time limits them."""
+        """Return how many measurements the budget still allows; None where only time limits them."""
         if self.budget.evaluations is None:
             return None
         return max(0, self.budget.evaluations - self._spent)
 
     @property
     def seconds_left(self) -> float | None:
-        """Time that the budget still allows."""
+        """Return the time that the budget still allows."""
         if self.budget.seconds is None:
             return None
         return self.budget.seconds - (time.monotonic() - self._start)
 
     @property
     def ended_by(self) -> str:
-        """What has ended the search, now that it has: the space, the budget, or the strategy."""
+        """Return what ended the search: the space, the budget or the strategy."""
         if len(self.asked) == len(self.space):
             return "all"
         if self.evaluations_left == 0:
@@ -206,17 +199,17 @@ class SearchSession:
         return "nothing more proposed"
 
     def best(self, count: int) -> list[int]:
-        """Numbers of the fastest configurations of this search so far, best first."""
+        """Return the numbers of the fastest configurations of this search so far, best first."""
         return fastest(self.asked, count)
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Pass on what will likely be asked next and is not known yet."""
+        """Have likely next configurations compiled, except known ones."""
         configurations = [self._configuration(i) for i in indices if i not in self.asked]
         self._read(configurations)
         self.evaluator.hint([c for c in configurations if self._answer(c) is None])
 
     def _configuration(self, index: int) -> Configuration:
-        """A configuration by number; kept for a while, since hints repeat."""
+        """Return a configuration by number; it is kept for a while, since hints repeat."""
         if index not in self._made:
             self._made[index] = self.space.configuration(index)
             if len(self._made) > _MADE:
@@ -227,7 +220,12 @@ class SearchSession:
         """Measure configurations by number, in order; see `autotune.search.base.Session`."""
         unknown = [i for i in dict.fromkeys(indices) if i not in self.asked]
         allowed = unknown if self.evaluations_left is None else unknown[: self.evaluations_left]
-        self._measure_unknown(allowed)
+        try:
+            self._measure_each(self._read_in_blocks(allowed), lambda *_: None)
+        finally:
+            for index in allowed:
+                if index in self.asked:  # in the order asked for
+                    self.asked[index] = self.asked.pop(index)
         if len(allowed) < len(unknown):
             raise BudgetSpent
         return [self.asked[index] for index in indices]
@@ -235,8 +233,18 @@ class SearchSession:
     def stream(
         self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
     ) -> None:
-        """Measure what is proposed, each as soon as there is room; see `Session.stream`."""
+        """Measure proposals, each as soon as there is room; see `autotune.search.base.Session`."""
+        self._measure_each(proposals, tell, ahead, at_hand)
+        if self.evaluations_left == 0:
+            raise BudgetSpent
 
+    def _measure_each(
+        self,
+        proposals: Iterable[int],
+        tell: Tell,
+        ahead: int | None = None,
+        at_hand: AtHand = nothing,
+    ) -> None:
         def compiled() -> Configuration | None:
             numbers = iter(at_hand, None)
             return next(self._proposed(numbers, tell), None)
@@ -249,11 +257,9 @@ class SearchSession:
             self._note(index, measurement, remembered=False)
             tell(index, self.asked[index])
             self._check_time()
-        if self.evaluations_left == 0:
-            raise BudgetSpent
 
     def _proposed(self, proposals: Iterable[int], tell: Tell) -> Iterator[Configuration]:
-        """What must be measured of the proposals, as long as the budget allows another."""
+        """Yield the proposals that must be measured, as long as the budget allows another."""
         for index in proposals:
             self._check_time()
             if index not in self.asked:
@@ -270,50 +276,24 @@ class SearchSession:
                 self._note(index, known, remembered=True)
             tell(index, self.asked[index])
 
-    def _measure_unknown(self, indices: Sequence[int]) -> None:
-        """Recall or measure each, until time is up; the evaluator says in which order."""
-        before, numbers = len(self.asked), dict[Configuration, int]()
-        try:
-            for measurement in self.evaluator.measure(
-                self._not_remembered(indices, numbers), self._begin
-            ):
-                self._keep(measurement)
-                self._note(numbers.pop(measurement.configuration), measurement, remembered=False)
-                if len(self.asked) < before + len(indices):
-                    self._check_time()
-        finally:
-            for index in indices:
-                if index in self.asked:  # in the order asked for
-                    self.asked[index] = self.asked.pop(index)
-
-    def _not_remembered(
-        self, indices: Sequence[int], numbers: dict[Configuration, int]
-    ) -> Iterator[Configuration]:
-        """What must be measured, in order, one after another; recalls what need not be."""
+    def _read_in_blocks(self, indices: Sequence[int]) -> Iterator[int]:
+        """Yield numbers; the remembered rows of many are read at once."""
         for place, index in enumerate(indices):
-            self._check_time()
             if place % _READ == 0:
                 self._read(map(self._configuration, indices[place : place + _READ]))
-            configuration = self._configuration(index)
-            known = self._recalled(configuration)
-            if known is None:
-                numbers[configuration] = index
-                yield configuration
-            else:
-                self.evaluator.recall(known)
-                self._note(index, known, remembered=True)
+            yield index
 
     def _check_time(self) -> None:
         if self.seconds_left is not None and self.seconds_left <= 0:
             raise BudgetSpent
 
     def _begin(self, configuration: Configuration) -> None:
-        """Note that a measurement begins: a run that is killed in it has not closed it."""
+        """Open an attempt: a run that is killed while it measures leaves it open."""
         if self.store is not None:
             self.store.open_attempts(self.run_id, self.scope, [configuration])
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:
-        """A remembered row, or the verdict on what killed earlier runs."""
+        """Return a remembered row, or the verdict on a configuration that killed earlier runs."""
         known = self._answer(configuration)
         if known is not None:
             return known
@@ -329,19 +309,19 @@ class SearchSession:
         return verdict
 
     def _read(self, configurations: Iterable[Configuration]) -> None:
-        """Read at once what is remembered of these."""
+        """Read the remembered rows of these at once."""
         for memory in self._memories:
             memory.rows.read(configurations)
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
-        """What is remembered of a configuration and still valid."""
+        """Return the row of a configuration where it is remembered and still valid."""
         answers = (memory.answer(configuration) for memory in self._memories)
         found = next((answer for answer in answers if answer is not None), None)
         return found or self._fatal.get(configuration)
 
     @contextmanager
     def appending(self) -> Iterator[None]:
-        """Have rows appended beside what is measured; at the end all are."""
+        """Append rows while others are measured; at the end all are appended."""
         if self.store is None:
             yield
             return
@@ -369,9 +349,10 @@ class SearchSession:
 
 @dataclass
 class _Memory:
-    """What earlier runs measured on one device, without what was stopped early for no reason here.
+    """Rows of earlier runs on one device.
 
-    Where the one that stopped it is not in this space, in a restricted one, it is timed in full.
+    A row that was stopped early is not valid where the faster configuration that stopped it is not in
+    this restricted space: it is timed in full.
     """
 
     rows: Remembered
@@ -380,12 +361,12 @@ class _Memory:
 
     @cached_property
     def _best_ms(self) -> float:
-        # What this search has added meanwhile is in the store, but is nothing remembered.
+        # The store also has this search's own rows, which are not remembered.
         best = next((found for found in self._in_space(Status.OK) if found in self.rows), None)
         return math.inf if best is None else self.rows[best].median_ms or math.inf
 
     def answer(self, configuration: Configuration) -> Measurement | None:
-        """The row of a configuration where it is still valid."""
+        """Return the row of a configuration where it is still valid."""
         row = self.rows.get(configuration)
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
         if row is not None and self.scoring is not None:
@@ -395,7 +376,7 @@ class _Memory:
         return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row
 
     def best(self) -> list[Measurement]:
-        """The fastest that are valid, those stopped early behind the others; no more than `_CHOICE`."""
+        """Return the `_CHOICE` fastest valid rows, those stopped early behind the others."""
         by_time = chain(self._in_space(Status.OK), self._in_space(Status.STOPPED_EARLY))
         chosen = list(islice(by_time, _CHOICE))
         self.rows.read(chosen)
@@ -409,11 +390,10 @@ class _Memory:
 def search(
     session: SearchSession, strategy: Search, seed: int, first: Sequence[Configuration] = ()
 ) -> dict[int, Measurement]:
-    """Run a strategy until it ends or the budget is spent; same seed, same path.
+    """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 
-    What is known to be good is measured ``first``; configurations that are not valid here are
-    skipped, and what they say of parameters that do not apply is ignored. Returns measurements by
-    number, in the order they were asked for.
+    Known good configurations are measured ``first``, except those that are not valid here. Values of
+    parameters that do not apply are ignored. Returns measurements by number, in the order asked for.
     """
     numbers = [number_in(session.space, configuration) for configuration in first]
     with session.appending(), suppress(BudgetSpent):
@@ -423,7 +403,7 @@ def search(
 
 
 def number_in(space: Space, configuration: Configuration) -> int | None:
-    """Number of a configuration, whatever it says of parameters that do not apply; None if not valid."""
+    """Return the number of a configuration, ignoring parameters that do not apply; None if not valid."""
     try:
         return space.find(space.canonical(space.row(configuration)))
     except UsageError:

@@ -1,7 +1,5 @@
 """A Gaussian process over encoded configurations: fitted, conditioned point by point, and asked.
 
-Knows features and values; knows no configuration, no time and no search.
-
 Covariance of two configurations: s² · Matérn-3/2 of their distance, with a length per feature, plus
 a² · the share of parameters that are equal, plus noise of single values (Rasmussen and Williams
 2006, chapters 2, 4 and 5).
@@ -37,10 +35,10 @@ def _libraries() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Linear algebra by the calling thread alone.
+    """Restrict linear algebra to the calling thread.
 
-    Threads that wait for each other take seconds where compilers have the other cores: 2 s instead of
-    0.1 s for a fit and 4,000 candidates on two busy ones.
+    Several threads wait for each other where compilers have the other cores: a fit and 4,000
+    candidates take 2 s instead of 0.1 s on two busy cores.
     """
     limited: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
     return limited
@@ -51,7 +49,7 @@ class Points:
     """Configurations as the covariance sees them."""
 
     features: NDArray[np.floating]
-    #: Rows whose products are the share of parameters that two have in common.
+    #: Rows whose products are the share of equal parameters.
     indicators: NDArray[np.floating]
 
     def __len__(self) -> int:
@@ -59,7 +57,7 @@ class Points:
 
     @classmethod
     def joined(cls, *parts: Points) -> Points:
-        """All of several, in order."""
+        """Join several in order."""
         return cls(
             np.concatenate([part.features for part in parts]),
             np.concatenate([part.indicators for part in parts]),
@@ -71,7 +69,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Covariance:
-    """What a fit decides, as logarithms: all are positive."""
+    """The parameters of the covariance, as logarithms: all are positive."""
 
     log_lengths: Vector
     log_scale: float
@@ -80,7 +78,7 @@ class Covariance:
 
     @classmethod
     def prior(cls, width: int) -> Covariance:
-        """The mean of the prior; its standard deviation is 1 for each."""
+        """Return the mean of the prior, whose standard deviation is 1 for each parameter."""
         return cls(np.zeros(width), 0.0, -1.0, float(np.log(0.05)))
 
     @property
@@ -94,16 +92,16 @@ class Covariance:
 
     @property
     def variance(self) -> float:
-        """Of a value before anything is known, without noise."""
+        """Variance of a value before any is known, without noise."""
         return float(np.exp(2 * self.log_scale) + np.exp(2 * self.log_equal))
 
     @property
     def noise(self) -> float:
-        """Variance of single values, and what rounding needs."""
+        """Variance of single values, and a share that rounding needs."""
         return float(np.exp(2 * self.log_noise)) + _JITTER * self.variance
 
     def between(self, some: Points, others: Points) -> Features:
-        """Covariances, shape (some, others), as precise as the features."""
+        """Return covariances, shape (some, others), as precise as the features."""
         lengths = np.exp(self.log_lengths).astype(some.features.dtype)
         near, far = some.features / lengths, others.features / lengths
         squares = (near * near).sum(1)[:, None] + (far * far).sum(1) - 2 * near @ far.T
@@ -115,16 +113,10 @@ class Covariance:
 
 
 def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
-    """The covariance that makes these values likeliest, beginning with another (MAP).
+    """Return the maximum a posteriori covariance, beginning with another.
 
-    Parameters
-    ----------
-    covariance : Covariance
-        Where to begin.
-    points : Points
-        Up to some 200: the time grows with the third power.
-    values : ndarray
-        Of mean 0 and standard deviation 1.
+    Values have mean 0 and standard deviation 1. The time grows with the third power of the number of
+    points: up to some 200.
     """
     count, width = points.features.shape
     features = points.features.astype(float)
@@ -172,22 +164,12 @@ def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance
 
 
 class Posterior:
-    """What is believed of some candidates, given some points whose values may be known later.
+    """Means and variances of some candidates, given points whose values may be known later.
 
     Variances do not depend on values. A point is therefore conditioned on when it is chosen, by one
-    new row of the Cholesky factor, and its value enters when it is there: one that is awaited counts
-    as what was predicted of it (the "kriging believer" of Ginsbourger, Le Riche and Carraro 2010).
-
-    Parameters
-    ----------
-    covariance : Covariance
-        Of all points.
-    given : Points
-        Conditioned on from the beginning.
-    candidates : Points
-        What is asked about.
-    spare : int
-        Candidates that can be conditioned on later.
+    new row of the Cholesky factor, and its value enters when it is measured. An awaited value counts
+    as its prediction (the "kriging believer" of Ginsbourger, Le Riche and Carraro 2010). Up to
+    ``spare`` candidates can be conditioned on later.
     """
 
     def __init__(
@@ -223,7 +205,7 @@ class Posterior:
         return self._count < len(self._factor)
 
     def condition(self, candidate: int) -> None:
-        """Take a candidate as a point whose value is awaited."""
+        """Condition on a candidate whose value is awaited."""
         known = self._reduced[: self._count]
         deviation = float(np.sqrt(self.variances[candidate] + self._covariance.noise))
         column = known[:, candidate].copy()
@@ -239,13 +221,13 @@ class Posterior:
         self.variances = np.maximum(self.variances - row * row, 1e-6)
 
     def keep(self, candidates: NDArray[np.int64]) -> None:
-        """Forget all candidates but these, by position."""
+        """Drop all candidates but these, by position."""
         self._candidates = self._candidates[candidates]
         self._reduced = np.ascontiguousarray(self._reduced[:, candidates])
         self.variances = self.variances[candidates]
 
     def partial_means(self, values: Vector, count: int) -> tuple[Vector, Features]:
-        """What the first points, whose values these are, let expect of the ``count`` next, and of candidates."""
+        """Return what the first points' values predict of the next ``count`` points and of candidates."""
         first = len(values)
         weights = solve_triangular(
             self._factor[:first, :first], values, lower=True, check_finite=False
@@ -255,15 +237,10 @@ class Posterior:
         return at_points, at_candidates
 
     def means(self, values: Vector, bounds: Vector | None = None) -> Features:
-        """Expected values of the candidates.
+        """Return expected values of the candidates.
 
-        Parameters
-        ----------
-        values : ndarray
-            Of the points, in order; nan where awaited.
-        bounds : ndarray, optional
-            What values that are nan are known to be at least, -inf where nothing is known: they count
-            as what is expected of them then.
+        Values of the points are in order, nan where awaited. ``bounds`` are lower bounds of awaited
+        values, -inf where nothing is known: such a value counts as its expectation above the bound.
         """
         weights = np.zeros(self._count)
         known = ~np.isnan(values)
@@ -282,7 +259,7 @@ class Posterior:
 
 
 def _above(bound: float) -> float:
-    """Expected value of what is normal and at least a bound."""
+    """Return the expected value of a normal variable that is at least a bound."""
     if bound < -8:
         return 0.0
     return float(np.exp(-bound * bound / 2 - log_ndtr(-bound)) / np.sqrt(2 * np.pi))
