@@ -44,7 +44,7 @@ LINES = {
     "doctor": 643,
     "export": 2180,
     "fleet": 2110,
-    "interop": 1210,
+    "interop": 1180,
     "kernel": 4387,
     "measure": 5468,
     "report": 2910,

@@ -446,7 +446,7 @@ def export(
 def _yours_or_shipped(
     kernel: str, device: str | None, folder: Path | None, is_cuda: bool
 ) -> list[TunedRecord]:
-    """What is below a folder; by default what this user tuned, and what ships where that is nothing."""
+    """Return the records below a folder; by default the user's own, or the shipped ones if there are none."""
     from autotune.errors import UsageError
     from autotune.tuned.reading import shipped_folder
 
@@ -477,10 +477,10 @@ def _yours_or_shipped(
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:
-    """What the store has of one source, by folder: device, problem, and timing if not cold.
+    """Return the measurements of one source by folder: device, problem, and timing if not cold.
 
-    Times taken in several ways, and times of other sources, must not stand in one table. It is the declared
-    source where that was measured, else the latest of a kernel with its parameters.
+    Times of several timings or sources must not stand in one table. The source is the declared one
+    where that was measured, else the latest of a kernel with its parameters.
     """
     from autotune.errors import UsageError
     from autotune.interop.formats import Results
@@ -524,7 +524,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
 
 
 def _results_folder(device_name: str, problem: Problem, timing: str = "") -> str:
-    """Below --out, whatever text a field's value is: ``../`` too."""
+    """Return a folder below --out, also for values such as ``../``."""
     from urllib.parse import quote
 
     from autotune.devices.device import Device

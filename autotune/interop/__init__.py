@@ -1,4 +1,4 @@
-"""What other tuners write: their measurements read and written, their scripts turned into space files.
+"""Other tuners: reads and writes their measurements, and turns their scripts into space files.
 
 Public modules: `formats` (Kernel Tuner's caches and T4 results), `imported` (files that a person
 imported), `script` (Kernel Tuner scripts).

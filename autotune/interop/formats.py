@@ -106,7 +106,7 @@ class T4Row(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class T4Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a T4 file says of all its results."""
+    """Facts of a T4 file that hold for all its results."""
 
     timeunit: TimeUnit = ""
     kernel: str = ""
@@ -344,11 +344,6 @@ class Recording:
         )
 
 
-def read(path: Path, labels: Labels | None = None) -> Recording:
-    """Read a cache file, closed or not, or a file of T4 results, gzipped or not."""
-    return parse(content_of(path), path, labels)
-
-
 def content_of(path: Path) -> bytes:
     """Return the content of a file, unpacked."""
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -365,8 +360,9 @@ def content_of(path: Path) -> bytes:
         raise RecordError(f"{path}: the gzip data is damaged ({error}); {_REMEDY}") from None
 
 
-def parse(content: bytes, path: Path, labels: Labels | None = None) -> Recording:
-    """Read the content of a file that was at a path; see `read`."""
+def read(path: Path, labels: Labels | None = None) -> Recording:
+    """Read a cache file, closed or not, or a file of T4 results, gzipped or not."""
+    content = content_of(path)
     stem = path.name.split(".")[0]
     usual = Labels(stem, stem)
     try:

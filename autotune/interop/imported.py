@@ -1,4 +1,4 @@
-"""Files of other tools that a person imported: where they are kept, and what a search tries of them first.
+"""Imported measurements of other tools: where they are kept, and which a search tries first.
 
 Their measurements were not verified here. They are never rows of the store, records, or an answer of
 lookup. A search measures and verifies what it takes from them.
@@ -6,8 +6,6 @@ lookup. A search measures and verifies what it takes from them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +13,7 @@ from urllib.parse import quote
 
 from autotune.errors import RecordError
 from autotune.files import data_folder, data_path, write_atomically
-from autotune.interop.formats import Labels, Recording, content_of, parse
+from autotune.interop.formats import Labels, Recording, Results, read, t4_text
 from autotune.values import Configuration, Problem
 
 #: How many of the best are tried first: of each recording on another problem than its own, and in all.
@@ -25,21 +23,18 @@ _MOST_LETTERS = 80
 
 
 def keep(file: Path, labels: Labels) -> tuple[Path, Recording]:
-    """Keep a file, in place of a copy of the same content; return where it is, and what it holds."""
-    content = content_of(file)
-    found = parse(content, file, labels)
-    kept = {
-        "format": "autotune import",
-        "schema_version": 1,
-        "file": file.name,
-        "kernel": labels.kernel,
-        "device": labels.device,
-        "problem": dict(labels.problem),
-        "content": content.decode(),
-    }
-    folder, digest = data_folder("imported"), hashlib.sha256(content).hexdigest()[:16]
+    """Keep what a file measured as T4 results under its labels; return where, and what it holds."""
+    found = read(file, labels)
+    kept = Results(
+        kernel=found.kernel,
+        device_name=found.device.name,
+        problem=found.problem,
+        parameters=found.space.parameters,
+        measurements=found.measurements,
+    )
+    folder, digest = data_folder("imported"), found.device.uuid
     place = folder / f"{_prefix(found.kernel)}{digest}.json"
-    write_atomically(place, json.dumps(kept).encode())
+    write_atomically(place, t4_text(kept).encode())
     for other in folder.glob(f"*-{digest}.json"):
         if other != place:  # it was called otherwise before
             other.unlink()
@@ -59,7 +54,7 @@ def imported(kernel: str) -> list[Recording]:
     found: list[Recording] = []
     for file in files:
         try:
-            found.append(_read(file))
+            found.append(read(file))
         except RecordError as error:
             warnings.warn(f"left out: {error}; or delete it", stacklevel=2)
     return [recording for recording in found if recording.kernel == kernel]
@@ -86,16 +81,6 @@ def first_on(
         found.setdefault(theirs, []).append(configuration)
     best = found.get(problem) or [c for each in found.values() for c in each[:_BEST_OF_EACH]]
     return tuple(dict.fromkeys(best))[:_MOST]
-
-
-def _read(file: Path) -> Recording:
-    try:
-        kept = json.loads(content_of(file))
-        labels = Labels(kept["kernel"], kept["device"], Problem(kept["problem"]))
-        content, original = kept["content"].encode(), Path(kept["file"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RecordError(f"{file}: no imported file, or damaged ({error!r})") from None
-    return parse(content, original, labels)
 
 
 def _prefix(kernel: str) -> str:

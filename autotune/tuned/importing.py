@@ -1,8 +1,7 @@
 """Checks of a record of others before it is merged into the user's own, and which entry stays.
 
-`record.check` says what every record must hold to be read; one that others wrote is held to what a run
-writes: values that are declared, times that have been, and where its kernel is known here, its space and
-what the device could do at best.
+Every record that is read obeys `record.check`. A record of others must also hold what a run could have
+written: declared values, past dates, and configurations and times that its kernel and device allow.
 """
 
 from __future__ import annotations
@@ -37,14 +36,9 @@ _RATES_APART = 0.01
 
 
 def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
-    """Check the values of a record from elsewhere, against its kernel's space where that is known.
+    """Check the values of a record of others, against its kernel's space where that is known.
 
-    Entries that the record itself calls stale may have values, and configurations, of another space.
-
-    Raises
-    ------
-    RecordError
-        Says what is wrong.
+    Stale entries may have values and configurations of another space.
     """
     try:
         _check_device(record)
@@ -70,7 +64,7 @@ def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
 
 
 def by_effort_and_date(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
-    """Of two entries that were measured apart the one of more effort, and then the later one."""
+    """Choose the entry of more effort, then the later one; return the choice and its reason."""
     if (old.plan, old.median_ms, old.tuned_on) == (new.plan, new.median_ms, new.tuned_on):
         return "kept", "it is the same"
     is_alike = (old.source, old.arguments) == (new.source, new.arguments)
@@ -101,7 +95,7 @@ def _times(record: TunedRecord) -> Iterator[tuple[str, str]]:
 
 
 def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
-    """The default, and the plans of entries and rows that are not stale."""
+    """Yield the default, and the plans of entries and rows that are not stale."""
     yield "the default", record.default
     stale = {key_of(entry.problem) for entry in record.entries if record.stale_reasons(entry)}
     found = [(entry.problem, entry.plans) for entry in record.entries]
@@ -163,7 +157,7 @@ def _check_space(record: TunedRecord, kernel: Kernel) -> None:
 
 
 def _check_rates(record: TunedRecord, kernel: Kernel) -> None:
-    """Entries that are not stale: their times are possible, and their rates follow from them."""
+    """Check that times of entries that are not stale are possible, and that rates follow from them."""
     device = record.device.planned_for()
     for entry in record.entries:
         work = None if record.stale_reasons(entry) else kernel.work_of(Problem(dict(entry.problem)))
