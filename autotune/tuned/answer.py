@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.devices.device import for_model
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.config import MadeFor, TunedConfig
@@ -45,7 +44,11 @@ def answer(
     hit, arch_name = Hit(table.default, None, DEFAULT), None
     if not disabled:
         folder, arch_name = _folder(table, device), _arch(table, arch)
-        like = for_model(device) if isinstance(device, str) else device
+        like = device
+        if isinstance(device, str):
+            from autotune.devices.device import for_model
+
+            like = for_model(device)
         if arch_name is None and folder not in table.devices:
             arch_name = normal_arch(getattr(like, "arch", None))
         if arch_name is None and device is None:

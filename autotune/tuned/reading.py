@@ -193,7 +193,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class _Head(msgspec.Struct):
-    """What tells whose a file is."""
+    """The fields that tell whose a file is."""
 
     format: Any = None
     schema_version: Any = None
@@ -214,6 +214,20 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     if len(data) > MAX_BYTES:
         raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
+        record = _RECORD.decode(data)
+        if record.format == FORMAT and record.schema_version <= SCHEMA_VERSION:
+            check(record)
+            return record
+        damage = ""
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        damage = _brief(error)
+    _refuse_others(data, name)
+    raise DamagedRecord(f"{name}: damaged tuned record: {damage}")
+
+
+def _refuse_others(data: bytes, name: str) -> None:
+    """Refuse what is no record, or of a newer schema."""
+    try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
         head = _Head()
@@ -227,12 +241,6 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
             f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
             f"{SCHEMA_VERSION}; upgrade autotune"
         )
-    try:
-        record = _RECORD.decode(data)
-        check(record)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: damaged tuned record: {_brief(error)}") from error
-    return record
 
 
 def _brief(said: object) -> str:

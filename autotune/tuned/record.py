@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -519,19 +520,30 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if table.prediction is not None:
                 yield from (cost.plan for cost in table.prediction.costs)
 
-    def measured_ms(self, problem: Sizes) -> dict[frozenset[tuple[str, Value]], float]:
-        """Return the portfolio's times of one problem, by the items of the configuration."""
+    def measured_ms(self, problem: Sizes, configuration: Mapping[str, Value]) -> float | None:
+        """Return the portfolio's time of a configuration on a problem; None where it has none."""
         column = self._columns.get(key_of(problem))
-        rows = zip(self._configurations, self.portfolio.median_ms, strict=True)
-        return {} if column is None else {key: ms for key, row in rows if (ms := row[column])}
+        times_ms = self._rows.get(frozenset(configuration.items()))
+        return None if column is None or times_ms is None else times_ms[column]
+
+    def slowdown(self, problem: Sizes, configuration: Mapping[str, Value]) -> float:
+        """Return by how much a configuration is slower than the portfolio's best; infinite if unknown."""
+        time_ms = self.measured_ms(problem, configuration)
+        return time_ms / self._least_ms[self._columns[key_of(problem)]] - 1 if time_ms else inf
 
     @cached_property
     def _columns(self) -> dict[ProblemItems, int]:
         return {key_of(problem): i for i, problem in enumerate(self.portfolio.problems)}
 
     @cached_property
-    def _configurations(self) -> list[frozenset[tuple[str, Value]]]:
-        return [frozenset(values.items()) for values in self.portfolio.configurations]
+    def _rows(self) -> dict[frozenset[tuple[str, Value]], tuple[float | None, ...]]:
+        keys = (frozenset(values.items()) for values in self.portfolio.configurations)
+        return dict(zip(keys, self.portfolio.median_ms, strict=True))
+
+    @cached_property
+    def _least_ms(self) -> list[float]:
+        columns = zip(*self.portfolio.median_ms, strict=True)
+        return [min((ms for ms in times if ms), default=inf) for times in columns]
 
     @cached_property
     def _by_problem(self) -> dict[ProblemItems, Entry]:
@@ -618,18 +630,23 @@ def check(record: TunedRecord) -> None:
     if len({key_of(entry.problem) for entry in record.entries}) < len(record.entries):
         raise ValueError("several entries of one problem")
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
+    layout = integers | set(record.layout)
+    kinds = {name: type(values[0]) for name, values in record.parameters.items()}
+    checked: set[bytes] = set()
     for plan in record.plans():
-        _check_configuration(record, plan.configuration)
-        for form in plan.grid or ():
-            _check_expression(form, integers)
-        if plan.requires is not None:
-            _check_expression(plan.requires, integers | set(record.layout))
-    runners_up = (other for entry in record.entries for other in entry.runners_up)
-    for configuration in (
-        *(other.configuration for other in runners_up),
-        *record.portfolio.configurations,
-    ):
-        _check_configuration(record, configuration)
+        _check_configuration(kinds, plan.configuration)
+        # Plans of one record have few different grids and conditions.
+        for form, names in ((plan.grid or (), integers), (plan.requires, layout)):
+            text = msgspec.json.encode(form)
+            if form is not None and text not in checked:
+                for part in form if names is integers else (form,):
+                    _check_expression(part, names)
+                checked.add(text)
+    for entry in record.entries:
+        for other in entry.runners_up:
+            _check_configuration(kinds, other.configuration)
+    for configuration in record.portfolio.configurations:
+        _check_configuration(kinds, configuration)
     _check_portfolio(record, integers)
 
 
@@ -641,11 +658,15 @@ def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> Non
             raise ValueError(f"problem field {name} is {kind}, not {problem[name]!r}")
 
 
-def _check_configuration(record: TunedRecord, configuration: Mapping[str, Value]) -> None:
-    if configuration.keys() != record.parameters.keys():
+def _check_configuration(
+    kinds: Mapping[str, type[Value]], configuration: Mapping[str, Value]
+) -> None:
+    if {name: type(value) for name, value in configuration.items()} == kinds:
+        return
+    if configuration.keys() != kinds.keys():
         raise ValueError(f"configuration {dict(configuration)} lacks or adds parameters")
     for name, value in configuration.items():
-        if type(value) is not type(record.parameters[name][0]):
+        if type(value) is not kinds[name]:
             raise ValueError(f"{name}={value!r} is of another kind than its declared values")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf, isqrt, log2
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -95,8 +94,7 @@ class Hit(NamedTuple):
     expected_fraction: float | None = None
 
 
-@dataclass(eq=False, frozen=True)
-class Group:
+class Group(msgspec.Struct, eq=False, frozen=True):
     """The rows of one device, or of all devices of one architecture."""
 
     name: str
@@ -104,13 +102,12 @@ class Group:
     #: None for an architecture.
     device: RecordedDevice | None = None
     #: The rows of the problems that were tuned.
-    exact: Mapping[ProblemKey, LookupRow] = field(default_factory=dict)
+    exact: Mapping[ProblemKey, LookupRow] = {}
     #: The rows that answer for other problems. Of two at one distance the first answers.
-    near: Mapping[ProblemKey, LookupRow] = field(default_factory=dict)
+    near: Mapping[ProblemKey, LookupRow] = {}
 
 
-@dataclass(eq=False)
-class LookupTable:
+class LookupTable(msgspec.Struct, eq=False):
     """The merged records of one kernel: all that a lookup walks."""
 
     kernel: str
@@ -120,15 +117,15 @@ class LookupTable:
     #: Where the default comes from.
     source: str
     #: Layout fields, and what they are where a question leaves them out.
-    layout: dict[str, int] = field(default_factory=dict)
+    layout: dict[str, int] = {}
     #: What all of them were tuned for.
     objective: str = TIME
     #: Declared values of each parameter, of all records together.
-    parameters: dict[str, tuple[Value, ...]] = field(default_factory=dict)
-    devices: dict[str, Group] = field(default_factory=dict)
-    archs: dict[str, Group] = field(default_factory=dict)
+    parameters: dict[str, tuple[Value, ...]] = {}
+    devices: dict[str, Group] = {}
+    archs: dict[str, Group] = {}
     #: Driver names and uuids of devices, to their folders.
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = {}
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """The values of a problem in order."""
@@ -284,8 +281,8 @@ def _fastest(
 def _measured_ms(row: LookupRow) -> list[float | None]:
     """Return what each cost of a row's prediction was measured to take for its problem."""
     costs = row.table.prediction.costs if row.table and row.table.prediction else ()
-    times_ms = row.origin.record.measured_ms(row.tuned.problem) if row.tuned else {}
-    return [times_ms.get(frozenset(cost.plan.configuration.items())) for cost in costs]
+    record, problem = row.origin.record, row.tuned.problem if row.tuned else {}
+    return [record.measured_ms(problem, cost.plan.configuration) for cost in costs]
 
 
 def _candidates(
@@ -491,6 +488,4 @@ def _loss(table: LookupTable, row: LookupRow, owner: Group) -> float:
     if tuned and tuned.plans[0].configuration == configuration:
         return 0.0
     record = owner.near.get(row.problem, row).origin.record
-    times_ms = record.measured_ms(table.named(row.problem, {}))
-    own_ms = times_ms.get(frozenset(configuration.items()))
-    return own_ms / min(times_ms.values()) - 1 if own_ms else inf
+    return record.slowdown(table.named(row.problem, {}), configuration)
