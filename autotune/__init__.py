@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
     from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
-    from autotune.tuned.config import TunedConfig
+    from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
 
@@ -49,7 +49,7 @@ _NAMES = {
     "kernel.products": ("matrix_product",),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "calling.load": ("load",),
-    "tuned.config": ("TunedConfig",),
+    "tuned.answer": ("TunedConfig",),
     "tuned.lookup": ("lookup",),
     "values": ("Configuration", "Problem"),
 }

@@ -64,7 +64,7 @@ from autotune.run.recording import refitted
 from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.reading import Loaded, read
+from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
 from autotune.values import Configuration, Problem
@@ -168,7 +168,9 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     )
     entries = tuple(entry for p in known if (entry := record.entry(matrix.problems[p])))
     rest = msgspec.structs.replace(record, entries=entries)
-    table = build_table([Loaded("left out", record.device.folder, refitted(rest, kernel, times))])
+    table = build_table(
+        [RecordFile("left out", record.device.folder, refitted(rest, kernel, times))]
+    )
     hit = pick(table, table.key(matrix.problems[asked]), record.device.folder)
     if hit.plan.configuration not in matrix.configurations:
         return judged(hit.expected_fraction, None)  # a winner that was not measured here
@@ -209,7 +211,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
     common = [matrix.configurations[i] for i in kept]
     entries = tuple(entry for entry in other.entries if entry.configuration in common)
     rest = msgspec.structs.replace(other, entries=entries)
-    table = build_table([Loaded("other", other.device.folder, refitted(rest, kernel, times))])
+    table = build_table([RecordFile("other", other.device.folder, refitted(rest, kernel, times))])
     for asked, problem in enumerate(record.portfolio.problems):
         share = got(record, table, asked, record.device)
         about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
@@ -229,7 +231,7 @@ def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, An
     )
     portfolio = replace(record.portfolio, tables=tables)
     resized = replace(record, device=device, entries=(), portfolio=portfolio)
-    table = build_table([Loaded("resized", device.folder, resized)])
+    table = build_table([RecordFile("resized", device.folder, resized)])
     for asked, problem in enumerate(record.portfolio.problems):
         shares = {
             name: got(record, table, asked, like)

@@ -64,7 +64,6 @@ TWO_MEANINGS = {
     "Fault",
     "Fill",
     "Finalist",
-    "Loaded",
     "Mark",
     "Merged",
     "Model",

@@ -40,10 +40,9 @@ from autotune.files import bundled_path
 from autotune.tuned import current as _current
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import reading as _files
-from autotune.tuned.answer import tuned_config
-from autotune.tuned.config import TunedConfig
+from autotune.tuned.answer import TunedConfig, tuned_config
 from autotune.tuned.lookup import clear_cache, lookup
-from autotune.tuned.reading import Loaded, device_folders, shipped_folder, user_folder
+from autotune.tuned.reading import RecordFile, device_folders, shipped_folder, user_folder
 from autotune.tuned.record import (
     AnswerTable,
     Cost,
@@ -787,7 +786,7 @@ def test_nvml_knows_the_first_visible_gpu(first: str, expected: Any) -> None:
 def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
     """Negative, zero and astronomic sizes get an answer as well."""
     loaded = [
-        Loaded("test", name, random_record(3, name, arch_name))
+        RecordFile("test", name, random_record(3, name, arch_name))
         for name, arch_name in (("A", "sm_90"), ("B", "sm_80"))
     ]
     table = build_table(loaded)
@@ -965,7 +964,7 @@ def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.Mon
                 ),
             ),
         )
-        made = [Loaded("user", name, record(device=name, portfolio=matrix)) for name in "AB"]
+        made = [RecordFile("user", name, record(device=name, portfolio=matrix)) for name in "AB"]
         steps = 0
 
         def count(*_: Any) -> None:

@@ -37,7 +37,7 @@ from autotune.run.run import Run
 from autotune.run.verdict import candidates, judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store, default_url
-from autotune.tuned.reading import Loaded, read
+from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.record import RecordedEnergy
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
@@ -405,7 +405,7 @@ def test_records_of_several_objectives_are_not_one_table() -> None:
     assert by_time.objective == "time"  # what records of before say nothing of
     by_energy = msgspec.structs.replace(by_time, objective="energy")
     told: list[str] = []
-    loaded = [Loaded("AUTOTUNE_TUNED", "a", by_energy), Loaded("user", "b", by_time)]
+    loaded = [RecordFile("AUTOTUNE_TUNED", "a", by_energy), RecordFile("user", "b", by_time)]
     table = build_table(loaded, told.append)
     assert table.objective == "energy" and list(table.devices) == ["a"]
     assert told == [f"user:b/{by_time.kernel}: left out: tuned for time, not energy"]

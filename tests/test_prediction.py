@@ -26,7 +26,7 @@ from autotune.tuned.fallback import answer_tables
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import Predictor
-from autotune.tuned.reading import Loaded, decode
+from autotune.tuned.reading import RecordFile, decode
 from autotune.tuned.record import (
     AnswerTable,
     Cost,
@@ -135,7 +135,7 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
 
 
 def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]], like: Any = None) -> list[Any]:
-    loaded = [Loaded("test", known.device.folder, known)]
+    loaded = [RecordFile("test", known.device.folder, known)]
     table = build_table(loaded)
     hits = [pick(table, (m, n, "float32"), arch="sm_90", like=like) for m, n in asked]
     return [hit.plan.configuration["BM"] for hit in hits]

@@ -21,7 +21,7 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument
-from autotune.tuned.config import TunedConfig
+from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup, recorded_for_other
 from autotune.tuned.reading import warn
 from autotune.tuned.table import DEFAULT

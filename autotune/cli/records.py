@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
     from autotune.report.index import Standing
     from autotune.store import Row, Store
+    from autotune.tuned.answer import MadeFor
     from autotune.tuned.comparison import ComparedProblem
-    from autotune.tuned.config import MadeFor
     from autotune.tuned.record import Entry, TunedRecord
     from autotune.values import Problem
 

@@ -21,7 +21,7 @@ from autotune.errors import UsageError
 from autotune.export.reserved import taken
 from autotune.kernel.expression import MAX_INTEGER, substituted
 from autotune.tuned.formula import waves_of
-from autotune.tuned.reading import Loaded, decode
+from autotune.tuned.reading import RecordFile, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
     TIME,
@@ -357,7 +357,7 @@ def _table(records: Sequence[TunedRecord]) -> LookupTable:
         raise UsageError(f"{message}; tune again or leave it out")
 
     ordered = (decode(encode(record)) for record in records)
-    loaded = [Loaded("header", record.device.folder, record) for record in ordered]
+    loaded = [RecordFile("header", record.device.folder, record) for record in ordered]
     return build_table(loaded, refuse)
 
 

@@ -1,15 +1,14 @@
-"""A table and a question to the answer: fields checked, a device or architecture found, a row picked."""
+"""The answer to a question of a table: checks fields, finds the device, and describes the hit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
-from autotune.tuned.config import MadeFor, TunedConfig
 from autotune.tuned.reading import kernel_names
-from autotune.tuned.record import Triple
+from autotune.tuned.record import Triple, Value
 from autotune.tuned.table import (
     DEFAULT,
     EXACT,
@@ -25,6 +24,95 @@ from autotune.tuned.table import (
 
 #: Largest extent of a grid on any CUDA device.
 MAX_GRID = 2**31 - 1
+
+
+class MadeFor(NamedTuple):
+    """Fingerprints of what an entry was tuned for; see `autotune.kernel.source.changed_since`."""
+
+    #: Of the kernel's sources, and of what its space file gives and asks for.
+    source: str
+    arguments: str
+    #: Names of arguments that a file gave.
+    inputs: tuple[str, ...] = ()
+
+
+class TunedConfig(Mapping[str, Any]):
+    """A configuration of a kernel and how to launch it: a mapping of parameters to values.
+
+    Attributes
+    ----------
+    block : tuple of int
+        Threads in x, y, z.
+    shared_bytes : int
+        Dynamic shared memory per block.
+    grid : tuple of int or None
+        Blocks in x, y, z of the main launch for the asked problem; None where the launch could
+        not be traced, does not fit a CUDA grid, or is of arrays that lie otherwise than those tuned.
+    quality : str
+        How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or
+        ``default``.
+    expected_fraction : float or None
+        Share of the best possible speed that nine of ten such answers reach at least; 1 for an
+        exact hit, None where too little is known, as far from everything that was measured.
+    stale_reasons : tuple of str
+        Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
+        records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
+        have the kernel's files, add whether those changed since.
+    exclusive : bool
+        Whether two launches of one loaded module must not overlap: on two streams, say.
+    deterministic : bool
+        Whether the same data give the same bits in every run on a device, as the kernel declares.
+    unsure : str
+        Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
+    objective : str
+        What it was tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
+    source : str
+        Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
+    made_for : MadeFor or None
+        Fingerprints of what it was tuned for; None where no entry of a problem answers.
+    requires_met : bool
+        False only where not even the default may be used: for this problem, or where none of what
+        was tuned is valid on the architecture.
+    """
+
+    _values: Mapping[str, Value]
+    block: Triple
+    shared_bytes: int
+    grid: Triple | None
+    quality: str
+    expected_fraction: float | None
+    stale_reasons: tuple[str, ...]
+    exclusive: bool
+    deterministic: bool
+    unsure: str
+    objective: str
+    source: str
+    made_for: MadeFor | None
+    requires_met: bool
+
+    def __init__(self, values: Mapping[str, Value], **about: Any) -> None:
+        vars(self).update(_values=dict(values), **about)
+
+    def with_reasons(self, reasons: Iterable[str]) -> TunedConfig:
+        """Return the same answer with further reasons why it is stale."""
+        about = {**vars(self), "stale_reasons": (*self.stale_reasons, *reasons)}
+        return TunedConfig(about.pop("_values"), **about)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("TunedConfig is immutable")
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self._values.items())
+        return f"TunedConfig({values}; block={self.block}, quality={self.quality!r})"
 
 
 def answer(
@@ -115,13 +203,7 @@ def _grid(kernel: str, hit: Hit, problem: ProblemKey, fields: Mapping[str, Any])
 
 
 def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
-    """The problem's values in the kernel's order, of the right kinds.
-
-    Raises
-    ------
-    UsageError
-        If a field is unknown, missing, of the wrong kind, or negative.
-    """
+    """Return the problem's values in the kernel's order; refuse wrong fields and values."""
     for name in problem:
         if name not in table.fields and name not in table.layout:
             known = unknown("problem field", name, [*table.fields, *table.layout])
@@ -139,7 +221,6 @@ def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
 
 
 def _layout(table: LookupTable, problem: Mapping[str, Any]) -> dict[str, int]:
-    """The whole layout of a problem."""
     return {
         name: int(_value(table.kernel, name, problem.get(name, plain), True))
         for name, plain in table.layout.items()
@@ -156,13 +237,7 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
 
 
 def _arch(table: LookupTable, arch: str | int | None) -> str | None:
-    """The name of an architecture, whether anything is tuned on it or not.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
+    """Return the usual name of an architecture, whether anything is tuned on it or not."""
     name = normal_arch(arch)
     if name is None or name in table.archs or is_arch(name):
         return name
@@ -174,7 +249,7 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
 
 
 def _folder(table: LookupTable, device: Any) -> str | None:
-    """The folder of a device among the records; its own name where it has none."""
+    """Return the folder of a device among the records; its own name where it has none."""
     if device is None:
         return None
     known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]

@@ -1,52 +1,47 @@
-"""The fallback table: what to use for problems that were never measured.
+"""The portfolio matrix -> the answers for problems that were not measured, and the speed to expect.
 
-From the portfolio matrix (every finalist measured on every problem) it chooses one plan for the
-surroundings of each measured problem. Regret is minimised here, once, so that lookups in Python and
-C++ only walk a table. Knows no devices, files or kernels.
-
-A plan that wins at one size by a hair may lose badly at the next, so a row's plan is the one with
-the best weighted geometric mean over all problems, the weight halving with every ``width`` of
-distance. How far to look is not known beforehand: of several widths that is taken whose table
-answers best for problems that were left out of it. Where times fitted to the same matrix
-(`prediction`) answer better for problems that were left out of them, the rows name that prediction.
-
-What is not deterministic counts as slower by `DETERMINISM` than it is, as in finals, where one is
-chosen from several; shares are of true times.
-
-With problems that are left out go the configurations that are best for no other: without those
-problems nobody would have found them. What the others then give, beside the best that was ever
-measured for it, is what rows promise (`promise`).
+`answer_tables` decides once, so that lookups in Python and C++ only walk a table. Of several ways
+to answer it takes the one that answers best for problems that are left out of the matrix. With a
+problem go the configurations that are best for no other: nobody would have found them without it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
 from autotune.tuned.prediction import Predictor
-from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, expectations
-from autotune.tuned.record import AnswerTable, Expectation, Plan, Portfolio, TableRow
+from autotune.tuned.record import AnswerTable, Expectation, Plan, Portfolio, Sizes, TableRow, Value
 from autotune.tuned.table import distance, place_of
 
-#: The most speed, as a share, that is given up for a configuration whose results are the same in every run.
+#: The most speed, as a share, that is given up for a configuration that is deterministic.
 DETERMINISM = 0.02
-
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
 #: A prediction makes records and headers longer, for which it must answer better by this.
 WORTHWHILE = 0.002
+#: Distances that have an expectation. Nothing is expected beyond the last.
+STEPS = (16, 32, 64, 128)
+#: The step after the last, which counts for the last expectation.
+_BEYOND = 256
+#: Fewer problems than this tell nothing about those that were not measured.
+ENOUGH_PROBLEMS = 4
+#: Share of problems for which a bound need not hold.
+LEVEL = 0.05
+#: Counts as the share of a problem where nothing runs.
+FAILED = 1e-3
+#: Smaller shares are not recorded as expectations.
+LEAST = 0.1
 
-#: Says how a configuration launches for a problem: a categorical field may change that.
-Planner: TypeAlias = (
-    "Callable[[Mapping[str, int | bool | float | str], Mapping[str, int | str]], Plan]"
-)
-#: What a way of answering would answer for a problem with nothing but others known, and without
-#: some configurations: the position of a configuration, None where none runs.
+#: Returns how a configuration launches for a problem: a categorical field may change that.
+Planner: TypeAlias = "Callable[[Mapping[str, Value], Sizes], Plan]"
+#: Returns the position of the configuration that answers for a problem, from the known problems
+#: and without some configurations; None where none runs.
 Way: TypeAlias = "Callable[[int, Sequence[int], Set[int]], int | None]"
 
 
@@ -65,37 +60,97 @@ def answer_tables(
     expectations are shares of the best of both. Rows have further plans for ``layouts`` beside
     the ``plain`` one that is tuned.
     """
-    tables = []
     demands = [(layout, False) for layout in layouts]
     demands += [(layout, True) for layout in (plain, *layouts)]
-    for group in _by_category(portfolio):
-        plans = _plans(portfolio, group, planner)
+    tables = []
+    for columns in _by_category(portfolio):
+        plans = _plans(portfolio, columns, planner)
         counted = _counted(portfolio, plans)
-        matrix = _Matrix(
-            portfolio,
-            counted,
-            group,
-            [winners_ms[column] if winners_ms else None for column in group],
-        )
+        times_ms = [winners_ms[column] if winners_ms else None for column in columns]
+        matrix = _Matrix(portfolio, counted, columns, times_ms)
         scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
         way, prediction = matrix.nearest(width), None
-        if len(group) >= ENOUGH_PROBLEMS:
-            fits = Predictor(counted, group, plans, sm_count)
+        if len(columns) >= ENOUGH_PROBLEMS:
+            fits = Predictor(counted, columns, plans, sm_count)
             fitted, predicted = fits.prediction(), matrix.predicted(fits)
             if fitted and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, prediction = predicted, fitted
-        everything = range(len(group))
         rows = []
-        for number, column in enumerate(group):
+        for number, column in enumerate(columns):
             problem = portfolio.problems[column]
-            chosen = portfolio.configurations[matrix.choice(number, everything, width)]
-            first = planner(chosen, problem)
+            chosen = matrix.choice(number, range(len(columns)), width)
+            first = planner(portfolio.configurations[chosen], problem)
             further = _further_plans(portfolio, column, planner, first, demands)
             rows.append(TableRow(problem=problem, plans=(first, *further)))
-        expected = matrix.expected(way)
+        expected = expectations(range(len(columns)), matrix.apart, matrix.share_by(way))
         tables.append(AnswerTable(rows=tuple(rows), prediction=prediction, expected=expected))
     return tuple(tables)
+
+
+def expectations(
+    problems: Sequence[int],
+    apart: Callable[[int, int], int],
+    share_of: Callable[[int, Sequence[int]], float],
+) -> tuple[Expectation, ...]:
+    """Return the share that nine of ten problems get at least, by the distance to what was measured.
+
+    Every problem is left out alone, and then with its neighbours, farther and farther. What it gets
+    is filed under the distance to the nearest problem that is left. The expectation for a distance
+    is the `lower_bound` of the problems there or in the next step, of each the worst share. It is
+    empty where too little is known.
+
+    Parameters
+    ----------
+    problems : sequence of int
+        The measured problems.
+    apart : callable
+        The distance of two of them.
+    share_of : callable
+        The share of the best speed that a problem gets from a table of the given others.
+    """
+    ends = (*STEPS, _BEYOND)
+    shares: list[dict[int, float]] = [{} for _ in ends]
+    for problem in problems:
+        distances = {other: apart(problem, other) for other in problems if other != problem}
+        for emptied in (-1, *STEPS):
+            known = [other for other, distance in distances.items() if distance > emptied]
+            if len(known) < ENOUGH_PROBLEMS - 1:  # no table would be made of so few
+                break
+            step = bisect_left(ends, min(distances[other] for other in known))
+            # With nothing so near, leaving out what is nearer yet leaves out the same.
+            if step < len(ends) and problem not in shares[step]:
+                shares[step][problem] = share_of(problem, known)
+    found: list[Expectation] = []
+    for place, step in enumerate(STEPS):
+        worst: dict[int, float] = {}
+        for problem, share in itertools.chain(shares[place].items(), shares[place + 1].items()):
+            worst[problem] = min(share, worst.get(problem, share))
+        if len(worst) >= ENOUGH_PROBLEMS:
+            bound = min(lower_bound(tuple(worst.values())), found[-1][1] if found else 1.0)
+            if bound < LEAST:
+                break
+            if found and found[-1][1] == bound:
+                found.pop()
+            found.append((step, bound))
+    return tuple(found)
+
+
+def lower_bound(shares: Sequence[float]) -> float:
+    """Return what one more share is at least, with a probability of 95 %.
+
+    Of 19 or more shares it is their quantile, as in the jackknife (Barber, Candès, Ramdas and
+    Tibshirani, *Predictive inference with the jackknife+*, 2021). Of fewer it is the least, or the
+    bound of one more loss if that is lower, as if losses, minus the logarithms of shares, were
+    exponential (Lawless, *Statistical Models and Methods for Lifetime Data*, 2003). It is 95 %
+    and not 90 %, since problems of one kernel are not drawn at random, as these suppose.
+    """
+    count = len(shares)
+    logs = sorted(math.log(max(share, FAILED)) for share in shares)
+    place = math.floor(LEVEL * (count + 1))
+    exponential = sum(logs) * (LEVEL ** (-1 / count) - 1)
+    bound = math.exp(logs[place - 1] if place else min(logs[0], exponential))
+    return math.floor(1e4 * bound + 1e-9) / 1e4
 
 
 def _further_plans(
@@ -110,28 +165,26 @@ def _further_plans(
     times = [times[column] for times in portfolio.median_ms]
     fastest = sorted((ms, number) for number, ms in enumerate(times) if ms)
     for layout, deterministic in demands:
-        serves = partial(_serves, {**problem, **layout}, deterministic)
-        if not any(map(serves, plans)):
-            able = (planner(portfolio.configurations[number], problem) for _, number in fastest)
-            plans += itertools.islice(filter(serves, able), 1)
+        fields = {**problem, **layout}
+        candidates = (planner(portfolio.configurations[number], problem) for _, number in fastest)
+        for plan in itertools.chain(plans, candidates):
+            if plan.allows(fields) and (plan.deterministic or not deterministic):
+                plans += [plan] if plan not in plans else []
+                break
     return plans[1:]
 
 
-def _serves(fields: Mapping[str, int | str], deterministic: bool, plan: Plan) -> bool:
-    return plan.allows(fields) and (plan.deterministic or not deterministic)
-
-
-def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list[Plan | None]:
-    """Of each configuration the plan for the first problem of a group that it runs."""
+def _plans(portfolio: Portfolio, columns: Sequence[int], planner: Planner) -> list[Plan | None]:
+    """Return of each configuration the plan for the first of some problems that it runs."""
     plans: list[Plan | None] = []
     for configuration, times in zip(portfolio.configurations, portfolio.median_ms, strict=True):
-        runs = [portfolio.problems[column] for column in group if times[column]]
+        runs = [portfolio.problems[column] for column in columns if times[column]]
         plans.append(planner(configuration, runs[0]) if runs else None)
     return plans
 
 
 def _counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
-    """A portfolio with times as they count when one configuration is chosen."""
+    """Return a portfolio in which plans that are not deterministic count as slower, as in finals."""
     if not any(plan is not None and plan.deterministic for plan in plans):
         return portfolio
     factors = [1 + DETERMINISM * (plan is not None and not plan.deterministic) for plan in plans]
@@ -143,7 +196,7 @@ def _counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
 
 
 def _by_category(portfolio: Portfolio) -> list[list[int]]:
-    """Columns of problems that share their categorical fields, without those that nothing runs."""
+    """Return the columns of problems of equal categories, without those that nothing runs."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for column, problem in enumerate(portfolio.problems):
         category = tuple(value for value in problem.values() if isinstance(value, str))
@@ -152,9 +205,11 @@ def _by_category(portfolio: Portfolio) -> list[list[int]]:
     return list(groups.values())
 
 
-def _fractions(portfolio: Portfolio, group: Sequence[int]) -> tuple[list[list[float]], list[float]]:
-    """Shares of the best speed, by configuration and problem of a group, and the best time of each."""
-    times = [[row[column] for column in group] for row in portfolio.median_ms]
+def _fractions(
+    portfolio: Portfolio, columns: Sequence[int]
+) -> tuple[list[list[float]], list[float]]:
+    """Return the shares of the best speed, by configuration and problem, and the best times."""
+    times = [[row[column] for column in columns] for row in portfolio.median_ms]
     best_ms = [min(ms or math.inf for ms in column) for column in zip(*times, strict=True)]
     shares = [
         [least_ms / ms if ms else 0.0 for least_ms, ms in zip(best_ms, row, strict=True)]
@@ -164,18 +219,18 @@ def _fractions(portfolio: Portfolio, group: Sequence[int]) -> tuple[list[list[fl
 
 
 class _Matrix:
-    """Fractions of the best speed: one row per configuration, one column per problem of a group."""
+    """Fractions of the best speed: one row per configuration, one column per problem of a category."""
 
     def __init__(
         self,
         portfolio: Portfolio,
         counted: Portfolio,
-        group: Sequence[int],
+        columns: Sequence[int],
         winners_ms: Sequence[float | None],
     ) -> None:
-        self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
-        self.fractions, best_ms = _fractions(portfolio, group)
-        shares, _ = _fractions(counted, group)
+        self.places = [place_of(tuple(portfolio.problems[column].values())) for column in columns]
+        self.fractions, best_ms = _fractions(portfolio, columns)
+        shares, _ = _fractions(counted, columns)
         self.logs = [[math.log(max(share, FAILED)) for share in row] for row in shares]
         #: The best configuration of each problem.
         self.best = [column.index(max(column)) for column in zip(*shares, strict=True)]
@@ -186,13 +241,16 @@ class _Matrix:
         ]
 
     def apart(self, p: int, q: int) -> int:
-        """Distance of two problems."""
         return distance(self.places[p], self.places[q]) or 0
 
     def choice(
         self, row: int, known: Sequence[int], width: int, without: Set[int] = frozenset()
     ) -> int:
-        """The configuration for the surroundings of a problem, judged by the known ones."""
+        """Return the configuration for the surroundings of a problem, judged by the known ones.
+
+        It has the best weighted geometric mean, the weight halving with every ``width`` of distance:
+        one that wins a size by a hair may lose badly at the next.
+        """
         if width == 0:
             known = [row]
         weights = {p: 2.0 ** -(self.apart(row, p) / width) if width else 1.0 for p in known}
@@ -203,7 +261,7 @@ class _Matrix:
         return scores.index(max(scores))
 
     def nearest(self, width: int) -> Way:
-        """Answering with the choice for the surroundings of the nearest problem."""
+        """Answer with the choice for the surroundings of the nearest problem."""
 
         def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
             for row in sorted(known, key=lambda p: self.apart(problem, p)):
@@ -215,36 +273,33 @@ class _Matrix:
         return answer
 
     def predicted(self, fits: Predictor) -> Way:
-        """Answering with the least time that is fitted to the known problems."""
+        """Answer with the least time that is fitted to the known problems."""
 
         def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
-            times = enumerate(fits.predicted_ms(problem, known))
             able = [
                 (ms, c)
-                for c, ms in times
+                for c, ms in enumerate(fits.predicted_ms(problem, known))
                 if c not in without and ms < math.inf and self.fractions[c][problem]
             ]
             return min(able)[1] if able else None
 
         return answer
 
-    def share(self, way: Way, problem: int, known: Sequence[int]) -> float:
-        """Share of the best speed that a problem gets from what the known ones tell."""
-        newcomers = frozenset(self.best).difference(self.best[p] for p in known)
-        chosen = way(problem, known, newcomers)
-        return (
-            0.0 if chosen is None else self.fractions[chosen][problem] * self.of_best_known[problem]
-        )
+    def share_by(self, way: Way) -> Callable[[int, Sequence[int]], float]:
+        """Return what tells the share of the best speed that a problem gets from the known ones."""
+
+        def share(problem: int, known: Sequence[int]) -> float:
+            newcomers = frozenset(self.best).difference(self.best[p] for p in known)
+            chosen = way(problem, known, newcomers)
+            reached = 0.0 if chosen is None else self.fractions[chosen][problem]
+            return reached * self.of_best_known[problem]
+
+        return share
 
     def score(self, way: Way) -> float:
-        """Geometric mean of what problems get that are left out."""
-        problems = range(len(self.places))
+        """Return the geometric mean of what problems get that are left out."""
+        problems, share = range(len(self.places)), self.share_by(way)
         if len(problems) < 2:
             return 0.0
-        shares = (self.share(way, p, [q for q in problems if q != p]) for p in problems)
+        shares = (share(p, [q for q in problems if q != p]) for p in problems)
         return math.exp(sum(math.log(max(s, FAILED)) for s in shares) / len(problems))
-
-    def expected(self, way: Way) -> tuple[Expectation, ...]:
-        """Return the shares that problems get at least, by their distance to those of the group."""
-        problems = range(len(self.places))
-        return expectations(problems, self.apart, lambda p, known: self.share(way, p, known))

@@ -11,11 +11,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
-from autotune.tuned.config import TunedConfig
 from autotune.tuned.current import current_device, forget
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
+    from autotune.tuned.answer import TunedConfig
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0

@@ -31,7 +31,7 @@ class DamagedRecord(RecordError):
     """Cut off, altered or no file at all: may be set aside, unlike what is foreign or newer."""
 
 
-class Loaded(NamedTuple):
+class RecordFile(NamedTuple):
     """A record, and where it came from."""
 
     layer: str
@@ -135,13 +135,13 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
 # ---------------------------------------------------------------------- reading
 
 
-def read_layers(kernel: str) -> list[Loaded]:
+def read_layers(kernel: str) -> list[RecordFile]:
     """All readable records of a kernel, those of the first layer first."""
     found = ((layer, folder, _readable(path)) for layer, folder, path in _files(kernel))
-    return [Loaded(layer, folder, record) for layer, folder, record in found if record]
+    return [RecordFile(layer, folder, record) for layer, folder, record in found if record]
 
 
-def of_first_objective(loaded: Sequence[Loaded]) -> list[Loaded]:
+def of_first_objective(loaded: Sequence[RecordFile]) -> list[RecordFile]:
     """The records that were tuned for what the first was: those of others answer another question."""
     return [each for each in loaded if each.record.objective == loaded[0].record.objective]
 

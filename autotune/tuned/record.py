@@ -632,16 +632,17 @@ def check(record: TunedRecord) -> None:
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     layout = integers | set(record.layout)
     kinds = {name: type(values[0]) for name, values in record.parameters.items()}
-    checked: set[bytes] = set()
+    checked: set[tuple[bytes, bool]] = set()
     for plan in record.plans():
         _check_configuration(kinds, plan.configuration)
         # Plans of one record have few different grids and conditions.
-        for form, names in ((plan.grid or (), integers), (plan.requires, layout)):
+        forms = [(form, integers) for form in plan.grid or ()]
+        forms += [] if plan.requires is None else [(plan.requires, layout)]
+        for form, names in forms:
             text = msgspec.json.encode(form)
-            if form is not None and text not in checked:
-                for part in form if names is integers else (form,):
-                    _check_expression(part, names)
-                checked.add(text)
+            if (text, names is layout) not in checked:
+                _check_expression(form, names)
+                checked.add((text, names is layout))
     for entry in record.entries:
         for other in entry.runners_up:
             _check_configuration(kinds, other.configuration)

@@ -19,7 +19,7 @@ import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.formula import Move, move_between, time_ms
-from autotune.tuned.reading import Loaded
+from autotune.tuned.reading import RecordFile
 from autotune.tuned.record import (
     TIME,
     AnswerTable,
@@ -64,7 +64,7 @@ class LookupRow(NamedTuple):
     place: ProblemKey
     #: In order of preference; see `autotune.tuned.record.TableRow`.
     plans: tuple[Plan, ...]
-    origin: Loaded
+    origin: RecordFile
     #: The winner of this problem; None where it was not tuned.
     tuned: Entry | None = None
     #: What answers for other problems in place of the first plan.
@@ -361,7 +361,9 @@ def normal_arch(arch: str | int | None) -> str | None:
     return f"sm_{number // 10 if number in CUDA_ARCH_MACRO else number}"
 
 
-def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str) -> LookupTable:
+def build_table(
+    loaded: Sequence[RecordFile], skipped: Callable[[str], object] = str
+) -> LookupTable:
     """Merge records of one kernel, at least one, those of higher layers first, into a table.
 
     ``skipped`` is told of each record that is left out because it was tuned for another objective
@@ -401,7 +403,7 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
-    by_device: dict[str, list[Loaded]] = {}
+    by_device: dict[str, list[RecordFile]] = {}
     for known in fitting:
         by_device.setdefault(known.folder, []).append(known)
         for name in (known.folder, known.record.device.name, known.record.device.uuid):
@@ -415,7 +417,7 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     return table
 
 
-def _of_device(table: LookupTable, folder: str, records: Sequence[Loaded]) -> Group:
+def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -> Group:
     """Make the rows of a device from its records, those of higher layers first.
 
     The portfolio of the first record answers for other problems, unless that of a later one is far

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.tuned.promise import (
+from autotune.tuned.fallback import (
     ENOUGH_PROBLEMS,
     FAILED,
     STEPS,
