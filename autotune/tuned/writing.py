@@ -1,7 +1,4 @@
-"""Puts tuned records where lookup finds them: merged per problem, in equal bytes, all or nothing.
-
-Values of equal records are written as equal bytes. Knows nothing of the results store.
-"""
+"""Tuned records on disk: merges newly tuned problems, and writes equal records as equal bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -22,12 +19,7 @@ from autotune.tuned.record import (
     EFFORTS,
     FORMAT,
     TIME,
-    AnswerTable,
     Entry,
-    Plan,
-    Prediction,
-    RunnerUp,
-    TableRow,
     TunedRecord,
     key_of,
     other_kernel,
@@ -37,24 +29,21 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
 
-Configured = TypeVar("Configured", bound=Plan | RunnerUp)
-Placed = TypeVar("Placed", bound=Entry | TableRow)
-
 
 class MergedProblem(msgspec.Struct, frozen=True):
-    """What became of one newly tuned problem when it was merged."""
+    """The outcome of merging one newly tuned problem."""
 
     problem: Mapping[str, int | str]
     action: Literal["added", "replaced", "kept"]
     reason: str
 
 
-#: Which of two entries of one problem stays, the first or the second, and why.
+#: Says which of two entries of one problem stays, the first or the second, and why.
 Choice: TypeAlias = Callable[[Entry, Entry], tuple[Literal["kept", "replaced"], str]]
 
 
 def by_rule(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
-    """The new one, unless it was tuned with less effort from the same source and arguments."""
+    """Choose the new entry, unless it was tuned with less effort from the same source and arguments."""
     if old.source != new.source:
         return "replaced", "the source changed since"
     if old.arguments != new.arguments:
@@ -75,13 +64,7 @@ class Merged(msgspec.Struct, frozen=True):
 
 
 def write(directory: Path, record: TunedRecord) -> Path:
-    """Write a record atomically, replacing what is there; see `update` to merge.
-
-    Raises
-    ------
-    RecordError
-        If it cannot be written.
-    """
+    """Write a record atomically, replacing the file that is there; see `update` to merge."""
     path, data = path_of(directory, record), encode(record)
     with _locked_folder(path):
         write_atomically(path, data)
@@ -92,23 +75,19 @@ def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merge
     """Merge newly tuned problems into the record on disk and write it.
 
     Processes that tune on several devices of one name may do so at once. A damaged file is set
-    aside as ``<kernel>.json.damaged``.
-
-    Raises
-    ------
-    RecordError
-        If what is there belongs to something else or to a newer autotune, or cannot be replaced.
+    aside as ``<kernel>.json.damaged``; a file that is no record or of a newer schema is refused.
     """
     path = path_of(directory, new)
     encode(new)
     with _locked_folder(path):
         merged = merge(_existing(path), new, choose)
-        write_atomically(path, encode(merged.record))
-    return msgspec.structs.replace(merged, record=_ordered(merged.record))  # as it is read back
+        data = encode(merged.record)
+        write_atomically(path, data)
+    return msgspec.structs.replace(merged, record=decode(data))
 
 
 def _existing(path: Path) -> TunedRecord | None:
-    """The record on disk; None where there is none, or where it is damaged and now set aside."""
+    """Return the record on disk; None where there is none, or where it is damaged and now set aside."""
     if not path.exists():
         return None
     try:
@@ -124,11 +103,6 @@ def _locked_folder(path: Path) -> Iterator[None]:
 
     Locks the folder itself, so that no lock file is left behind. File systems without locks go
     without: a record is replaced whole either way.
-
-    Raises
-    ------
-    RecordError
-        If something there cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,14 +122,9 @@ def _locked_folder(path: Path) -> Iterator[None]:
 
 
 def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str) -> None:
-    """Make sure, before anything is measured, that a run may be merged with what is on disk.
+    """Refuse, before anything is measured, a run whose objective differs from the record in ``out``.
 
     Warns of records that the run will replace, since they are of another kernel of that name.
-
-    Raises
-    ------
-    UsageError
-        If what is in ``out`` was tuned for something else.
     """
     for directory in (out, *([Path(user_folder())] if objective == TIME else [])):
         path = directory / device.folder / f"{kernel.name}.json"
@@ -183,11 +152,10 @@ def _other_objective(old: TunedRecord, objective: str) -> UsageError:
 def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -> Merged:
     """Merge newly tuned problems into a record.
 
-    An entry is replaced only if its source or arguments are stale, or by one of equal or higher
-    effort; of two that ``choose`` is asked about, as that says. What is said once per record comes
-    from the newer; entries of another source stay, as long as they name the parameters and problem
-    fields that the kernel has now. The newer portfolio replaces the old one whole, unless that is far
-    wider, or every new entry was left out.
+    ``choose`` decides between two entries of one problem. Fields of the whole record come from the
+    newer. Older entries of other problems stay while the kernel has the same parameters and problem
+    fields. The newer portfolio replaces the old one whole, unless the old one is far wider or every
+    new entry was left out.
 
     Raises
     ------
@@ -217,7 +185,6 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
 
 
 def _all_of(new: TunedRecord, action: Literal["added", "replaced"], reason: str) -> Merged:
-    """The new record alone."""
     return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.entries))
 
 
@@ -231,16 +198,18 @@ def _outcome(old: Entry | None, new: Entry, choose: Choice) -> MergedProblem:
 
 
 def encode(record: TunedRecord) -> bytes:
-    """The bytes of a record's file: equal for equal records.
+    """Return the bytes of a record's file: equal for equal records.
 
     Raises
     ------
     RecordError
         If the record would not be read back: a NaN, a name that is not declared.
     """
-    document = msgspec.to_builtins(_ordered(record), enc_hook=dict)
+    document = msgspec.to_builtins(record, enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
-    document["entries"] = [{"problem": entry["problem"], **entry} for entry in document["entries"]]
+    document = _in_order(document, [list(record.fields), list(record.parameters)])
+    entries = [{"problem": entry["problem"], **entry} for entry in document["entries"]]
+    document["entries"] = sorted(entries, key=lambda entry: [*entry["problem"].values()])
     try:
         data = (_lines(document) + "\n").encode("ascii")
     except ValueError as error:
@@ -249,57 +218,18 @@ def encode(record: TunedRecord) -> bytes:
     return data
 
 
-def _ordered(record: TunedRecord) -> TunedRecord:
-    """The same record with names in declared order, and entries in the order of their problems."""
-    fields, parameters = list(record.fields), list(record.parameters)
-
-    def configured(holder: Configured) -> Configured:
-        values = _in_order(holder.configuration, parameters)
-        return msgspec.structs.replace(holder, configuration=values)
-
-    def placed(row: Placed, **changes: Any) -> Placed:
-        return msgspec.structs.replace(row, problem=_in_order(row.problem, fields), **changes)
-
-    def entry(found: Entry) -> Entry:
-        best = found.best_deterministic
-        return placed(
-            configured(found),
-            runners_up=tuple(map(configured, found.runners_up)),
-            best_deterministic=best and configured(best),
-        )
-
-    def prediction(found: Prediction) -> Prediction:
-        costs = (msgspec.structs.replace(c, plan=configured(c.plan)) for c in found.costs)
-        return msgspec.structs.replace(found, costs=tuple(costs))
-
-    def table(found: AnswerTable) -> AnswerTable:
-        return msgspec.structs.replace(
-            found,
-            rows=tuple(placed(row, plans=tuple(map(configured, row.plans))) for row in found.rows),
-            prediction=found.prediction and prediction(found.prediction),
-        )
-
-    portfolio = record.portfolio
-    return msgspec.structs.replace(
-        record,
-        default=configured(record.default),
-        entries=tuple(sorted(map(entry, record.entries), key=lambda row: [*row.problem.values()])),
-        portfolio=msgspec.structs.replace(
-            portfolio,
-            configurations=tuple(_in_order(c, parameters) for c in portfolio.configurations),
-            problems=tuple(_in_order(problem, fields) for problem in portfolio.problems),
-            tables=tuple(map(table, portfolio.tables)),
-        ),
-    )
-
-
-def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    known = [name for name in names if name in values]
-    return {name: values[name] for name in [*known, *(set(values) - set(known))]}
+def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:
+    """Return JSON with the names of problems and configurations in declared order."""
+    if isinstance(value, dict):
+        names = next((names for names in orders if value.keys() == set(names)), list(value))
+        return {name: _in_order(value[name], orders) for name in names}
+    if isinstance(value, list | tuple):
+        return [_in_order(item, orders) for item in value]
+    return value
 
 
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
-    """JSON with one line per entry field, table row and cost, so that a diff reads well."""
+    """Return JSON with one line per entry field, table row and cost, so that a diff reads well."""
     compact = json.dumps(value, allow_nan=False)
     if depth == deepest or not isinstance(value, dict | list | tuple) or len(compact) < 96:
         return compact
