@@ -18,7 +18,7 @@ from pathlib import Path
 from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
 from autotune.files import bundled_path
 from autotune.kernel import modules
-from autotune.kernel.hooks import line_of
+from autotune.kernel.declaration import line_of
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 

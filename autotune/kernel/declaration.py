@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError, unknown
-from autotune.kernel.hooks import DEVICE, Hooks
+from autotune.kernel import modules
+from autotune.kernel.expression import UntraceableError
 from autotune.kernel.names import (
     DeclarationError,
     check_backends,
@@ -27,7 +30,9 @@ from autotune.values import Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Arguments of each hook, in order; every one may take ``device`` after them.
+#: Optional last argument of hooks that depend on the device.
+DEVICE = "device"
+#: Arguments of each hook, in order, before an optional `DEVICE`.
 HOOKS = {
     "arguments": ("p", "rng"),
     "tolerance": ("p",),
@@ -90,7 +95,7 @@ class Metric:
         return not ENERGY_QUANTITIES.isdisjoint(self.takes)
 
 
-class Declaration(Hooks):
+class Declaration:
     """The options, parameters, rules and functions of one kernel, checked as they are given."""
 
     def __init__(
@@ -110,6 +115,7 @@ class Declaration(Hooks):
         **parameters: Iterable[Value],
     ) -> None:
         caller = sys._getframe(1).f_globals
+        #: The space file, and the name of the module that declared this kernel; no file in a notebook.
         self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
         self.module = str(caller.get("__name__"))
         if (source is None) == (sources is None):
@@ -162,7 +168,7 @@ class Declaration(Hooks):
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
         self.metrics: dict[str, Metric] = {}
-        self.hooks = {}
+        self.hooks: dict[str, Callable[..., Any]] = {}
         #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
         self.texts: dict[Path, str] = {}
         self.fingerprint = ""
@@ -181,11 +187,7 @@ class Declaration(Hooks):
         return function
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
-        """Attach a condition under which the governed parameters matter.
-
-        Where it is false they keep their first value, so that no two configurations differ only
-        in what has no effect.
-        """
+        """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
         self._check_parameters("applies", governed)
 
         def attach(function: Function) -> Function:
@@ -198,14 +200,7 @@ class Declaration(Hooks):
         return attach
 
     def arguments(self, function: Function) -> Function:
-        """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
-
-        ``rng`` is a `numpy.random.Generator` that draws float32 and int32 where no ``dtype`` is
-        given, and few small numbers where ``rng.exact``; see `autotune.measure.draw.Draw`.
-
-        Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
-        (passed as int32 and float32).
-        """
+        """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order."""
         return self._hook("arguments", function)
 
     def scratch(self, function: Function) -> Function:
@@ -213,11 +208,7 @@ class Declaration(Hooks):
         return self._hook("scratch", function)
 
     def reference(self, function: Function) -> Function:
-        """Attach the expected outputs: called with arguments by name, arrays as float64.
-
-        It takes the names that it needs and returns one array, or a dict by name for several outputs.
-        An argument with a default may be missing, for example in some layouts.
-        """
+        """Attach the expected outputs: called with arguments by name, arrays as float64."""
         self.hooks["reference"] = function
         return function
 
@@ -238,45 +229,23 @@ class Declaration(Hooks):
         return self._hook("options", function)
 
     def requires(self, function: Function) -> Function:
-        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration.
-
-        Traced with symbolic fields, also of the layout (``==``, ``<=``, ``&``, arithmetic). Record,
-        header, lookup and load obey it.
-        """
+        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration."""
         return self._hook("requires", function)
 
     def defines(self, function: Function) -> Function:
-        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters.
-
-        ``p`` holds the static fields alone, since problems that share them share a binary. A text is
-        put there as it is, a bool as 0 or 1.
-        """
+        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters."""
         return self._hook("defines", function)
 
     def exclusive(self, function: Function) -> Function:
-        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap.
-
-        That is so where a kernel keeps state in its module, such as a ``__device__`` counter. Other
-        configurations are run twice at once before they can win.
-        """
+        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap."""
         return self._hook("exclusive", function)
 
     def deterministic(self, function: Function) -> Function:
-        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits.
-
-        ``p`` holds the static fields alone. A configuration that says so is run a hundred times in the
-        finals, and is preferred to others that are up to 2 % faster.
-        """
+        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits."""
         return self._hook("deterministic", function)
 
     def call(self, function: Function) -> Function:
-        """Attach the signature of the tuned kernel for `autotune.load`.
-
-        In place of each array the function gets an `Operand`; scalars come as they were passed. It
-        returns ``(Problem, arguments by name)``, `Instead` or `NothingToDo`. Its answer is kept for
-        calls whose arrays have the same layout. It may compare a float with 0 or 1 only. A
-        `ValueError` goes to the caller.
-        """
+        """Attach the signature of the tuned kernel for `autotune.load`, with an `Operand` for each array."""
         self.hooks["call"] = function
         return function
 
@@ -297,12 +266,7 @@ class Declaration(Hooks):
         return attach
 
     def metric(self, function: Any = None, *, better: str = "") -> Any:
-        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``.
-
-        The function takes what it names of ``c``, ``p``, ``device`` and `QUANTITIES` and returns a
-        finite number. There is no number where one of them is not known. With ``better``, ``lower``
-        or ``higher``, the metric's name is an objective.
-        """
+        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``."""
         if better not in ("", "lower", "higher"):
             raise self.error(f"metric: better={better!r}; expected 'lower' or 'higher'")
 
@@ -318,6 +282,42 @@ class Declaration(Hooks):
             return function
 
         return attach if function is None else attach(function)
+
+    # ------------------------------------------------------------------ calling functions
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder of the space file, whose modules the functions import; None for a script's."""
+        return self.file.parent if self.file and self.module.startswith(modules.SPACE) else None
+
+    def hook(self, name: str) -> Callable[..., Any]:
+        """Return the function attached under a name."""
+        if name not in self.hooks:
+            raise self.error(f"no {name} function; attach one with @{self.name}.{name}")
+        return self.hooks[name]
+
+    def call_hook(self, name: str, *args: Any, device: Any = None, fills: bool = True) -> Any:
+        """Call a hook, with all layout fields of problems, and with the device if it asks for one."""
+        function = self.hook(name)
+        given = (self.filled(a) if fills and isinstance(a, Problem) else a for a in args)
+        extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
+        return self.guarded(name, function, *given, **extra)
+
+    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call a user's function; turn whatever it raises into a `SpecError` with its line."""
+        try:
+            with modules.running(self.folder):
+                return function(*args, **named)
+        except (SpecError, UntraceableError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit, and what no code should raise
+            where = line_of(error, self.file) or _line_of_cell(error, function)
+            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
+
+    def error(self, message: str) -> SpecError:
+        """Return a `SpecError` that names this kernel and its space file."""
+        where = f" ({self.file.name})" if self.file else ""
+        return SpecError(f"{getattr(self, 'name', 'Kernel')}{where}: {message}")
 
     # ------------------------------------------------------------------ forms of a problem
 
@@ -401,3 +401,23 @@ def _about(function: Callable[..., object]) -> str:
 def _is_text(source: str) -> bool:
     """Return whether this is a source, and no file of one, which has neither lines nor braces."""
     return "\n" in source or "{" in source
+
+
+def line_of(error: BaseException, file: Path | None) -> str:
+    """Return the last line of the space file that an exception came through, as `` (file.py:12)``."""
+    lines = _lines(error)
+    found = [line for name, line in lines if file is not None and Path(name) == file]
+    return f" ({file.name}:{found[-1]})" if file is not None and found else ""
+
+
+def _line_of_cell(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return the last line of the cell, or other text, with a function, as `` (line 4)``."""
+    code = getattr(function, "__code__", None)
+    found = [line for name, line in _lines(error) if code and name == code.co_filename]
+    return f" (line {found[-1]})" if found else ""
+
+
+def _lines(error: BaseException) -> list[tuple[str, int]]:
+    """Return the file and line of every frame that an exception came through."""
+    steps = traceback.walk_tb(error.__traceback__)
+    return [(frame.f_code.co_filename, line) for frame, line in steps]

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError, unknown
-from autotune.kernel.declaration import Rule
-from autotune.kernel.hooks import DEVICE
+from autotune.kernel.declaration import DEVICE, Rule
 from autotune.kernel.spec import Kernel
 from autotune.values import Configuration, Value
 

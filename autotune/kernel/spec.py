@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
-from autotune.kernel.declaration import Declaration, Metric
-from autotune.kernel.hooks import DEVICE
+from autotune.kernel.declaration import DEVICE, Declaration, Metric
 from autotune.kernel.names import OFFSET, fault, value_fault
 from autotune.values import Configuration, Problem, Value
 
@@ -96,11 +95,6 @@ class Work:
 
 class Kernel(Declaration):
     """A parameterized kernel and its search space; docs/spaces.md has its arguments and decorators."""
-
-    def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
-        """Call a hook, problems `filled`; see `Hooks.call_hook`."""
-        given = (self.filled(arg) if isinstance(arg, Problem) else arg for arg in args)
-        return super().call_hook(name, *given, device=device)
 
     def layout_of(self, p: Problem) -> Problem:
         """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""
@@ -276,8 +270,7 @@ class Kernel(Declaration):
         return defines
 
     def _own_macros(self, c: Configuration, p: Problem) -> dict[str, str]:
-        # Not by `call_hook` of this class, which would add layout fields that are not compiled in.
-        returned = super().call_hook("defines", c, self._compiled_in(p))
+        returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
         self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
         for name, value in returned.items():
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
