@@ -370,19 +370,19 @@ def expected_outputs(
     }
     if not outputs:
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
-    available: dict[str, Any] = {}
-    for argument in arguments:
-        if argument.kind == "scalar":
-            available[argument.name] = argument.scalar.item()
-        elif argument.name in arrays:
-            available[argument.name] = arrays[argument.name]
+    scalars = {a.name: a.scalar.item() for a in arguments if a.kind == "scalar"}
+    available: dict[str, Any] = {**arrays, **scalars}
     reference = kernel.hook("reference")
     wanted = inspect.signature(reference).parameters
     for name, parameter in wanted.items():
         if name not in available and parameter.default is parameter.empty:
             known = ", ".join(available)
             raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
-    given = {name: _widened(available[name]) for name in wanted if name in available}
+    given = {
+        name: converted(value, _wide(value.dtype)) if isinstance(value, np.ndarray) else value
+        for name, value in available.items()
+        if name in wanted
+    }
     with np.errstate(all="ignore"):
         result = kernel.guarded("reference", reference, **given)
     if result is None:
@@ -399,13 +399,8 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        shaped = values if values.shape == output.shape else values.reshape(output.shape)
-        expected[name] = _typed(kernel, name, shaped, np.dtype(output.dtype))
+        expected[name] = _typed(kernel, name, values.reshape(output.shape), np.dtype(output.dtype))
     return expected
-
-
-def _widened(value: Any) -> Any:
-    return converted(value, _wide(value.dtype)) if isinstance(value, np.ndarray) else value
 
 
 def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
