@@ -27,28 +27,22 @@ def store() -> None:
 @store.command("info")
 @JSON
 def info(as_json: bool) -> None:
-    """Show where the store is, its size and its rows by kernel.
+    """Show where the store is, and its rows by kernel.
 
     \b
     autotune store info
     """
-    from autotune.report import wording
     from autotune.store import Store, default_url
 
     with Store.open(default_url()) as opened:
-        held = opened.contents()
+        kernels = opened.rows_by_kernel()
+    rows = sum(kernels.values())
     if as_json:
-        emit_json({"store": str(opened.address), **asdict(held)})
+        emit_json({"store": str(opened.address), "rows": rows, "kernels": kernels})
         return
-    click.echo(f"{opened.address}: schema {held.version}, {wording.size(held.size_bytes)}")
-    began = (
-        f", from {held.first_run[:10]} to {held.last_run[:10]}"
-        if held.first_run and held.last_run
-        else ""
-    )
-    click.echo(f"{wording.count(held.rows)} rows of {wording.count(held.runs)} runs{began}")
-    if held.kernels:
-        print_table({"kernel": name, "rows": f"{rows:,}"} for name, rows in held.kernels.items())
+    click.echo(f"{opened.address}: {rows:,} rows")
+    if kernels:
+        print_table({"kernel": name, "rows": f"{count:,}"} for name, count in kernels.items())
 
 
 @store.command("merge")

@@ -22,7 +22,6 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.store.address import Address
 from autotune.store.database import Database
 from autotune.store.rows import (
-    Contents,
     PastRun,
     Row,
     RunEnding,
@@ -32,7 +31,7 @@ from autotune.store.rows import (
     decode,
     encode,
 )
-from autotune.store.schema import VERSION, attempts, measurements, runs, scopes
+from autotune.store.schema import attempts, measurements, runs, scopes
 from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
@@ -147,7 +146,6 @@ class Store(Database):
         kernel: str | None = None,
         device: str | None = None,
         problem: Problem | None = None,
-        run: int | None = None,
         scope: str | None = None,
         most: int | None = None,
     ) -> list[Row]:
@@ -156,8 +154,6 @@ class Store(Database):
         A device is given by name or uuid.
         """
         conditions: list[sa.ColumnElement[bool]] = []
-        if run is not None:
-            conditions.append(_table.run_id == run)
         if chosen := _chosen(kernel, device, scope):
             conditions.append(_table.scope_id.in_(sa.select(scopes.c.id).where(*chosen)))
         query = _ROWS.where(*conditions).order_by(_table.id.desc()).limit(most)
@@ -235,41 +231,14 @@ class Store(Database):
                 "its row, or name another store by AUTOTUNE_STORE"
             ) from None
 
-    def contents(self) -> Contents:
+    def rows_by_kernel(self) -> dict[str, int]:
         """Count the rows of the whole store."""
-        rows = sa.func.count(_table.id)
-        per_scope = sa.select(_table.scope_id, rows.label("rows")).group_by(_table.scope_id)
-        counted = per_scope.subquery()
-        by_kernel = (
-            sa.select(scopes.c.kernel, sa.func.sum(counted.c.rows))
-            .join_from(scopes, counted)
-            .group_by(scopes.c.kernel)
-            .order_by(scopes.c.kernel)
-        )
-        of_runs = sa.select(
-            sa.func.count(runs.c.id), sa.func.min(runs.c.started), sa.func.max(runs.c.started)
-        )
+        per_scope = sa.select(_table.scope_id, sa.func.count(_table.id).label("rows"))
+        counted = per_scope.group_by(_table.scope_id).subquery()
+        query = sa.select(scopes.c.kernel, sa.func.sum(counted.c.rows)).join_from(scopes, counted)
         with self.reading() as connection:
-            kernels = {name: int(count) for name, count in connection.execute(by_kernel)}
-            count, first, last = connection.execute(of_runs).one()
-            return Contents(
-                version=VERSION,
-                rows=sum(kernels.values()),
-                runs=count,
-                scopes=connection.scalar(sa.select(sa.func.count(scopes.c.id))) or 0,
-                size_bytes=self._size_bytes(connection),
-                first_run=first,
-                last_run=last,
-                kernels=kernels,
-            )
-
-    def _size_bytes(self, connection: sa.Connection) -> int:
-        path = self.address.path
-        if path is None:
-            size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
-            return connection.scalar(size) or 0
-        files = (path, Path(f"{path}-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+            found = connection.execute(query.group_by(scopes.c.kernel).order_by(scopes.c.kernel))
+            return {kernel: int(rows) for kernel, rows in found}
 
 
 class Remembered(Mapping[Configuration, Measurement]):
@@ -281,19 +250,14 @@ class Remembered(Mapping[Configuration, Measurement]):
         last = sa.select(_table.scope_id, _table.id).where(_table.scope_id == number_of(scope))
         newest = last.order_by(_table.scope_id.desc(), _table.id.desc()).limit(1)
         with store.reading() as connection:
-            #: Number of the scope and of its newest row; None where it has none.
-            self._known = connection.execute(newest).one_or_none()
-
-    @cached_property
-    def _rows(self) -> list[sa.ColumnElement[bool]]:
-        assert self._known is not None
-        scope_id, last = self._known
-        return [_table.scope_id == scope_id, _table.id <= last]
+            found = connection.execute(newest).one_or_none()
+        scope_id, last_id = found or (0, 0)
+        #: Number of the scope, 0 where it has no row.
+        self._scope_id: int = scope_id
+        self._rows = _table.scope_id == self._scope_id, _table.id <= last_id
 
     @cached_property
     def _count(self) -> int:
-        if self._known is None:
-            return 0
         query = sa.select(sa.func.count(_table.configuration.distinct())).where(*self._rows)
         with self._store.reading() as connection:
             return connection.scalar(query) or 0
@@ -302,8 +266,6 @@ class Remembered(Mapping[Configuration, Measurement]):
         return self._count
 
     def __iter__(self) -> Iterator[Configuration]:
-        if self._known is None:
-            return
         query = sa.select(_table.configuration).where(*self._rows)
         with self._store.reading() as connection:
             rows = connection.execute(query.execution_options(yield_per=10_000))
@@ -319,7 +281,7 @@ class Remembered(Mapping[Configuration, Measurement]):
     def read(self, configurations: Iterable[Configuration]) -> None:
         """Read the rows of configurations that were not read yet, at once."""
         unread = {c.canonical_json(): c for c in configurations if c not in self._read}
-        texts = list(unread) if self._known else []
+        texts = list(unread) if self._scope_id else []
         for begin in range(0, len(texts), _AT_ONCE):
             some = texts[begin : begin + _AT_ONCE]
             newest = sa.select(sa.func.max(_table.id)).where(
@@ -336,15 +298,13 @@ class Remembered(Mapping[Configuration, Measurement]):
 
     def by_time(self, status: Status) -> Iterator[Configuration]:
         """Yield the configurations whose newest row has this status and a median, smallest first."""
-        if self._known is None:
-            return
         newer = measurements.alias()
         later = newer.c.configuration == _table.configuration, newer.c.id > _table.id
         query = (
             sa.select(_table.median_ms, _table.id, _table.configuration)
-            .where(_table.scope_id == self._known[0], _table.status == status)
+            .where(_table.scope_id == self._scope_id, _table.status == status)
             .where(_table.median_ms.is_not(None))
-            .where(~sa.exists().where(newer.c.scope_id == self._known[0], *later))
+            .where(~sa.exists().where(newer.c.scope_id == self._scope_id, *later))
             .order_by(_table.median_ms, _table.id)
             .limit(_AT_ONCE)
         )

@@ -27,7 +27,7 @@ _ROW = ("run_id", "scope_id", "configuration", "created", "measurement")
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeCounts:
     """The number of rows that were compared, of rows and runs that were added, and the last row's id."""
 
     rows: int
@@ -41,7 +41,7 @@ def merge(
     target: Database,
     rows: sa.ColumnElement[bool] | None = None,
     with_runs: bool = True,
-) -> Merged:
+) -> MergeCounts:
     """Add to a store the rows of another that it lacks, all or those of a condition.
 
     A row that is older than the target's newest of its configuration is numbered before all others
@@ -60,7 +60,7 @@ class _Merge:
     scopes: dict[int, int] = field(default_factory=dict)
     added_runs: int = 0
 
-    def done(self, chosen: sa.ColumnElement[bool] | None, with_runs: bool) -> Merged:
+    def done(self, chosen: sa.ColumnElement[bool] | None, with_runs: bool) -> MergeCounts:
         with self._writing() as connection:
             newest = connection.scalar(sa.select(sa.func.max(measurements.c.id))) or 0
         compared = added = last = 0
@@ -72,7 +72,7 @@ class _Merge:
         for batch in self._pages(runs) if with_runs else ():
             with self._writing() as connection:
                 self._add_runs(connection, batch)
-        return Merged(compared, added, self.added_runs, last)
+        return MergeCounts(compared, added, self.added_runs, last)
 
     def _pages(
         self, table: sa.Table, chosen: sa.ColumnElement[bool] | None = None

@@ -104,23 +104,6 @@ class PastRun:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """The counts of a whole store."""
-
-    #: Of its schema.
-    version: int
-    rows: int
-    runs: int
-    scopes: int
-    size_bytes: int
-    #: When its first and its latest run began, ISO 8601, UTC; None where it has none.
-    first_run: str | None
-    last_run: str | None
-    #: Rows by kernel.
-    kernels: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Row:
     """One measurement with its provenance, as the store remembers it."""
 
