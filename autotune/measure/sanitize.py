@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -64,30 +64,6 @@ class Trial:
     binary: Binary
 
 
-@dataclass(frozen=True)
-class SanitizerFault:
-    """The first fault that a tool reports for a configuration."""
-
-    tool: str
-    #: In the tool's words, without addresses.
-    text: str
-    #: The problem of the launch; empty where the tool reports only at the end.
-    problem: str = ""
-
-    def __str__(self) -> str:
-        on = f" on {self.problem}" if self.problem else ""
-        return f"compute-sanitizer {self.tool}{on}: {self.text}"
-
-
-@dataclass(frozen=True)
-class SanitizerReport:
-    """The faults of all tools; configurations that are not named have none."""
-
-    faults: Mapping[Configuration, SanitizerFault] = field(default_factory=dict)
-    #: Number of configurations that a tool could not check, and why.
-    unchecked: tuple[str, ...] = ()
-
-
 def required(device: Device) -> str:
     """Return the path of compute-sanitizer; an error where it is missing or not for this device."""
     if not device.has_nvidia_tools:
@@ -122,51 +98,38 @@ def small_problems(
     return odd or [_halved(kernel, configuration, problem)]
 
 
-def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -> SanitizerReport:
-    """Run trials under every tool, the tools at the same time; a longer process is given up.
+def check(
+    program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S
+) -> tuple[dict[Configuration, str], list[str]]:
+    """Run trials under every tool; return the fault of each configuration that has one, and remarks.
 
     All configurations share a process per tool. If a tool reports anything, each configuration runs
-    alone under it, so that the fault is known to be its own.
+    alone under it, so that the fault is known to be its own. Remarks name what could not be checked.
     """
+    own: dict[Configuration, list[Trial]] = {}
+    for trial in trials:
+        own.setdefault(trial.configuration, []).append(trial)
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         together = pool.map(partial(_run, program, trials, timeout_s), TOOLS)
-        suspected = [
-            tool for tool, result in zip(TOOLS, together, strict=True) if result != _ToolResult()
-        ]
-        own: dict[Configuration, list[Trial]] = {}
-        for trial in trials:
-            own.setdefault(trial.configuration, []).append(trial)
+        suspected = [tool for tool, found in zip(TOOLS, together, strict=True) if any(found)]
         alone = {
             (configuration, tool): pool.submit(_run, program, mine, timeout_s, tool)
             for tool in suspected
             for configuration, mine in own.items()
         }
-        answers = {key: future.result() for key, future in alone.items()}
-    faults: dict[Configuration, SanitizerFault] = {}
-    for (configuration, _), result in answers.items():
-        if result.fault is not None:
-            faults.setdefault(configuration, result.fault)
-    failures = Counter(
-        f"not checked by {tool}: {result.failure}"
-        for (_, tool), result in answers.items()
-        if result.failure
-    )
-    return SanitizerReport(
-        faults, tuple(f"{count} configurations {why}" for why, count in failures.items())
-    )
+    faults: dict[Configuration, str] = {}
+    failures = Counter[str]()
+    for (configuration, tool), future in alone.items():
+        fault, failure = future.result()
+        if fault:
+            faults.setdefault(configuration, fault)
+        if failure:
+            failures[f"not checked by {tool}: {failure}"] += 1
+    return faults, [f"{count} configurations {why}" for why, count in failures.items()]
 
 
-@dataclass(frozen=True)
-class _ToolResult:
-    """The result of one process; empty where the tool found nothing."""
-
-    fault: SanitizerFault | None = None
-    #: Why the tool could not check; empty where it could.
-    failure: str = ""
-
-
-def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> _ToolResult:
-    """Launch trials in one process under one tool."""
+def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> tuple[str, str]:
+    """Launch trials in one process under one tool; return its first fault, and why it could not check."""
     with tempfile.TemporaryDirectory(prefix="autotune-sanitize-") as folder:
         task, log = Path(folder, "trials"), Path(folder, "log")
         task.write_bytes(pickle.dumps(list(trials)))
@@ -187,12 +150,13 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
     text = parsed(words)
     if text is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
-        return _ToolResult(SanitizerFault(tool, text, lost["problem"] if lost else ""))
+        on = f" on {lost['problem']}" if lost else ""
+        return f"compute-sanitizer {tool}{on}: {text}", ""
     if code is None:
-        return _ToolResult(failure=f"not done after {timeout_s:g} s")
+        return "", f"not done after {timeout_s:g} s"
     if last == "done":  # warnings alone, which are no faults, have an exit code too
-        return _ToolResult()
-    return _ToolResult(failure=last or f"exit code {code}, and no word")
+        return "", ""
+    return "", last or f"exit code {code}, and no word"
 
 
 def parsed(log: str) -> str | None:
@@ -220,11 +184,8 @@ def _is_detail(line: str) -> bool:
 
 def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
     """Return exit code and output of a command; the code is None if it was killed at the time-out."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -235,13 +196,11 @@ def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
     try:
         output, _ = process.communicate(timeout=timeout_s)
         return process.returncode, output
-    except subprocess.TimeoutExpired:
+    except BaseException as error:  # the time-out, or Ctrl-C
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return None, output
-    except BaseException:  # Ctrl-C
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return None, process.communicate()[0]
 
 
 def _halved(kernel: Kernel, configuration: Configuration, problem: Problem) -> Problem:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -85,9 +85,7 @@ class Finals:
     #: Results of verifying so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
     #: Findings of compute-sanitizer by configuration and static fields; None where there is no fault.
-    _faults: dict[tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None] = field(
-        default_factory=dict
-    )
+    _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
     def expect(self, evaluator: DeviceEvaluator, measured: Sequence[Measurement]) -> None:
         """Have compilers begin with what another problem's finals need for arrays that lie otherwise."""
@@ -327,13 +325,13 @@ class Finals:
             if fault is None:
                 safe.append(finalist)
             else:
-                row = Measurement(finalist.configuration, Status.UNSAFE, str(fault))
+                row = Measurement(finalist.configuration, Status.UNSAFE, fault)
                 unsafe.append(replace(row, device_uuid=self.bench.device.uuid))
         return safe, unsafe
 
     def _faults_of(
         self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
+    ) -> dict[Configuration, str]:
         """Run configurations under compute-sanitizer on small problems; warns of what is unchecked."""
         bench = self.bench
         trials = []
@@ -348,10 +346,10 @@ class Finals:
                 if binary is not None:
                     made = bench.job(small, bench.request.seed + 1)
                     trials.append(sanitize.Trial(made, configuration, binary))
-        report = sanitize.check(self.sanitizer, trials)
-        for text in report.unchecked:
+        faults, remarks = sanitize.check(self.sanitizer, trials)
+        for text in remarks:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
-        return report.faults
+        return faults
 
     # ------------------------------------------------------------------ the race
 

@@ -127,10 +127,10 @@ def test_the_sanitizer_sees_arrays_where_they_are_placed(bench: Bench) -> None:
         binary = bench.compilers.result(job).binary
         assert binary is not None
         trials.append(sanitize.Trial(bench.job(problem), configuration, binary))
-    report = sanitize.check(sanitize.required(bench.device), trials)
+    faults, remarks = sanitize.check(sanitize.required(bench.device), trials)
     # What the other tools cannot check ends its process at once.
-    assert all("misaligned" in text for text in report.unchecked)
-    told = {(c["VEC"], c["FAULT"]): fault.text for c, fault in report.faults.items()}
+    assert all("misaligned" in text for text in remarks)
+    told = {(c["VEC"], c["FAULT"]): fault for c, fault in faults.items()}
     assert set(told) == {(1, "beyond"), (4, "none")}
     assert "Invalid __global__ write" in told[1, "beyond"]
     assert "misaligned" in told[4, "none"]
