@@ -394,30 +394,26 @@ class Declaration:
 
 
 def _about(function: Callable[..., object]) -> str:
-    """Return the first paragraph of a function's docstring, in one line."""
     return inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _is_text(source: str) -> bool:
-    """Return whether this is a source, and no file of one, which has neither lines nor braces."""
     return "\n" in source or "{" in source
 
 
 def line_of(error: BaseException, file: Path | None) -> str:
     """Return the last line of the space file that an exception came through, as `` (file.py:12)``."""
-    lines = _lines(error)
-    found = [line for name, line in lines if file is not None and Path(name) == file]
-    return f" ({file.name}:{found[-1]})" if file is not None and found else ""
+    line = _last_line(error, str(file)) if file else None
+    return f" ({file.name}:{line})" if file and line else ""
 
 
 def _line_of_cell(error: BaseException, function: Callable[..., Any]) -> str:
-    """Return the last line of the cell, or other text, with a function, as `` (line 4)``."""
     code = getattr(function, "__code__", None)
-    found = [line for name, line in _lines(error) if code and name == code.co_filename]
-    return f" (line {found[-1]})" if found else ""
+    line = _last_line(error, code.co_filename) if code else None
+    return f" (line {line})" if line else ""
 
 
-def _lines(error: BaseException) -> list[tuple[str, int]]:
-    """Return the file and line of every frame that an exception came through."""
+def _last_line(error: BaseException, file: str) -> int | None:
     steps = traceback.walk_tb(error.__traceback__)
-    return [(frame.f_code.co_filename, line) for frame, line in steps]
+    lines = [line for frame, line in steps if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None

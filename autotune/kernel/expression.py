@@ -37,8 +37,6 @@ class UntraceableError(TypeError):
 
 
 def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], Any]:
-    """Return a method of `Symbol` that records an operator of the stored form."""
-
     def record(symbol: Symbol, other: object) -> Any:
         operand = stored(other)
         if operand is None:

@@ -60,20 +60,18 @@ def launch_sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
     """Call the launch hook and fill in missing values."""
-    steps: list[Step] = []
-    for step in kernel.steps(configuration, problem, device):
-        if isinstance(step, Fill):
-            steps.append(step)
-            continue
-        steps.append(
-            Launch(
-                grid=_three(kernel, "grid", step.grid),
-                block=_three(kernel, "block", step.block),
-                shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
-                entry=step.entry or kernel.name,
-                args=step.args,
-            )
+    steps = [
+        step
+        if isinstance(step, Fill)
+        else replace(
+            step,
+            grid=_three(kernel, "grid", step.grid),
+            block=_three(kernel, "block", step.block),
+            shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
+            entry=step.entry or kernel.name,
         )
+        for step in kernel.steps(configuration, problem, device)
+    ]
     return LaunchSequence(tuple(steps), kernel.name)
 
 

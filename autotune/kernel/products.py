@@ -158,7 +158,6 @@ def _is_shared(array: Operand) -> bool:
 
 
 def _first(array: Operand) -> Operand:
-    """Return the first matrix of a batch; a matrix itself."""
     return array.select(0, 0) if array.ndim == 3 else array
 
 

@@ -129,7 +129,6 @@ def _pickled(kernel: Kernel, value: object, by_value: Iterable[str] = ()) -> byt
 
 
 def _why_not(kernel: Kernel, pickled: Callable[[object], bytes], error: Exception) -> str:
-    """Say which function uses what cannot be sent."""
     rules = [*kernel.constraint_rules, *kernel.applies_rules]
     functions = {
         **kernel.hooks,

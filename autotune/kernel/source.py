@@ -304,7 +304,6 @@ def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
 
 
 def _version(package: str) -> str:
-    """Return the version of the distributions that bring a package; empty where there is none."""
     from importlib import metadata
 
     try:
@@ -323,28 +322,22 @@ def _dumped(tree: ast.AST) -> str:
     waiting: list[object] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, _Separator):
-            written.append(node)
+        if isinstance(node, tuple):  # punctuation
+            written.append(node[0])
         elif isinstance(node, list):
-            items = [part for item in node for part in (_Separator(","), item)]
-            waiting += reversed([_Separator("["), *items[1:], _Separator("]")])
+            items = [part for item in node for part in ((",",), item)]
+            waiting += reversed([("[",), *items[1:], ("]",)])
         elif isinstance(node, ast.AST):
             fields = [
                 part
                 for name, value in ast.iter_fields(node)
                 if value is not None and value != []
-                for part in (_Separator(","), _Separator(f"{name}="), value)
+                for part in ((",",), (f"{name}=",), value)
             ]
-            waiting += reversed(
-                [_Separator(f"{type(node).__name__}("), *fields[1:], _Separator(")")]
-            )
+            waiting += reversed([(f"{type(node).__name__}(",), *fields[1:], (")",)])
         else:
             written.append(repr(node))
     return "".join(written)
-
-
-class _Separator(str):
-    """Punctuation between the values of a tree as text."""
 
 
 def _is_text(node: ast.stmt) -> bool:

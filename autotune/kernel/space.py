@@ -249,7 +249,6 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
 
 
 def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
-    """Evaluate a rule over all values of the parameters it names."""
     names = list(kernel.parameters)
     axes = [kernel.parameters[name] for name in rule.parameters]
     if (combinations := math.prod(map(len, axes))) > _MOST_ANSWERS:
@@ -305,7 +304,6 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
 
 
 def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
-    """Return all rows that every table accepts, in any order."""
     sizes = [len(values) for values in kernel.parameters.values()]
     dtype = index_type(sizes)
     conditions = [_condition(table, applicability) for table in constraints]
@@ -382,7 +380,6 @@ class _Part:
 
 
 def _few(parts: list[_Part], dtype: np.dtype[Any]) -> list[_Part]:
-    """Join the parts if there are many."""
     if len(parts) <= _MOST_PARTS:
         return parts
 
@@ -478,7 +475,6 @@ def _extended(
 
 
 def _look(table: _Table, part: _Part) -> NDArray[np.bool_] | np.bool_:
-    """Return a table's answer for all rows, or for each."""
     places: NDArray[np.intp] | int = 0
     for position, size in zip(table.positions, table.values.shape, strict=True):
         places = places * size + np.asarray(part.columns[position], np.intp)

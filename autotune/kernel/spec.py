@@ -304,12 +304,10 @@ class Kernel(Declaration):
 
 
 def _literal(value: Any) -> str:
-    """Return a number or text in C."""
     return str(int(value)) if isinstance(value, Integral) else str(value)
 
 
 def _finite(value: object) -> float | None:
-    """Return a finite number as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     with suppress(OverflowError):

@@ -117,7 +117,10 @@ def _other_writers(status: os.stat_result) -> str:
     if status.st_mode & stat.S_IWOTH:
         return "anybody"
     if status.st_mode & stat.S_IWGRP and not _is_private(status):
-        return f"the group {_group(status.st_gid)}"
+        try:
+            return f"the group {grp.getgrgid(status.st_gid).gr_name}"
+        except KeyError:
+            return f"the group {status.st_gid}"
     return ""
 
 
@@ -138,10 +141,3 @@ def _user(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"user {number}"
-
-
-def _group(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
-    except KeyError:
-        return str(number)
