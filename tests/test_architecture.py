@@ -68,13 +68,9 @@ TWO_MEANINGS = {
     "Merged",
     "Model",
     "Names",
-    "Outcome",
-    "Outlook",
-    "Parameter",
     "Row",
     "Standing",
     "Table",
-    "Told",
     "Trial",
     "Tuned",
 }
