@@ -26,8 +26,8 @@ from sample_records import (
 )
 
 from autotune.errors import UsageError
-from autotune.export.header import comment, expression, identifier, render
-from autotune.export.reserved import taken
+from autotune.export.cpp import comment, expression, identifier, taken
+from autotune.export.header import render
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor

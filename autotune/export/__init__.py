@@ -2,7 +2,7 @@
 
 Each is a function from tuned records, or from measurements, to the text of named files: equal input
 gives equal bytes (for `cuda` the kernel's declaration and sources are input too). Knows no places and
-writes nothing; a format is imported when it is used. Public modules: `cuda`, `header`, `reserved`.
+writes nothing; a format is imported when it is used. Public modules: `cpp`, `cuda`, `header`.
 """
 
 from __future__ import annotations

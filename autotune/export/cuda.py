@@ -23,16 +23,8 @@ from autotune.calling.binding import declared_arguments
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import SpecError, UsageError
-from autotune.export.header import (
-    Writer,
-    comment,
-    expression,
-    filled,
-    header_of,
-    identifier,
-    measured,
-    origin,
-)
+from autotune.export.cpp import comment, expression, filled, identifier
+from autotune.export.header import Writer, header_of, measured, origin
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
 from autotune.kernel.launches import traced, traced_numbers

@@ -1,16 +1,13 @@
 """Tuned records -> one C++17 header with a constexpr lookup.
 
-Knows C++ and the table of `autotune.tuned.table`, which lookup in Python walks as well: the header
-holds the same rows in the same order, so both answer alike. Equal records give equal bytes.
-
-The text is in ``header.hpp.j2``; this module fills it in.
+The header holds the rows of `autotune.tuned.table` in the same order, and walks them by the same
+rule. Equal records give equal bytes. The text is in ``header.hpp.j2``, which this module fills.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +15,8 @@ import msgspec
 
 from autotune import __version__
 from autotune.errors import UsageError
-from autotune.export.reserved import taken
-from autotune.kernel.expression import MAX_INTEGER, substituted
-from autotune.tuned.formula import waves_of
+from autotune.export.cpp import INT, comment, expression, filled, identifier, time
+from autotune.kernel.expression import substituted
 from autotune.tuned.reading import RecordFile, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
@@ -30,7 +26,6 @@ from autotune.tuned.record import (
     Entry,
     Plan,
     Prediction,
-    Term,
     Triple,
     TunedRecord,
     Value,
@@ -48,96 +43,17 @@ from autotune.tuned.table import (
 )
 from autotune.tuned.writing import encode
 
-_INT = range(-(2**31) + 1, 2**31)
-_LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)
-
 
 def render(records: Sequence[TunedRecord]) -> str:
-    """Write the header of one kernel's records, of one device or of several.
+    """Return the header of one kernel's records, of one device or of several.
 
-    Raises
-    ------
-    UsageError
-        If there are no records, or they are of several kernels or of other problem fields or
-        parameters than the newest.
+    Records of several kernels, or of other fields or parameters than the newest, are refused.
     """
     return header_of(Writer(records))
 
 
 def header_of(writer: Writer) -> str:
-    """The header of a table that was made already."""
     return filled("header.hpp.j2", _context(writer))
-
-
-def filled(template: str, context: Mapping[str, Any]) -> str:
-    """The text of a template of this folder."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("autotune", "export"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # C++: `identifier`, `comment` and `literal` do the escaping
-    )
-    return environment.get_template(template).render(context)
-
-
-def identifier(name: str, others: Container[str] = ()) -> str:
-    """A C++ identifier for a name: the name itself wherever it is one, and none of the others."""
-    plain = re.sub(r"[^A-Za-z0-9]+|_+", "_", name).strip("_") or "value"
-    plain = f"v{plain}" if plain[0].isdigit() else plain
-    return f"{plain}_" if plain in taken() or plain in others else plain
-
-
-def comment(text: str) -> str:
-    """Text that cannot end a line comment: printable ASCII, without backslash or trigraph."""
-    printable = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
-    return printable.replace("\\", "/").replace("??", "?.")
-
-
-def expression(form: Any) -> str:
-    """A stored expression in C++, over `number`s of the header."""
-    names = {"//": "floor_div", "min": "minimum", "max": "maximum", "and": "both"}
-    match form:
-        case int():
-            return literal(form)
-        case str():
-            return identifier(form)
-        case ["-", 0, ["//", ["-", 0, above], below]]:
-            return f"ceil_div({expression(above)}, {expression(below)})"
-    operator, left, right = form[0], expression(form[1]), expression(form[2])
-    name = names.get(operator)
-    return f"{name}({left}, {right})" if name else f"({left} {operator} {right})"
-
-
-def literal(value: int) -> str:
-    """An integer in C++, as a `number` that says so where it does not fit."""
-    if value in _INT:
-        return f"number{{{value}}}"
-    return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
-
-
-def time(cost: Cost, multiple: int) -> str:
-    """The time of a configuration in C++, as an `estimate` of the header, in several lines."""
-    parts = [f"estimate{{{_sum(cost.fixed)}}}"]
-    for slots, terms in cost.waves:
-        parts.append(f"in_waves({expression(waves_of(cost.plan.grid, slots))}, {_sum(terms)})")
-    factors = [
-        f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
-        for name, factor in cost.misaligned.items()
-    ]
-    total = "\n    + ".join(parts)
-    return "\n    * ".join([f"({total})", *factors]) if factors else total
-
-
-def _sum(terms: Sequence[Term]) -> str:
-    products = (
-        " * ".join([repr(product), *(identifier(name) for name in names)])
-        for product, names in terms
-    )
-    return " + ".join(products) or "0.0"
 
 
 @dataclass(frozen=True)
@@ -164,7 +80,7 @@ def _enum(name: str, about: str, values: Iterable[str]) -> _Enum:
 
 
 def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
-    """The identifier of each name; records of earlier versions may have names that share one."""
+    """Return the identifier of each name; refuse names that share one."""
     known = {name: identifier(name) for name in names}
     alike = [name for name, cpp in known.items() if list(known.values()).count(cpp) > 1]
     if alike:
@@ -227,7 +143,7 @@ class Writer:
                     yield table.prediction, cost
 
     def _values(self, parameter: str) -> list[str]:
-        """What is declared now, and what an older entry that stayed has beside it."""
+        """Return the declared values, and those that an older entry has besides."""
         held = (plan.configuration[parameter] for plan in self.plans.values())
         return [str(value) for value in dict.fromkeys((*self.table.parameters[parameter], *held))]
 
@@ -245,12 +161,12 @@ class Writer:
         return self.positions.setdefault(key, len(self.positions))
 
     def arch_id(self, arch: str) -> int:
-        """90 for ``sm_90``; below -1 for what has no number, so that no integer asks for it."""
+        """Return 90 for ``sm_90``; below -1 for a name without number, so that no integer asks for it."""
         number = arch_number(arch)
         return number if number is not None else -2 - sorted(self.table.archs).index(arch)
 
     def plan_row(self, plan: Plan) -> str:
-        """One line of the table of plans."""
+        """Return the line of a plan in the table of plans."""
         values = [self.value(name, plan.configuration[name]) for name in self.parameters]
         shape = condition = -1
         if plan.grid is not None:
@@ -265,13 +181,12 @@ class Writer:
         return _joined([*values, *sizes, *about, f"{bits}ULL", examined])
 
     def value(self, name: str, value: Value) -> str:
-        """The value of a parameter."""
         if isinstance(value, bool):
             return _bool(value)
         return self.enums[name][value] if isinstance(value, str) else str(value)
 
     def problem(self, values: ProblemKey) -> str:
-        """Values of a problem, or where it lies, as arguments."""
+        """Return the values of a problem, or its place, as arguments."""
         return _joined(
             self.enums[name][value] if isinstance(value, str) else _long(value)
             for name, value in zip(self.fields, values, strict=True)
@@ -305,20 +220,19 @@ class Writer:
             costs, expected = last, expected + len(table.expected)
 
     def times(self) -> list[str]:
-        """The time of each cost, in the order of the predictions."""
         return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self.costs()]
 
     def spans(self) -> dict[Group, str]:
         """Return the arch of each group and where its rows are."""
         spans: dict[int, str] = {}
-        exact = near = 0
+        ends = [0, 0]
         for group in self.groups:
-            ends = (
-                exact + sum(len(_answering(row)) for row in group.exact.values()),
-                near + sum(len(_answering(row)) for row in group.near.values()),
-            )
-            spans[id(group.exact)] = _joined(map(str, (exact, ends[0], near, ends[1])))
-            exact, near = ends
+            begins = ends
+            ends = [
+                begin + sum(len(_answering(row)) for row in rows.values())
+                for begin, rows in zip(begins, (group.exact, group.near), strict=True)
+            ]
+            spans[id(group.exact)] = f"{begins[0]}, {ends[0]}, {begins[1]}, {ends[1]}"
         return {
             group: f"{self.arch_id(group.arch)}, {spans[id(group.exact)]}"
             for group in self._all_groups()
@@ -362,7 +276,6 @@ def _table(records: Sequence[TunedRecord]) -> LookupTable:
 
 
 def _context(writer: Writer) -> dict[str, Any]:
-    """Everything the template names."""
     table = writer.table
     plans = [writer.plan_row(plan) for plan in writer.plans.values()]
     spans = writer.spans()
@@ -453,7 +366,7 @@ def _type(writer: Writer, name: str) -> str:
         return writer.enums[name].name
     if isinstance(values[0], float):
         return "double"
-    return "int" if all(value in _INT for value in values) else "long long"
+    return "int" if all(value in INT for value in values) else "long long"
 
 
 def _example(writer: Writer) -> str:
@@ -474,7 +387,7 @@ def _about(record: TunedRecord) -> Iterator[str]:
 
 
 def origin(record: TunedRecord) -> str:
-    """Provenance of one record."""
+    """Return the provenance of one record."""
     device, made = record.device, record.provenance
     driver = f"driver {made.driver}" if made.driver else ""
     tuned_for = "" if record.objective == TIME else f"tuned for {record.objective}"
@@ -483,7 +396,7 @@ def origin(record: TunedRecord) -> str:
 
 
 def measured(entry: Entry) -> str:
-    """What was measured for one problem, in a line."""
+    """Return what was measured for one problem, in a line."""
     problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
     parts = [f"{entry.median_ms:.4g} ms {entry.timing}"]
     if entry.gflop_per_s:
@@ -526,7 +439,7 @@ def _bool(value: bool) -> str:
 
 
 def _long(value: int) -> str:
-    return str(value) if value in _INT else f"{value}LL"
+    return str(value) if value in INT else f"{value}LL"
 
 
 def _fraction(value: float | None) -> str:

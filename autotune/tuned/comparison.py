@@ -13,7 +13,7 @@ from autotune.tuned.record import Entry, Sizes, TunedRecord, Value, key_of
 
 
 class Change(StrEnum):
-    """What the second record says of a problem, beside the first."""
+    """The change of a problem from the first record to the second."""
 
     #: Within the threshold, or not told apart by the intervals.
     HELD = "held"
@@ -29,7 +29,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedProblem:
-    """One problem in two records."""
+    """A problem in two records."""
 
     problem: Sizes
     change: Change
@@ -45,16 +45,8 @@ class ComparedProblem:
 def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[ComparedProblem]:
     """Compare two records of one kernel, the problems of the first in its order.
 
-    Parameters
-    ----------
-    threshold : float
-        Share of its time by which a problem may be slower on one and the same model of device. It
-        is slower only where even the least ratio that both intervals allow is above that.
-
-    Raises
-    ------
-    UsageError
-        If the records are of two kernels, or tuned for two objectives.
+    A problem is slower only on one model of device, and only where even the least ratio that both
+    intervals allow is above 1 by more than ``threshold``, a share.
     """
     if first.kernel != second.kernel:
         raise UsageError(
@@ -83,7 +75,7 @@ def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[
 def _compared(
     problem: Sizes, first: Entry | None, second: Entry | None, threshold: float | None
 ) -> ComparedProblem:
-    """One problem; without a threshold on two devices."""
+    """Compare one problem; a ``threshold`` of None means two devices."""
     if first is None or second is None:
         change = Change.ONLY_FIRST if second is None else Change.ONLY_SECOND
         return ComparedProblem(problem, change, first, second, {})

@@ -29,9 +29,9 @@ _driver: list[Any] = [None, -_RECHECK_S]
 
 
 def current_device() -> Found:
-    """Name and architecture of the device that a launch would use now.
+    """Return name and architecture of the device that a launch would use now.
 
-    That of this thread where cupy or torch has initialised CUDA, else the first visible GPU.
+    That is this thread's device where cupy or torch has initialised CUDA, else the first visible GPU.
     """
     if "cupy" in sys.modules or "torch" in sys.modules:
         ordinal = _current_ordinal(_loaded_driver())
@@ -44,14 +44,14 @@ def current_device() -> Found:
 
 
 def forget() -> None:
-    """Look again at the next call."""
+    """Forget the devices that were found."""
     _by_visible.clear()
     _by_ordinal.clear()
     _driver[:] = [None, -_RECHECK_S]
 
 
 def _loaded_driver() -> Any:
-    """The driver library if somebody loaded it; None otherwise."""
+    """Return the driver library if some library loaded it."""
     if _driver[0] is None and time.monotonic() - _driver[1] >= _RECHECK_S:
         import ctypes
 
@@ -62,9 +62,9 @@ def _loaded_driver() -> Any:
 
 
 def _current_ordinal(cuda: Any) -> int | None:
-    """Number of this thread's current device; None where CUDA is not initialised.
+    """Return the number of this thread's current device; None where CUDA is not initialised.
 
-    Asks only what works without initialising: a process that means to fork must not find CUDA
+    It asks only what works without initialising: a process that means to fork must not find CUDA
     initialised by a lookup.
     """
     if cuda is None:
@@ -95,7 +95,7 @@ def _describe(cuda: Any, number: int) -> Found:
 
 
 def _first_visible(visible: str | None) -> Found:
-    """The first visible GPU by the management library, which starts no CUDA.
+    """Return the first visible GPU by the management library, which starts no CUDA.
 
     Its order is that of the bus; where GPUs of one host differ, ``CUDA_DEVICE_ORDER=PCI_BUS_ID``
     makes CUDA count the same way.
@@ -115,7 +115,7 @@ def _first_visible(visible: str | None) -> Found:
 
 
 def _ask_nvml(nvml: Any, first: str) -> Found:
-    """A device by its number or uuid, a MIG slice by its uuid."""
+    """Find a device by its number or uuid, a MIG slice by its uuid."""
     import ctypes
 
     handle, whole = ctypes.c_void_p(), ctypes.c_void_p()

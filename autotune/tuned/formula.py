@@ -30,12 +30,9 @@ SYSTEM_SHARED_BYTES = 1024
 
 
 def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
-    """The time for a problem whose integers have at most 64 bits.
+    """Return the time for a problem whose integers have at most 64 bits.
 
-    Raises
-    ------
-    ValueError
-        If the grid cannot be told.
+    It raises `ValueError` if the grid is not known.
     """
     total = _sum_of(cost.fixed, fields)
     blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
@@ -48,9 +45,9 @@ def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
 
 
 def move_between(here: RecordedDevice, there: Any) -> Move | None:
-    """What makes costs of a device those of another, live or recorded; None where they are alike.
+    """Return what turns costs of one device into those of another; None where the devices are alike.
 
-    Alike are devices with the same number of multiprocessors, and all of which too little is known.
+    Alike are devices with the same number of multiprocessors, and those of which too little is known.
     """
     there = there.planned_for() if isinstance(there, RecordedDevice) else there
     # A device of a table of architectures says that it has one multiprocessor.
@@ -60,7 +57,7 @@ def move_between(here: RecordedDevice, there: Any) -> Move | None:
 
 
 def _rescheduled(cost: Cost, sm_count: int, there: Device) -> Cost:
-    """A cost of a device with so many multiprocessors, in rounds and waves of another."""
+    """Return a cost in the rounds and waves of another device."""
     most = _resident_blocks(cost.plan, there)
     waves = tuple(
         (there.sm_count * max(1, min(slots // sm_count, most)), terms)
@@ -72,7 +69,7 @@ def _rescheduled(cost: Cost, sm_count: int, there: Device) -> Cost:
 
 
 def _with_tail_of(axis: Json, sm_count: int, there: Device) -> Json:
-    """Blocks of a grid where those of the last wave have seconds: a last wave of another device."""
+    """Return the blocks of a grid whose last wave has second blocks, for the last wave of another device."""
     match axis:
         case ["+", tiles, ["%", rest, int(wave)]] if tiles == rest and wave % sm_count == 0:
             return ["+", tiles, ["%", rest, wave // sm_count * there.sm_count]]
@@ -81,13 +78,12 @@ def _with_tail_of(axis: Json, sm_count: int, there: Device) -> Json:
 
 
 def _resident_blocks(plan: Plan, device: Device) -> int:
-    """How many blocks of a plan the threads and shared memory of a multiprocessor suffice for."""
+    """Return how many blocks of a plan a multiprocessor has threads and shared memory for."""
     by_threads = device.max_threads_per_sm // prod(plan.block)
     return min(by_threads, device.shared_bytes_per_sm // (plan.shared_bytes + SYSTEM_SHARED_BYTES))
 
 
 def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
-    """A sum of products."""
     total = 0.0
     for product, names in terms:
         for name in names:
@@ -97,13 +93,7 @@ def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
 
 
 def waves_of(grid: Grid | None, slots: int) -> Json:
-    """Stored expression of the waves that a grid takes where ``slots`` blocks run at a time.
-
-    Raises
-    ------
-    ValueError
-        If the grid is not known.
-    """
+    """Return the stored expression of the waves that a grid takes where ``slots`` blocks run at a time."""
     return ["-", 0, ["//", ["-", 0, _blocks_of(grid)], slots]]
 
 

@@ -94,7 +94,7 @@ def lookup(
 
 
 class _Cached:
-    """The table of one kernel in one environment, and the answers given from it."""
+    """The table of one kernel in one environment, and its answers so far."""
 
     def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
         from autotune.tuned.reading import of_first_objective, read_layers, warn
@@ -109,7 +109,6 @@ class _Cached:
     def answer(
         self, disabled: bool, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
     ) -> TunedConfig:
-        """One that was not given before."""
         from autotune.tuned.answer import answer
 
         return answer(self.kernel, self.table, disabled, arch, device, deterministic, problem)
@@ -126,7 +125,7 @@ def clear_cache() -> None:
 
 
 def recorded_for_other(kernel: Kernel) -> str:
-    """Say that lookup answers for another kernel of that name; empty: it does not, or for none."""
+    """Return a warning if lookup answers for another kernel of that name, else an empty text."""
     from autotune.tuned.record import other_kernel
 
     environ = os.environ
@@ -138,7 +137,7 @@ def recorded_for_other(kernel: Kernel) -> str:
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:
-    """What is cached if no file changed since, else a new table."""
+    """Return what is cached if no file changed since, else a new table."""
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
     from autotune.tuned.reading import stamp

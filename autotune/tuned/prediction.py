@@ -42,7 +42,7 @@ INDIFFERENCE = 4
 
 
 class _Curve(NamedTuple):
-    """A configuration's fitted time."""
+    """The fitted time of a configuration."""
 
     resident: int
     #: One for each column of the design of so many resident blocks.
@@ -52,7 +52,7 @@ class _Curve(NamedTuple):
 
 
 class Predictor:
-    """Fits times to the problems of a portfolio that share their categorical fields.
+    """A fit of times to the problems of a portfolio that share their categorical fields.
 
     Problems are positions among ``columns``. The plans are of the portfolio's configurations, as
     they launch for these problems; None where one runs none of them.
@@ -81,13 +81,13 @@ class Predictor:
         self._curves_of: dict[tuple[int, ...], list[_Curve | None]] = {}
 
     def prediction(self) -> Prediction | None:
-        """Fitted to all problems; None where nothing can be fitted."""
+        """Fit to all problems; None where nothing can be fitted."""
         pairs = zip(self.plans, self.curves(range(len(self.problems))), strict=True)
         costs = tuple(self.cost(plan, curve) for plan, curve in pairs if plan and curve)
         return Prediction(multiple=MULTIPLE, costs=costs) if costs else None
 
     def predicted_ms(self, problem: int, known: Sequence[int]) -> list[float]:
-        """What the times of the known problems say of one: per configuration, infinite if nothing."""
+        """Return the times that the known problems predict for another, by configuration; infinite if none."""
         curves = self.curves(known)
         return [
             float(self.times_of(c, curve)[problem]) if curve else math.inf
@@ -95,7 +95,7 @@ class Predictor:
         ]
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
-        """What the time may depend on, a row per problem, by the number of resident blocks."""
+        """Return what the time may depend on, a row per problem, by the number of resident blocks."""
         if plan is None or plan.grid is None:
             return {}
         single, double = self._products(self.single), self._products(self.double)
@@ -113,7 +113,7 @@ class Predictor:
         return designs
 
     def _slots(self, resident: int) -> list[int]:
-        """Blocks that run at a time, of rounds and of waves; with one resident, these are those."""
+        """Return the blocks that run at a time, in a round and in a wave; they are equal if one is resident."""
         return sorted({self.sm_count, self.sm_count * resident})
 
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
@@ -148,7 +148,6 @@ class Predictor:
         return curve and curve._replace(misaligned=factors)
 
     def _fit(self, designs: dict[int, Array], times: Array) -> _Curve | None:
-        """The best of the designs for some times."""
         from scipy.optimize import nnls
 
         best, least_error = None, np.inf
@@ -167,14 +166,14 @@ class Predictor:
         return best
 
     def times_of(self, configuration: int, curve: _Curve) -> Array:
-        """What a curve says for every problem."""
+        """Return the times that a curve predicts, for every problem."""
         design = self.designs[configuration][curve.resident]
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
         return aligned * late
 
     def cost(self, plan: Plan, curve: _Curve) -> Cost:
-        """What a record says of a configuration."""
+        """Return a fitted time as records hold it."""
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
         parts[0][self.double.index(())] += self.least_ms
@@ -196,5 +195,5 @@ def _terms(coefficients: Array, products: Sequence[tuple[str, ...]]) -> tuple[Te
 
 
 def _rounded(value: float) -> float:
-    """Four significant digits: more would be noise, in every header."""
+    """Round to four significant digits: more would be noise, in every header."""
     return float(f"{value:.4g}")

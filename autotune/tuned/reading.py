@@ -28,11 +28,11 @@ _MAX_REASON = 300
 
 
 class DamagedRecord(RecordError):
-    """Cut off, altered or no file at all: may be set aside, unlike what is foreign or newer."""
+    """A file that is cut off, altered or no file: `update` sets it aside."""
 
 
 class RecordFile(NamedTuple):
-    """A record, and where it came from."""
+    """A record and the place that it was read from."""
 
     layer: str
     folder: str
@@ -40,7 +40,7 @@ class RecordFile(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Layer, device and kernel, for a person."""
+        """Return layer, device and kernel, for a person."""
         return f"{self.layer}:{self.folder}/{self.record.kernel}"
 
 
@@ -48,9 +48,9 @@ class RecordFile(NamedTuple):
 
 
 def layers() -> list[tuple[str, str]]:
-    """Folders of tuned records with their names, the first to be asked first.
+    """Return names and folders of the layers of records, in the order in which lookup asks them.
 
-    ``AUTOTUNE_TUNED``, the user's data, and what ships with the package; never the current folder.
+    They are ``AUTOTUNE_TUNED``, the user's data, and what ships with the package; never the current folder.
     """
     given = os.environ.get("AUTOTUNE_TUNED")
     rest = [("user", user_folder()), ("shipped", shipped_folder())]
@@ -58,20 +58,19 @@ def layers() -> list[tuple[str, str]]:
 
 
 def user_folder() -> str:
-    """Where runs of this user put tuned records."""
+    """Return the folder of this user's records."""
     return data_path("tuned")
 
 
 def shipped_folder() -> str:
-    """Records that came with the package."""
+    """Return the folder of the records that came with the package."""
     return bundled_path("reports")
 
 
 def device_folders(layer: str, directory: str) -> list[str]:
-    """The folders of a layer, one per device.
+    """Return the folders of a layer, one per device.
 
-    Only what was measured on GPUs ships: a CPU's records that a run left in the checkout's
-    reports are in the user's layer too.
+    Only records of GPUs ship: a CPU's records in the checkout are in the user's layer too.
     """
     return [
         file.name
@@ -83,12 +82,12 @@ def device_folders(layer: str, directory: str) -> list[str]:
 
 
 def path_of(directory: Path, record: TunedRecord) -> Path:
-    """Where a record lies under a directory of tuned records."""
+    """Return the file of a record under a directory of tuned records."""
     return directory / record.device.folder / f"{record.kernel}.json"
 
 
 def stamp(kernel: str) -> tuple[object, ...]:
-    """Changes whenever a record of the kernel appears, disappears or is replaced."""
+    """Return a value that changes when a record of the kernel appears, disappears or is replaced."""
     states = []
     for _, _, path in _files(kernel):
         try:
@@ -100,7 +99,7 @@ def stamp(kernel: str) -> tuple[object, ...]:
 
 
 def kernel_names(wanted: str | None = None) -> set[str]:
-    """The kernels that have a record in some layer, of one device's folder or of any."""
+    """Return the kernels that have a record in some layer, of one device's folder or of any."""
     return {
         file.name[:-5]
         for layer, directory in layers()
@@ -112,7 +111,7 @@ def kernel_names(wanted: str | None = None) -> set[str]:
 
 
 def _listed(directory: str) -> list[os.DirEntry[str]]:
-    """What a folder holds, by name; nothing, with a warning, where it cannot be read."""
+    """List a folder by name; warn of one that cannot be read."""
     try:
         with os.scandir(directory) as found:
             return sorted(found, key=lambda file: file.name)
@@ -124,7 +123,7 @@ def _listed(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
-    """Layer, device folder and path of every record of a kernel."""
+    """Yield layer, device folder and path of every record of a kernel."""
     for layer, directory in layers():
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
@@ -136,24 +135,24 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
 
 
 def read_layers(kernel: str) -> list[RecordFile]:
-    """All readable records of a kernel, those of the first layer first."""
+    """Read all readable records of a kernel, those of the first layer first."""
     found = ((layer, folder, _readable(path)) for layer, folder, path in _files(kernel))
     return [RecordFile(layer, folder, record) for layer, folder, record in found if record]
 
 
 def of_first_objective(loaded: Sequence[RecordFile]) -> list[RecordFile]:
-    """The records that were tuned for what the first was: those of others answer another question."""
+    """Return the records that were tuned for the same as the first."""
     return [each for each in loaded if each.record.objective == loaded[0].record.objective]
 
 
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
-    """All readable records below a directory, of one kernel or of all, in the order of their paths."""
+    """Read all readable records below a directory, of one kernel or of all, in the order of their paths."""
     found = (_readable(path) for path in sorted(directory.glob(f"*/{kernel}.json")))
     return [record for record in found if record]
 
 
 def _readable(path: Path | str) -> TunedRecord | None:
-    """A record where its kernel's is expected; None, with a warning, where it cannot be used."""
+    """Read a record; warn of one that cannot be used, or is of another kernel than its name says."""
     kernel = os.path.basename(path).removesuffix(".json")
     try:
         record = read(path)
@@ -193,7 +192,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class _Head(msgspec.Struct):
-    """The fields that tell whose a file is."""
+    """The fields that tell what a file is."""
 
     format: Any = None
     schema_version: Any = None
@@ -226,7 +225,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
 
 
 def _refuse_others(data: bytes, name: str) -> None:
-    """Refuse what is no record, or of a newer schema."""
+    """Refuse a file that is no record, or of a newer schema."""
     try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
@@ -244,11 +243,11 @@ def _refuse_others(data: bytes, name: str) -> None:
 
 
 def _brief(said: object) -> str:
-    """A message, or a part of one, however much of the file it quotes."""
+    """Shorten a message, which may quote much of the file."""
     text = str(said)
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 
 def warn(message: str) -> None:
-    """Tell of what was left out; a production process goes on with what is left."""
+    """Warn of a record that is left out; the others still answer."""
     warnings.warn(message, RuntimeWarning, stacklevel=3)

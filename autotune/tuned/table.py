@@ -128,13 +128,13 @@ class LookupTable(msgspec.Struct, eq=False):
     names: dict[str, str] = {}
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
-        """The values of a problem in order."""
+        """Return the values of a problem in order."""
         return tuple(problem[name] for name in self.fields)
 
     def named(
         self, problem: ProblemKey, layout: Mapping[str, int] | None = None
     ) -> dict[str, int | str]:
-        """A problem and its layout by name, as conditions ask for them."""
+        """Return a problem and its layout by name, for conditions."""
         fields = dict(zip(self.fields, problem, strict=True))
         return {**(self.layout if layout is None else layout), **fields}
 
@@ -147,7 +147,7 @@ SIXTEENTHS: tuple[int, ...] = tuple(
 
 
 def sixteenths(n: int) -> int:
-    """``floor(16·log2(n))`` in integers, exact below 2**64; 0 for what is below 1."""
+    """Return ``floor(16·log2(n))``, exact below 2**64; 0 for numbers below 1."""
     if n < 1:
         return 0
     octave = n.bit_length() - 1
@@ -156,12 +156,12 @@ def sixteenths(n: int) -> int:
 
 
 def place_of(problem: ProblemKey) -> ProblemKey:
-    """Where a problem lies: categories, and integers on a scale of sixteenths of octaves."""
+    """Return the place of a problem: categories, and integers in sixteenths of octaves."""
     return tuple(value if isinstance(value, str) else sixteenths(value) for value in problem)
 
 
 def distance(a: ProblemKey, b: ProblemKey) -> int | None:
-    """Distance between the places of two problems; None where they differ in a category."""
+    """Return the distance of two places; None where they differ in a category."""
     total = 0
     for first, second in zip(a, b, strict=True):
         if first.__class__ is int:
@@ -288,7 +288,7 @@ def _measured_ms(row: LookupRow) -> list[float | None]:
 def _candidates(
     table: LookupTable, device: str | None, arch: str | None, like: Any
 ) -> Iterator[tuple[Group, str, str, str | None]]:
-    """Groups to ask in order, the quality of an exact and of a near hit, and the foreign arch."""
+    """Yield groups in the order to ask, the quality of an exact and of a near hit, and the foreign arch."""
     if device is not None and device in table.devices:
         own = table.devices[device]
         arch, like = own.arch, None
@@ -311,7 +311,7 @@ def _candidates(
 
 
 def _most_alike(table: LookupTable, like: Any) -> list[Group]:
-    """The devices of a table that can be compared with one, those most like it first."""
+    """Return the devices that can be compared with another, those most like it first."""
     groups = list(table.devices.values())
     apart = [unlikeness(like, group.device) for group in groups]
     ranked = sorted((octaves, i) for i, octaves in enumerate(apart) if octaves is not None)
@@ -319,10 +319,10 @@ def _most_alike(table: LookupTable, like: Any) -> list[Group]:
 
 
 def unlikeness(a: Any, b: Any) -> float | None:
-    """How far two CUDA devices are apart, in octaves; None where either's properties are not known.
+    """Return how far two CUDA devices are apart, in octaves; None where properties are not known.
 
-    The sum of the octaves between their `PROPERTIES`; a generation counts as one, a number within
-    it as a tenth.
+    It is the sum of the octaves between their `PROPERTIES`. A generation counts as one, a number
+    within it as a tenth.
     """
     numbers = [arch_number(str(getattr(device, "arch", ""))) for device in (a, b)]
     pairs = [[getattr(device, name, 0) for device in (a, b)] for name in PROPERTIES]
@@ -335,22 +335,22 @@ def unlikeness(a: Any, b: Any) -> float | None:
 
 
 def generations_apart(a: int, b: int) -> int:
-    """How far apart two CUDA architectures are: first by generation, then by number."""
+    """Return how far apart two CUDA architectures are: first by generation, then by number."""
     return 1000 * abs(a // 10 - b // 10) + abs(a - b)
 
 
 def arch_number(arch: str) -> int | None:
-    """90 for ``sm_90``; None for what is no CUDA architecture."""
+    """Return 90 for ``sm_90``, and None for an architecture that is not CUDA's."""
     return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdecimal() else None
 
 
 def is_arch(name: str) -> bool:
-    """Whether an architecture can be called so."""
+    """Return whether an architecture can have that name."""
     return (arch_number(name) or 0) >= 10 or name.startswith(_OTHER_ARCHS)
 
 
 def normal_arch(arch: str | int | None) -> str | None:
-    """``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`); other names unchanged."""
+    """Return ``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`), else the name."""
     if arch is None:
         return None
     name = str(arch).strip().lower()
@@ -453,7 +453,7 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
 
 
 def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
-    """Whether no other row says what to expect where a row lies."""
+    """Return whether no other row says what to expect at a row's problem."""
     places = ((distance(row.place, other.place), other) for other in tabled)
     known = [(apart, other) for apart, other in places if apart is not None]
     if not known:

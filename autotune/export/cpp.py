@@ -1,0 +1,106 @@
+"""Names, comments and expressions in C++, for the exported header and launcher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.kernel.expression import MAX_INTEGER
+from autotune.kernel.names import CPP_KEYWORDS
+from autotune.tuned.formula import waves_of
+from autotune.tuned.record import Cost, Term
+
+_FOLDER = Path(__file__).parent
+#: Values of int and of long long, without the least of both, whose negative is none.
+INT = range(-(2**31) + 1, 2**31)
+LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)
+
+
+def filled(template: str, context: Mapping[str, Any]) -> str:
+    """Fill a template of this folder."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("autotune", "export"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # C++: `identifier`, `comment` and `literal` do the escaping
+    )
+    return environment.get_template(template).render(context)
+
+
+@cache
+def taken() -> frozenset[str]:
+    """Return names that no name in a header may be: of C++, its standard headers, and the template.
+
+    ``macros.txt`` is what ``g++ -dM -E`` and ``gcc`` list for all standard headers, but for names
+    that begin with an underscore. Of the header's own text its locals are left out, which end with
+    ``_`` as no declared name does, and the members of its ``extent``, which stand in no scope with
+    another name.
+    """
+    macros = (_FOLDER / "macros.txt").read_text(encoding="utf-8").split()
+    template = (_FOLDER / "header.hpp.j2").read_text(encoding="utf-8")
+    fixed = re.sub(r"\{%.*?%\}|\{\{.*?\}\}|//[^\n]*", " ", template, flags=re.DOTALL)
+    own = re.findall(r"\b[A-Za-z]\w*\b(?<!_)", fixed)
+    return CPP_KEYWORDS.union(macros, own) - {"x", "y", "z"}
+
+
+def identifier(name: str, others: Container[str] = ()) -> str:
+    """Return a C++ identifier for a name: the name itself wherever possible, and none of the others."""
+    plain = re.sub(r"[^A-Za-z0-9]+|_+", "_", name).strip("_") or "value"
+    plain = f"v{plain}" if plain[0].isdigit() else plain
+    return f"{plain}_" if plain in taken() or plain in others else plain
+
+
+def comment(text: str) -> str:
+    """Return text that cannot end a line comment: printable ASCII, without backslash or trigraph."""
+    printable = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+    return printable.replace("\\", "/").replace("??", "?.")
+
+
+def expression(form: Any) -> str:
+    """Return a stored expression in C++, over `number`s of the header."""
+    names = {"//": "floor_div", "min": "minimum", "max": "maximum", "and": "both"}
+    match form:
+        case int():
+            return literal(form)
+        case str():
+            return identifier(form)
+        case ["-", 0, ["//", ["-", 0, above], below]]:
+            return f"ceil_div({expression(above)}, {expression(below)})"
+    operator, left, right = form[0], expression(form[1]), expression(form[2])
+    name = names.get(operator)
+    return f"{name}({left}, {right})" if name else f"({left} {operator} {right})"
+
+
+def literal(value: int) -> str:
+    """Return an integer in C++, as a `number` that is not valid where it does not fit."""
+    if value in INT:
+        return f"number{{{value}}}"
+    return f"number{{{value}LL}}" if value in LONG else "number{0, false}"
+
+
+def time(cost: Cost, multiple: int) -> str:
+    """Return the time of a configuration in C++, as an `estimate` of the header, in several lines."""
+    parts = [f"estimate{{{_sum(cost.fixed)}}}"]
+    for slots, terms in cost.waves:
+        parts.append(f"in_waves({expression(waves_of(cost.plan.grid, slots))}, {_sum(terms)})")
+    factors = [
+        f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
+        for name, factor in cost.misaligned.items()
+    ]
+    total = "\n    + ".join(parts)
+    return "\n    * ".join([f"({total})", *factors]) if factors else total
+
+
+def _sum(terms: Sequence[Term]) -> str:
+    products = (
+        " * ".join([repr(product), *(identifier(name) for name in names)])
+        for product, names in terms
+    )
+    return " + ".join(products) or "0.0"
