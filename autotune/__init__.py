@@ -79,7 +79,7 @@ def _imported(name: str) -> Any:
 
 
 def _postponed(name: str) -> Any:
-    """A function whose packages are not installed: ``import *`` has it, a call says what to install."""
+    """Return a stand-in for a function whose packages are missing: ``import *`` works, a call raises."""
 
     def postponed(*args: Any, **named: Any) -> Any:
         from autotune.errors import needing

@@ -39,7 +39,7 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
-    """A C-contiguous copy of an array in another type; the same array where that is what it is."""
+    """Return a C-contiguous copy in another type; the array itself where it is one already."""
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
     result: NDArray[Any] = np.empty(array.shape, dtype)
@@ -55,7 +55,7 @@ def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
-    """A C-contiguous copy of real numbers in a narrower type; None where that would change a value.
+    """Return a C-contiguous copy of real numbers in a narrower type; None where a value would change.
 
     NaN stays NaN. Each piece is converted and compared while it is in the cache.
     """
@@ -121,5 +121,5 @@ def _tile(array: NDArray[Any], row: int, column: int) -> NDArray[Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Count the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

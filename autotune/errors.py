@@ -35,7 +35,7 @@ class UsageError(AutotuneError):
 
 
 class SpecError(UsageError):
-    """A space file is wrong: the message names the file, the line or hook, and the mend."""
+    """A space file is wrong: the message names the file, the line or hook, and the remedy."""
 
 
 class NothingValidError(AutotuneError):
@@ -54,28 +54,22 @@ class MissingDependencyError(AutotuneError, ImportError):
     """An optional package is missing: its import name, our extra that installs it, and what for."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        from autotune.extras import install  # what is right imports less
+        from autotune.extras import install
 
-        #: What is missing, without the command that mends it.
+        #: The message without the command that installs the package.
         self.lack = f"{purpose} needs the package {package!r}, which is not installed"
         self.extra = extra
         super().__init__(f"{self.lack}; run: {install(extra)}")
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str, str]]:
-        """An exception is unpickled from its message, which is not what `__init__` takes."""
+        """Pickle the arguments of `__init__`; an exception is unpickled from its message otherwise."""
         return type(self), self._given
 
 
 @contextmanager
 def needing(purpose: str) -> Iterator[None]:
-    """Say of an import that fails inside which extra installs it, if one does.
-
-    Raises
-    ------
-    MissingDependencyError
-        In place of the `ModuleNotFoundError` of a package that is in one of our extras.
-    """
+    """Raise `MissingDependencyError` where a package of one of our extras fails to import inside."""
     from autotune.extras import extra_of
 
     try:
@@ -107,7 +101,7 @@ class FleetError(AutotuneError):
     exit_code = 6
 
 
-#: What an interruption leaves, for its message.
+#: The end of an interruption's message.
 KEPT = "every finished measurement is kept, and the same command goes on where this one stopped"
 
 
@@ -118,8 +112,8 @@ class Interrupted(AutotuneError):
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """Word the message for a name that does not exist, with the known ones and the likeliest."""
-    from difflib import get_close_matches  # for what went wrong only
+    """Return the message for an unknown name, with the known names and the nearest."""
+    from difflib import get_close_matches
 
     names = [str(name) for name in known]
     close = get_close_matches(str(name), names, n=1)

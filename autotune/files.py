@@ -1,7 +1,4 @@
-"""Where files of autotune are, and how one gets there without being half there.
-
-Imports only `os` before it is asked for more: looking a configuration up in production imports this.
-"""
+"""The folders of autotune, and atomic writing of files. Imports only `os` at first: lookups import it."""
 
 from __future__ import annotations
 
@@ -15,16 +12,15 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 def data_path(*parts: str) -> str:
-    """A place below ``$XDG_DATA_HOME/autotune``, where results are kept; nothing is made."""
+    """Return a path below ``$XDG_DATA_HOME/autotune``, the folder of results; make nothing."""
     base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return os.path.join(base, "autotune", *parts)
 
 
 def bundled_path(kind: str, package: str = _PACKAGE) -> str:
-    """Where what ships with the package is: ``kernels``, ``spaces``, ``reports`` or ``cpp``.
+    """Return the folder of bundled files: ``kernels``, ``spaces``, ``reports`` or ``cpp``.
 
-    Beside the package in a checkout, inside it where it is installed: there `site-packages` lies
-    beside it, whose ``reports`` would be somebody else's.
+    It lies next to the package in a checkout, and inside an installed package.
     """
     beside = os.path.dirname(package)
     is_checkout = os.path.exists(os.path.join(beside, "pyproject.toml"))
@@ -32,9 +28,9 @@ def bundled_path(kind: str, package: str = _PACKAGE) -> str:
 
 
 def cache_folder(kind: str) -> Path:
-    """A folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``; made if absent.
+    """Return a folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``.
 
-    Made for this user alone: what another could write there would be run.
+    It is made for this user alone: a file that another user writes there would be run.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     base = os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(caches, "autotune")
@@ -43,7 +39,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def data_folder(*parts: str) -> Path:
-    """`data_path` as a folder, made if absent."""
+    """Return a `data_path` as a folder, made if absent."""
     return _made(data_path(*parts))
 
 

@@ -25,11 +25,6 @@ class Fields(Mapping[str, Any]):
         Values by name.
     **named
         More of them.
-
-    Raises
-    ------
-    AttributeError
-        If an entry is read that is not there, or one is set.
     """
 
     __slots__ = ("_hash", "_values")
@@ -95,7 +90,7 @@ class Fields(Mapping[str, Any]):
         return type(self)({**self._values, **changes})
 
     def canonical_json(self) -> str:
-        """The same text for equal values: the form that fingerprints and the store use."""
+        """Return the same text for equal values, for fingerprints and the store."""
         return json.dumps(self._values, sort_keys=True, separators=(",", ":"))
 
 
@@ -115,7 +110,7 @@ class Configuration(Fields):
 
 
 class Problem(Fields):
-    """What a kernel is asked to compute: sizes, and categorical fields such as ``dtype``.
+    """A problem of a kernel: sizes, and categorical fields such as ``dtype``.
 
     Parameters
     ----------

@@ -62,7 +62,6 @@ def cublas_call(name: str, *args: Any) -> Callable[[], None]:
 
 
 def _argument(value: Any) -> Any:
-    """A value as ctypes passes it; what it points to lives as long."""
     import numpy as np
 
     if isinstance(value, int | np.integer):
@@ -74,7 +73,7 @@ def _argument(value: Any) -> Any:
 
 @cache
 def _prepared(stream: int) -> tuple[ctypes.CDLL, ctypes.c_void_p, Any]:
-    """The library, a handle for a stream, and the handle's workspace, which lives as long."""
+    """Return the library, a handle for a stream, and its workspace, which must live as long."""
     import cupy
 
     library, handle = _library(), ctypes.c_void_p()
@@ -99,7 +98,6 @@ def _prepared(stream: int) -> tuple[ctypes.CDLL, ctypes.c_void_p, Any]:
 
 
 def _library() -> ctypes.CDLL:
-    """cuBLAS as CuPy has loaded it."""
     from cupy_backends.cuda.libs import cublas  # noqa: F401  # importing it loads the library
 
     from autotune.extras import install

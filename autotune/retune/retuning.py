@@ -94,7 +94,7 @@ class RetuneOutcome:
 
 @dataclass(frozen=True)
 class RetuneOptions:
-    """How to tune again, and how long."""
+    """The options of tuning again, and its time."""
 
     #: Least effort of a search; an entry that was tuned with more gets that again.
     effort: Effort = EFFORTS["quick"]
@@ -252,7 +252,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; infinite where there is no limit."""
+        """Return the seconds left; infinite where there is no limit."""
         return self._end - time.monotonic()
 
     @property
@@ -269,7 +269,7 @@ class Retuner(ExitStack):
 
     @cached_property
     def store(self) -> Store:
-        """The results store, opened when something is first measured."""
+        """Open the results store at the first measurement."""
         return self.enter_context(open_for_runs(default_url()))
 
     def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:

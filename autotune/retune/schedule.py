@@ -57,7 +57,7 @@ _LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Period:
-    """How often, as cron and as systemd write it."""
+    """A period, as cron and as systemd write it."""
 
     cron: str
     calendar: str
