@@ -201,7 +201,7 @@ def ours(name: str) -> dict[str, Any]:
         taken = time.perf_counter() - start
         if running.returncode:
             raise SystemExit(f"error: {name}: {shlex.join(command)}: {errors.strip()}")
-        (entry,) = json.loads(printed)["entries"]
+        (entry,) = json.loads(printed)["problems"]
         return {
             "first_s": grown[1][1],
             "all_s": grown[-1][1],

@@ -61,11 +61,10 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.race import Contender
 from autotune.run.recording import refitted
-from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import Portfolio, TunedRecord
 from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
 from autotune.values import Configuration, Problem
 
@@ -161,13 +160,13 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     best = [min(range(len(c)), key=lambda i: c[i] or math.inf) for c in columns]
     newcomers = set(best) - {best[p] for p in known}
     kept = [i for i in range(len(matrix.configurations)) if i not in newcomers]
-    times = PortfolioTimes(
+    times = Portfolio(
         configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
         problems=tuple(Problem(dict(matrix.problems[p])) for p in known),
         median_ms=tuple(tuple(matrix.median_ms[i][p] for p in known) for i in kept),
     )
-    entries = tuple(entry for p in known if (entry := record.entry(matrix.problems[p])))
-    rest = msgspec.structs.replace(record, entries=entries)
+    entries = tuple(entry for p in known if (entry := record.tuned(matrix.problems[p])))
+    rest = msgspec.structs.replace(record, problems=entries)
     table = build_table(
         [RecordFile("left out", record.device.folder, refitted(rest, kernel, times))]
     )
@@ -175,7 +174,7 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     if hit.plan.configuration not in matrix.configurations:
         return judged(hit.expected_fraction, None)  # a winner that was not measured here
     answer_ms = matrix.median_ms[matrix.configurations.index(hit.plan.configuration)][asked]
-    winner = record.entry(matrix.problems[asked])
+    winner = record.tuned(matrix.problems[asked])
     best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
     return judged(hit.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
 
@@ -190,7 +189,7 @@ def got(record: TunedRecord, table: LookupTable, asked: int, like: Any) -> float
     if plan.configuration not in matrix.configurations:
         return None
     answer_ms = matrix.median_ms[matrix.configurations.index(plan.configuration)][asked]
-    winner = record.entry(matrix.problems[asked])
+    winner = record.tuned(matrix.problems[asked])
     known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
     return round(min(ms for ms in known_ms if ms) / answer_ms, 4) if answer_ms else None
 
@@ -203,14 +202,14 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
         for number, configuration in enumerate(matrix.configurations)
         if configuration in record.portfolio.configurations
     ]
-    times = PortfolioTimes(
+    times = Portfolio(
         configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
         problems=tuple(Problem(dict(problem)) for problem in matrix.problems),
         median_ms=tuple(matrix.median_ms[i] for i in kept),
     )
     common = [matrix.configurations[i] for i in kept]
-    entries = tuple(entry for entry in other.entries if entry.configuration in common)
-    rest = msgspec.structs.replace(other, entries=entries)
+    entries = tuple(entry for entry in other.problems if entry.configuration in common)
+    rest = msgspec.structs.replace(other, problems=entries)
     table = build_table([RecordFile("other", other.device.folder, refitted(rest, kernel, times))])
     for asked, problem in enumerate(record.portfolio.problems):
         share = got(record, table, asked, record.device)
@@ -230,7 +229,7 @@ def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, An
         for p in (table.prediction,)
     )
     portfolio = replace(record.portfolio, tables=tables)
-    resized = replace(record, device=device, entries=(), portfolio=portfolio)
+    resized = replace(record, device=device, problems=(), portfolio=portfolio)
     table = build_table([RecordFile("resized", device.folder, resized)])
     for asked, problem in enumerate(record.portfolio.problems):
         shares = {
@@ -337,14 +336,14 @@ def judge_unlisted(
             answers = [lookup(kernel.name, device=device, **problem) for problem in problems]
             tuned = brief_record(kernel, device, problems, Path(folder))
             for problem, found in zip(problems, answers, strict=True):
-                entry = tuned.entry(problem)
+                entry = tuned.tuned(problem)
                 if entry is None:
                     print(f"{kernel.name} ({problem}): nothing right was found", file=sys.stderr)
                     continue
                 winner = Configuration(dict(entry.configuration))
                 share = raced_share(kernel, device, problem, Configuration(dict(found)), winner)
                 about = {"kernel": kernel.name, "device": device.name, "problem": dict(problem)}
-                tried = {"quality": found.quality, "evaluations": entry.evaluations}
+                tried = {"quality": found.quality, "evaluations": entry.origin.evaluations}
                 rows.append({**about, **tried, **judged(found.expected_fraction, share)})
                 print(", ".join(f"{name}: {value}" for name, value in rows[-1].items()), flush=True)
             write(out / f"lookup-{device.folder}.json", {**provenance(device), "rows": rows})

@@ -451,7 +451,7 @@ def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
         sizes = [*demands.SIZES.get(kernel.name, [])]
     file = folder / device.folder / f"{kernel.name}.json"
     if file.is_file():
-        sizes += [entry["problem"] for entry in json.loads(file.read_text())["entries"]]
+        sizes += [entry["problem"] for entry in json.loads(file.read_text())["problems"]]
     problems = (Problem({name: size[name] for name in kernel.fields}) for size in sizes)
     return list(dict.fromkeys(problems))
 

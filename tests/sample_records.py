@@ -12,20 +12,21 @@ import msgspec
 
 from autotune.tuned.record import (
     AnswerTable,
-    BestDeterministic,
     Checks,
+    ContenderResult,
     Cost,
-    Entry,
+    Estimate,
     LaunchStep,
     Plan,
     Portfolio,
     Prediction,
     Provenance,
+    RaceResult,
     RecordedDevice,
-    RunnerUp,
     TableRow,
+    TunedProblem,
     TunedRecord,
-    Vendor,
+    TuningOrigin,
 )
 from autotune.tuned.writing import encode
 
@@ -58,44 +59,91 @@ def plan(bm: int = 64, variant: str = "simt", swizzle: bool = False, **changes: 
     )
 
 
-def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -> Entry:
-    """An entry with made-up evidence."""
-    chosen = chosen or plan()
-    first = LaunchStep(entry=KERNEL, concrete_grid=(7, 3, 1), block=chosen.block, args=("a", "m"))
-    return Entry(
-        **{
-            **msgspec.structs.asdict(chosen),
-            "problem": problem,
-            "steps": (first,),
-            "median_ms": 0.25,
-            "interval_ms": (0.24, 0.26),
-            "samples": 30,
-            "source": "f00d",
-            "timing": "cold:flush",
-            "effort": "quick",
-            "strategy": "random",
-            "evaluations": 40,
-            "seed": 1,
-            "tuned_on": "2026-11-21",
-            "arguments": "beef",
-            "options": (),
-            "driver": "580.1",
-            "toolchain": "NVRTC 13.0",
-            "device_uuid": "GPU-Test GPU A",
-            "gflop_per_s": 51200.0,
-            "vendor": Vendor(
-                name="cublas", median_ms=0.26, ratio=1.04, ratio_interval=(1.03, 1.05)
-            ),
-            "checks": Checks(max_error=1e-5, rms_error=1e-6, bound=1e-4),
-            **changes,
-        }
+#: Where the evidence of a tuned problem stands, by name.
+_PARTS: dict[str, type[msgspec.Struct]] = {
+    "plan": Plan,
+    "race": RaceResult,
+    "winner": ContenderResult,
+    "origin": TuningOrigin,
+}
+
+
+def tuned_problem(problem: Mapping[str, Any], plan: Plan, **evidence: Any) -> TunedProblem:
+    """A tuned problem of values by name, wherever they stand; ``median_ms`` is the winner's."""
+    parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "")}
+    median_ms = evidence.pop("median_ms", 0.25)
+    interval_ms = evidence.pop("interval_ms", (None, None))
+    others, vendor = evidence.pop("runners_up", ()), evidence.pop("vendor", None)
+    second = evidence.pop("second", None)
+    for name, value in evidence.items():
+        holders = (part for part, kind in _PARTS.items() if name in kind.__struct_fields__)
+        parts[next(holders, "")][name] = value
+    chosen = msgspec.structs.replace(plan, **parts["plan"])
+    winner = ContenderResult(
+        configuration=chosen.configuration,
+        time_ms=Estimate(median_ms, *interval_ms),
+        ratio=Estimate(1.0, 1.0, 1.0),
+        deterministic=chosen.deterministic,
+        **parts["winner"],
+    )
+    return TunedProblem(
+        problem=problem,
+        plans=(chosen,) if second is None else (chosen, second),
+        race=RaceResult(
+            **{
+                "timing": "cold:flush",
+                "rounds": 30,
+                **parts["race"],
+                "contenders": (winner, *others, *([vendor] if vendor else [])),
+            }
+        ),
+        origin=TuningOrigin(
+            **{
+                "tuned_on": "2026-11-21",
+                "source": "f00d",
+                "arguments": "beef",
+                "driver": "580.1",
+                "toolchain": "NVRTC 13.0",
+                "device_uuid": "GPU-Test GPU A",
+                "effort": "quick",
+                "strategy": "random",
+                "seed": 1,
+                "evaluations": 40,
+                **parts["origin"],
+            }
+        ),
+        **parts[""],
     )
 
 
+def vendor_call(name: str, median_ms: float, ratio: float, *interval: float) -> ContenderResult:
+    """A vendor's call after a race."""
+    return ContenderResult(
+        vendor=name, time_ms=Estimate(median_ms), ratio=Estimate(ratio, *interval)
+    )
+
+
+def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -> TunedProblem:
+    """A tuned problem with made-up evidence."""
+    chosen = chosen or plan()
+    first = LaunchStep(entry=KERNEL, concrete_grid=(7, 3, 1), block=chosen.block, args=("a", "m"))
+    made_up = {
+        "steps": (first,),
+        "interval_ms": (0.24, 0.26),
+        "gflop_per_s": 51200.0,
+        "vendor": vendor_call("cublas", 0.26, 1.04, 1.03, 1.05),
+        "checks": Checks(max_error=1e-5, rms_error=1e-6, bound=1e-4),
+    }
+    return tuned_problem(problem, chosen, **{**made_up, **changes})
+
+
 def record(
-    entries: Sequence[Entry] = (), device: str = "Test GPU A", arch: str = "sm_90", **changes: Any
+    problems: Sequence[TunedProblem] = (),
+    device: str = "Test GPU A",
+    arch: str = "sm_90",
+    **changes: Any,
 ) -> TunedRecord:
-    """A record of the entries; without a portfolio its entries answer for other problems."""
+    """A record of tuned problems; without a portfolio they answer for other problems."""
     return TunedRecord(
         **{
             "kernel": KERNEL,
@@ -103,7 +151,7 @@ def record(
             "fields": FIELDS,
             "parameters": PARAMETERS,
             "default": plan(32),
-            "entries": tuple(entries),
+            "problems": tuple(problems),
             "provenance": Provenance(
                 version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created="2026-11-21"
             ),
@@ -153,7 +201,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     ]
     repeating = [plan for plan in plans if plan.deterministic][::3]
     entries = [
-        each if each.deterministic else with_deterministic(each, *repeating[: number % 2])
+        each if each.plan.deterministic else with_deterministic(each, *repeating[: number % 2])
         for number, each in enumerate(entries)
     ]
     tables = [
@@ -188,19 +236,30 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     )
 
 
-def with_deterministic(found: Entry, *chosen: Plan) -> Entry:
-    """An entry with a plan beside the winner that takes a quarter longer."""
-    evidence = {"median_ms": 0.3125, "interval_ms": (0.31, 0.32), "ratio_interval": (1.2, 1.3)}
-    best = (
-        BestDeterministic(**msgspec.structs.asdict(plan), **evidence, ratio=1.25) for plan in chosen
+def with_deterministic(found: TunedProblem, *chosen: Plan) -> TunedProblem:
+    """A tuned problem with a further plan, which takes a quarter longer than the winner's."""
+    results = tuple(
+        ContenderResult(
+            configuration=plan.configuration,
+            time_ms=Estimate(0.3125, 0.31, 0.32),
+            ratio=Estimate(1.25, 1.2, 1.3),
+            deterministic=True,
+        )
+        for plan in chosen[:1]
     )
-    return msgspec.structs.replace(found, best_deterministic=next(best, None))
+    winner, *others = found.race.contenders
+    race = msgspec.structs.replace(found.race, contenders=(winner, *results, *others))
+    plans = (found.plan, *chosen[:1])
+    return msgspec.structs.replace(found, race=race, plans=plans)
 
 
-def _slower(chosen: Plan) -> RunnerUp:
+def _slower(chosen: Plan) -> ContenderResult:
     """A finalist that took four times as long as the winner."""
-    return RunnerUp(
-        configuration=chosen.configuration, median_ms=1.0, interval_ms=(0.9, 1.1), ratio=4.0
+    return ContenderResult(
+        configuration=chosen.configuration,
+        time_ms=Estimate(1.0, 0.9, 1.1),
+        ratio=Estimate(4.0),
+        deterministic=chosen.deterministic,
     )
 
 
@@ -236,6 +295,29 @@ def changed(**changes: Any) -> bytes:
     return json.dumps({**document, **changes}).encode()
 
 
+def change(tuned: dict[str, Any], **changes: Any) -> None:
+    """Change a tuned problem of a document in place."""
+    race = tuned["race"]
+    winner = race["contenders"][0]
+    for name, value in changes.items():
+        if name == "configuration":
+            winner[name] = tuned["plans"][0][name] = value
+        elif name == "median_ms":
+            winner["time_ms"][0] = value
+        elif name == "interval_ms":
+            winner["time_ms"][1:] = value
+        elif name == "runners_up":
+            race["contenders"] = [winner, *value]
+        elif name in ("timing", "noise"):
+            race[name] = value
+        elif name in tuned["plans"][0]:
+            tuned["plans"][0][name] = value
+        elif name in (*tuned, "gb_per_s"):
+            tuned[name] = value
+        else:
+            tuned["origin"][name] = value
+
+
 def deep(depth: int) -> Any:
     """An expression nested so often, and no expression at its end."""
     form: Any = ["?"]
@@ -245,9 +327,9 @@ def deep(depth: int) -> Any:
 
 
 def with_entry(**changes: Any) -> bytes:
-    """A record's bytes with members of its entry replaced."""
+    """A record's bytes with parts of its tuned problem replaced."""
     document = json.loads(changed())
-    document["entries"][0] |= changes
+    change(document["problems"][0], **changes)
     return json.dumps(document).encode()
 
 
@@ -273,9 +355,10 @@ WRONG = {
     "not text": (b"\xff\xfe\x00", "damaged"),
     "a list": (b"[]", "not a tuned record"),
     "foreign": (b'{"cache": {}}', "not a tuned record"),
-    "newer": (changed(schema_version=2), "upgrade"),
+    "newer": (changed(schema_version=3), "upgrade"),
+    "older": (changed(schema_version=1), "of schema 1, which"),
     "no version": (changed(schema_version="1"), "schema"),
-    "wrong type": (with_entry(median_ms="fast"), r"float.*\$\.entries\[0\]\.median_ms"),
+    "wrong type": (with_entry(median_ms="fast"), r"float.*\$\.problems\[0\]\.race"),
     "no block": (with_entry(block=None), "block"),
     "other fields": (with_entry(problem={"m": 1}), "other fields"),
     "str size": (with_entry(problem={"m": "1", "n": 1, "dtype": "x"}), "integer"),
@@ -311,7 +394,7 @@ WRONG = {
         with_cost().replace(b'"median_ms": [[1.0]]', b'"median_ms": [[0]]'),
         "> 0",
     ),
-    "NaN": (with_entry(hot_ms=math.nan), "malformed"),
+    "NaN": (with_entry(gb_per_s=math.nan), "malformed"),
     "infinite": (with_entry().replace(b"51200.0", b"1e400"), "out of range"),
     "absurd size": (with_entry(problem=problem(10**400, 1)), "<= 9223372036854775807"),
     "absurd value": (with_entry(configuration={**plan().configuration, "BM": 2**64}), "<= 92233"),
@@ -329,9 +412,9 @@ WRONG = {
         changed(parameters={**PARAMETERS, "BM": [64, "128"]}),
         "parameter BM has values of several kinds",
     ),
-    "two entries": (
-        changed(entries=json.loads(changed())["entries"] * 2),
-        "several entries of one problem",
+    "one problem twice": (
+        changed(problems=json.loads(changed())["problems"] * 2),
+        "one problem several times",
     ),
     "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression over '\?{280}"),
     "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),

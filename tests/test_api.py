@@ -73,7 +73,10 @@ def tuned_notebook(notebook: dict[str, Any]) -> Tuned:
 def test_tune_returns_record_frame_and_report(
     notebook: dict[str, Any], tuned_notebook: Tuned
 ) -> None:
-    assert [entry.problem for entry in tuned_notebook.record.entries] == [{"n": 1003}, {"n": 10003}]
+    assert [entry.problem for entry in tuned_notebook.record.problems] == [
+        {"n": 1003},
+        {"n": 10003},
+    ]
     assert len(tuned_notebook.frame) == 4
     assert set(tuned_notebook.frame["BLOCK"]) == {64, 128}
     assert set(tuned_notebook.frame["ITEMS"]) == {2}
@@ -83,7 +86,7 @@ def test_tune_returns_record_frame_and_report(
     assert sum(isinstance(event, Measured) for event in notebook["seen"]) == 4
     times = [
         tuned_notebook.record.provenance.created,
-        *(entry.tuned_on for entry in tuned_notebook.record.entries),
+        *(entry.origin.tuned_on for entry in tuned_notebook.record.problems),
     ]
     for time in times:
         assert datetime.now(UTC) - timedelta(hours=1) < datetime.fromisoformat(time)
@@ -94,9 +97,9 @@ def test_tune_returns_record_frame_and_report(
 def test_a_result_says_its_winners_in_a_line_each(tuned_notebook: Tuned) -> None:
     first, *lines = repr(tuned_notebook).split("\n")
     assert first == f"blend on {tuned_notebook.record.device.name}:"
-    for line, entry in zip(lines, tuned_notebook.record.entries, strict=True):
+    for line, entry in zip(lines, tuned_notebook.record.problems, strict=True):
         chosen = f"BLOCK={entry.configuration['BLOCK']}, ITEMS=2"
-        pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(unsure\))? with {chosen}"
+        pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(noisy\))? with {chosen}"
         assert re.fullmatch(pattern, line)
 
 
@@ -126,7 +129,7 @@ def test_a_plot_has_every_measurement(tuned_notebook: Tuned) -> None:
     ]
     assert all("BLOCK=" in text for trace in tried for text in trace.hovertext)
     won = [trace.hovertext for trace in figure.data if trace.name == "won the finals"]
-    entries = [dict(entry.configuration) for entry in tuned_notebook.record.entries]
+    entries = [dict(entry.configuration) for entry in tuned_notebook.record.problems]
     assert won == [(str(Configuration(configuration)),) for configuration in entries]
 
 

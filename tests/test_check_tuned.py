@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_records import change
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
 
 from autotune import load
@@ -80,9 +81,9 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     (retuned,) = check("--retune")["retuned"]
     assert (retuned["kernel"], retuned["result"]) == ("saxpy", "searched")
     assert record_file("twin").read_bytes() == before
-    (entry,) = read(record_file("saxpy")).entries
-    assert entry.median_ms > 1e-6 and entry.timing == "mixed"
-    assert entry.clean_ms and entry.hot_ms
+    (entry,) = read(record_file("saxpy")).problems
+    assert entry.median_ms > 1e-6 and entry.race.timing == "mixed"
+    assert entry.winner.clean_ms and entry.winner.hot_ms
     assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
 
 
@@ -97,7 +98,7 @@ def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
     assert "wrong_result" in found["message"]
     (retuned,) = document["retuned"]
     assert retuned["result"] == "searched"
-    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).problems[0].configuration["BLOCK"] != 1024
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
@@ -117,12 +118,12 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     folder = first / own.parent.name
     folder.mkdir(parents=True)
     document = json.loads(own.read_text())
-    document["entries"][0]["median_ms"] = 1e-6
+    change(document["problems"][0], median_ms=1e-6)
     (folder / "saxpy.json").write_text(json.dumps(document))
     monkeypatch.setenv("AUTOTUNE_TUNED", str(first))
     (found,) = check("--retune", names=("saxpy",))["checked"]
     assert (found["layer"], found["verdict"]) == ("AUTOTUNE_TUNED", "slower")
-    assert read(folder / "saxpy.json").entries[0].median_ms > 1e-6
+    assert read(folder / "saxpy.json").problems[0].median_ms > 1e-6
 
 
 def test_the_table_and_the_message_say_what_regressed(

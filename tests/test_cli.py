@@ -343,7 +343,7 @@ def test_run_writes_everything_and_prints_the_record(
     assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
     record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
-    assert [entry["problem"] for entry in record["entries"]] == [{"n": 5003}]
+    assert [entry["problem"] for entry in record["problems"]] == [{"n": 5003}]
     (folder,) = (tmp_path / "out").iterdir()
     names = {file.name for file in folder.iterdir()}
     assert {"saxpy.json", "saxpy.hpp", "saxpy.md", "saxpy.html"} <= names
@@ -361,7 +361,7 @@ def test_run_writes_everything_and_prints_the_record(
     assert run(["lookup", "saxpy", "n=5003", "--device", record["device"]["name"], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["quality"] == "exact"
-    assert found["config"] == record["entries"][0]["configuration"]
+    assert found["config"] == record["problems"][0]["plans"][0]["configuration"]
 
     assert run(["results", "saxpy", "--csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 6

@@ -11,13 +11,13 @@ from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.tuned.comparison import Change, compared
-from autotune.tuned.record import Entry, TunedRecord
+from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.tuned.writing import write
 
 AT = problem(64, 64)
 
 
-def timed(median_ms: float, about: float = 0.01, **changes: Any) -> Entry:
+def timed(median_ms: float, about: float = 0.01, **changes: Any) -> TunedProblem:
     """An entry of one problem with a time and an interval of so much around it."""
     interval_ms = (median_ms * (1 - about), median_ms * (1 + about))
     return entry(AT, **{"median_ms": median_ms, "interval_ms": interval_ms, **changes})

@@ -244,7 +244,7 @@ def categories_of(kernel: str) -> dict[str, list[str]]:
     """Values of fields that are no sizes."""
     found: dict[str, set[str]] = {}
     for record in records_of(kernel):
-        for entry in record.entries:
+        for entry in record.problems:
             for name, value in entry.problem.items():
                 if isinstance(value, str):
                     found.setdefault(name, set()).add(value)

@@ -22,6 +22,7 @@ from sample_records import (
     problem,
     random_record,
     record,
+    vendor_call,
     with_cost,
 )
 
@@ -30,7 +31,7 @@ from autotune.export.cpp import comment, expression, identifier, taken
 from autotune.export.header import render
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
+from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.tuned.writing import encode, write
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
@@ -147,7 +148,7 @@ def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]
     if how == "d":
         where = rng.randrange(len(folders))
     if rng.random() < 0.3:
-        known = rng.choice(rng.choice(records).entries).problem
+        known = rng.choice(rng.choice(records).problems).problem
         return how, where, known["m"], known["n"], known["dtype"], rng.random() < 0.5
     sizes = [
         rng.choice(
@@ -220,7 +221,7 @@ def test_an_architecture_is_its_number_or_the_macro(
 ) -> None:
     """``__CUDA_ARCH__`` is 900 for sm_90: in header and lookup, which both take 90 too."""
     known = next(
-        entry.problem for entry in records[0].entries if entry.problem["dtype"] == "float32"
+        entry.problem for entry in records[0].problems if entry.problem["dtype"] == "float32"
     )
     asked = f"{known['m']}, {known['n']}, dtype_value::float32"
     (tmp_path / "x.hpp").write_text(
@@ -416,7 +417,7 @@ INJECTION = 'x\n#error "injected"\\\n*/ int main() { ??/\n'
 
 def test_text_cannot_leave_its_comment(tmp_path: Path) -> None:
     """Names from a driver or a file end no comment and continue no line."""
-    vendor = Vendor(name=INJECTION, median_ms=1.0, ratio=1.0, ratio_interval=(0.9, 1.1))
+    vendor = vendor_call(INJECTION, 1.0, 1.0, 0.9, 1.1)
     made = entry(problem(8, 8, INJECTION), vendor=vendor, timing=INJECTION)
     named = record([made], device=INJECTION, arch="sm_90")
     header = render([named])

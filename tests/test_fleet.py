@@ -142,7 +142,7 @@ def asked(*kernels: str) -> Counter[tuple[str, Configuration]]:
 def winners(document: Any) -> list[int]:
     """Of each record's only problem."""
     records = document if isinstance(document, list) else [document]
-    return [record["entries"][0]["configuration"]["BLOCK"] for record in records]
+    return [record["problems"][0]["plans"][0]["configuration"]["BLOCK"] for record in records]
 
 
 def test_two_kernels_on_two_workers_end_as_they_do_alone(
@@ -154,10 +154,10 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(
     assert winners(document) == [WINNER, WINNER]
     assert rows(store) == asked("scale", "shrink")
     for record in document:
-        (entry,) = record["entries"]
+        (entry,) = record["problems"]
         with Store.open(store) as kept:
             devices = {row.device_uuid for row in kept.rows() if row.kernel == record["kernel"]}
-        assert entry["device_uuid"] in devices <= {"cpu-0", "cpu-1"}
+        assert entry["origin"]["device_uuid"] in devices <= {"cpu-0", "cpu-1"}
     assert run([*tuning(spaces, "scale"), "--device", "opencl:cpu"]) == 0
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import PARAMETERS, changed, entry, plan, problem, record, with_entry
+from sample_records import PARAMETERS, change, changed, entry, plan, problem, record, with_entry
 
 from autotune.cli import run
 from autotune.devices.device import Device
@@ -74,7 +74,7 @@ def two_entries(**changes: Any) -> TunedRecord:
 
 def of_today(known: TunedRecord) -> TunedRecord:
     """A record of the first entry's source."""
-    provenance = msgspec.structs.replace(known.provenance, source=known.entries[0].source)
+    provenance = msgspec.structs.replace(known.provenance, source=known.problems[0].origin.source)
     return msgspec.structs.replace(known, provenance=provenance)
 
 
@@ -106,7 +106,7 @@ def test_what_a_cpu_could_do_is_not_recorded_and_not_asked_about() -> None:
     made = msgspec.structs.replace(record([entry(problem(8, 8), large)]), device=cpu)
     check_values(made, kernel)
     foreign = plan(configuration={"BM": 256, "SWIZZLE": True, "VARIANT": "simt"})
-    made = msgspec.structs.replace(made, entries=(entry(problem(8, 8), foreign),))
+    made = msgspec.structs.replace(made, problems=(entry(problem(8, 8), foreign),))
     with pytest.raises(RecordError, match="BM=256 is not among its values"):
         check_values(made, kernel)
 
@@ -140,14 +140,11 @@ def test_times_and_rates_that_no_device_reaches_are_refused(
     changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a kernel whose work is known; what the record calls stale may have been other work."""
-    made = read(COPY)
-    first, *others = made.entries
     kernel = find_kernel("copy")
     for stale in (False, True):
-        faked = msgspec.structs.replace(first, **changes)
-        if stale:
-            faked = msgspec.structs.replace(faked, source="older")
-        forged = msgspec.structs.replace(made, entries=(faked, *others))
+        document = json.loads(COPY.read_text())
+        change(document["problems"][0], **changes, **({"source": "older"} if stale else {}))
+        forged = decode(json.dumps(document).encode())
         if stale:
             check_values(forged, kernel)
         else:
@@ -162,7 +159,7 @@ def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path
     check_values(made, kernel)
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
-    for known in made.entries:
+    for known in made.problems:
         assert recorded_reasons(kernel, made, known) == (), dict(known.problem)
         assert known.checks is not None
         assert known.checks.max_error <= known.checks.bound
@@ -176,7 +173,8 @@ def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run(["import", str(COPY)]) == 0
     (known,) = read_all(mine)
     document = json.loads(COPY.read_text())
-    document["entries"][0]["configuration"]["BLOCK"] = 96
+    first = document["problems"][0]
+    change(first, configuration={**first["plans"][0]["configuration"], "BLOCK": 96})
     (tmp_path / "copy.json").write_text(json.dumps(document))
     assert run(["import", str(tmp_path / "copy.json")]) == 1
     assert read_all(mine) == [known]
@@ -200,7 +198,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def winner(folder: Path) -> Any:
     (known,) = read_all(folder)
-    return known.entries[0].configuration["BM"]
+    return known.problems[0].configuration["BM"]
 
 
 @pytest.mark.parametrize(

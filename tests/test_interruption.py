@@ -128,16 +128,16 @@ def test_a_run_that_is_cut_short_publishes_what_it_had_decided(
 
     _, errors = begun(1000).communicate(timeout=120)
     (file,) = (tmp_path / "out").glob("*/scale.json")
-    (before,) = read(file).entries
+    (before,) = read(file).problems
     process = begun(1000, 2003, 3001)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (code, ""), errors
     last = errors.splitlines()[-1]
     assert last.startswith(f"error: {told}"), last
     assert last.endswith(f"; 1 of 3 problems are decided and in {file}"), last
-    kept, decided = read(file).entries
+    kept, decided = read(file).problems
     assert kept == before
-    assert (decided.problem, decided.samples > 0) == ({"n": 3001}, True)
+    assert (decided.problem, decided.race.rounds > 0) == ({"n": 3001}, True)
     assert "3001" in file.with_suffix(".hpp").read_text()
     assert "3001" in file.with_suffix(".md").read_text()
 

@@ -389,7 +389,7 @@ def test_a_run_records_the_layout_that_it_tuned(
     made = decode(encode(record_of(result)), "gather")
     assert made.layout == {"step": 1, "offset_x": 0}
     assert list(made.fields) == ["n"]
-    assert made.entries[0].requires == ["==", ["%", "offset_x", 2], 0]
+    assert made.problems[0].plan.requires == ["==", ["%", "offset_x", 2], 0]
     check_values(made, gather)
     for layout, message in (
         ({"step": 2, "offset_x": 0}, "layout field step=2 is not as .*gather.py declares it"),

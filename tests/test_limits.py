@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from sample_records import change
 from sample_spaces import write_space
 
 from autotune.cli import run
@@ -172,11 +173,11 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
     def write(mode: str, **changes: object) -> None:
         document = json.loads(SHIPPED.read_text())
-        for entry in document["entries"]:
+        for entry in document["problems"]:
             if entry["problem"]["mode"] == mode:
-                entry.update(changes)
-        by_problem = {str(entry["problem"]): entry for entry in document["entries"]}
-        document["entries"] = list(by_problem.values())
+                change(entry, **changes)
+        by_problem = {str(entry["problem"]): entry for entry in document["problems"]}
+        document["problems"] = list(by_problem.values())
         file = tmp_path / H100.folder / "copy.json"
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(document))
@@ -185,7 +186,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 
 def test_the_limits_are_the_largest_recorded_copies() -> None:
-    entries = json.loads(SHIPPED.read_text())["entries"]
+    entries = json.loads(SHIPPED.read_text())["problems"]
     largest = {
         entry["problem"]["mode"]: entry for entry in entries if entry["problem"]["n"] == 1 << 30
     }
@@ -193,7 +194,7 @@ def test_the_limits_are_the_largest_recorded_copies() -> None:
     assert limits is not None
     assert limits.read_gb_per_s == largest["read"]["gb_per_s"]
     assert limits.copy_gb_per_s == largest["copy"]["gb_per_s"]
-    configuration = Configuration(largest["read"]["configuration"])
+    configuration = Configuration(largest["read"]["plans"][0]["configuration"])
     assert limits.reached_by["read"] == str(configuration)
     assert limits.source["read"] == f"shipped:{H100.folder}/copy"
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_records import tuned_problem
 
 from autotune import Out, load
 from autotune.calling.binding import ResolvedCall, bind, declared_arguments
@@ -28,7 +29,7 @@ from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.record import Entry, Plan, Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
 from autotune.tuned.writing import write
 from autotune.values import Configuration, Problem
 
@@ -105,25 +106,7 @@ def write_record(
     """A record whose winner for n=1000 is a configuration, valid or not."""
     plan: dict[str, Any] = {"configuration": values, "block": (64, 1, 1), "grid": (1, 1, 1)}
     plan["deterministic"] = deterministic
-    entry = Entry(
-        **plan,
-        problem={"n": 1000},
-        median_ms=1.0,
-        interval_ms=(1.0, 1.0),
-        samples=1,
-        source="",
-        timing="cold:flush",
-        effort="quick",
-        strategy="random",
-        evaluations=1,
-        seed=0,
-        tuned_on="2026-11-21",
-        arguments="",
-        options=(),
-        driver="",
-        toolchain="",
-        device_uuid="",
-    )
+    made = tuned_problem({"n": 1000}, Plan(**plan), source="", arguments="")
     write(
         folder,
         TunedRecord(
@@ -132,7 +115,7 @@ def write_record(
             fields={"n": "integer"},
             parameters={name: (*v, 999) for name, v in kernel.parameters.items()},
             default=Plan(**plan),
-            entries=(entry,),
+            problems=(made,),
             provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
         ),
     )

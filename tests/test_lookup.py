@@ -46,10 +46,10 @@ from autotune.tuned.reading import RecordFile, device_folders, shipped_folder, u
 from autotune.tuned.record import (
     AnswerTable,
     Cost,
-    Entry,
     Portfolio,
     RecordedDevice,
     TableRow,
+    TunedProblem,
     TunedRecord,
 )
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
@@ -283,7 +283,7 @@ BROAD = Portfolio(
 )
 
 
-def alone(given_folder: Path, made: Entry, in_one_record: bool) -> Callable[[int, int], Any]:
+def alone(given_folder: Path, made: TunedProblem, in_one_record: bool) -> Callable[[int, int], Any]:
     """Asks what answers where a problem was tuned alone: by the user, or in the record of the table."""
     if in_one_record:
         put(given_folder, record([made], portfolio=BROAD))
@@ -346,7 +346,7 @@ def gpu(name: str, arch: str, sms: int, gb_per_s: float, tflops: float, l2_mib: 
     )
 
 
-def of(device: Any, made: Entry) -> TunedRecord:
+def of(device: Any, made: TunedProblem) -> TunedRecord:
     """A record of one problem on a device."""
     return msgspec.structs.replace(record([made]), device=device)
 
@@ -416,13 +416,13 @@ def test_stale_entries_say_so(given_folder: Path) -> None:
         assert config.stale_reasons == ("the source changed since",)
 
 
-def test_unsure_entries_say_so(given_folder: Path) -> None:
+def test_noise_is_told(given_folder: Path) -> None:
     """They answer all the same, for the problem and near it."""
-    put(given_folder, record([entry(problem(64, 64), unsure="a busy device")]))
+    put(given_folder, record([entry(problem(64, 64), noise=("a busy device", "few rounds"))]))
     answers = [lookup(KERNEL, arch=90, **problem(size, size)) for size in (64, 65)]
-    assert [config.unsure for config in answers] == ["a busy device"] * 2
+    assert [config.noise for config in answers] == ["a busy device; few rounds"] * 2
     put(given_folder, record([entry(problem(64, 64))]))
-    assert not lookup(KERNEL, arch=90, **problem(64, 64)).unsure
+    assert not lookup(KERNEL, arch=90, **problem(64, 64)).noise
 
 
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
@@ -624,8 +624,9 @@ def test_records_of_another_shape_are_left_out(tuned_folder: Path) -> None:
     """A record from before a parameter came cannot answer; the newest says what the shape is."""
     old = json.loads(encode(record([entry(problem(512, 512))], "Older GPU", "sm_75")))
     old["parameters"].pop("SWIZZLE")
-    for plan_of_old in (old["default"], *old["entries"]):
-        plan_of_old["configuration"].pop("SWIZZLE")
+    tuned = old["problems"][0]
+    for holder in (old["default"], tuned["plans"][0], tuned["race"]["contenders"][0]):
+        holder["configuration"].pop("SWIZZLE")
     old["provenance"]["created"] = "2025-01-01"
     path = tuned_folder / "A_Older_GPU" / f"{KERNEL}.json"
     path.parent.mkdir()
@@ -653,8 +654,9 @@ def test_the_newest_of_a_day_says_what_the_shape_is(
     old = json.loads(encode(record([entry(problem(512, 512))], "GPU", "sm_75")))
     new = json.loads(json.dumps(old))
     old["parameters"].pop("SWIZZLE")
-    for plan_of_old in (old["default"], *old["entries"]):
-        plan_of_old["configuration"].pop("SWIZZLE")
+    tuned = old["problems"][0]
+    for holder in (old["default"], tuned["plans"][0], tuned["race"]["contenders"][0]):
+        holder["configuration"].pop("SWIZZLE")
     old["provenance"]["created"], new["provenance"]["created"] = earlier, later
     for folder, document in zip(
         ("A", "B"), (new, old) if newest_first else (old, new), strict=True

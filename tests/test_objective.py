@@ -38,7 +38,7 @@ from autotune.run.verdict import candidates, judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.record import RecordedEnergy
+from autotune.tuned.record import EnergyResult, Estimate
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
@@ -221,12 +221,12 @@ def test_finals_rank_by_cost(kernel) -> None:
     assert result.winner.energy and result.winner.energy.call_mj.value == 400.5
     assert result.runners_up[0].ratio.value == pytest.approx(1.25, rel=0.01)
     assert result.vendor.ratio.value == pytest.approx(2.0, rel=0.01)
-    assert result.vendor.speedup.value == 0.5
+    assert result.speedup and result.speedup.value == 0.5
     by_time = judge(held)
     assert by_time and by_time.winner.configuration == {"BLOCK": 32}
     by_metric = judge(held, Scoring(find(kernel, "width"), kernel, P, GPU))
     assert by_metric and by_metric.vendor
-    assert by_metric.vendor.ratio is None and by_metric.vendor.speedup
+    assert by_metric.vendor.ratio is None and by_metric.speedup
 
 
 def test_who_enters_the_finals_is_chosen_by_cost(kernel) -> None:
@@ -321,11 +321,11 @@ def test_a_metric_decides_a_run_and_all_that_follows(
     folder = Path("reports-width")
     (file,) = folder.glob("*/scale.json")
     record = read(file)
-    (entry,) = record.entries
+    (entry,) = record.problems
     assert (record.objective, entry.configuration) == ("width", {"BLOCK": 64})
     assert entry.metrics["width"] == 64 and "per_watt" not in entry.metrics
-    assert [other.configuration for other in entry.runners_up] == [{"BLOCK": 32}]
-    assert entry.runners_up[0].ratio == pytest.approx(2)
+    assert [other.configuration for other in entry.race.runners_up] == [{"BLOCK": 32}]
+    assert entry.race.runners_up[0].ratio.value == pytest.approx(2)
     assert "width" in file.with_suffix(".md").read_text()
 
     _, out, _ = ran("results", "scale", "--json")
@@ -363,8 +363,8 @@ def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
 def reported(*trials: Measurement) -> ReportContent:
     """What a report has of a problem that was tuned for energy, and these trials."""
     problem_ = {"m": 256, "n": 256, "dtype": "float32"}
-    taken = RecordedEnergy(
-        median_mj=412.5, interval_mj=(410.0, 415.0), power_w=612.0, limit_w=700.0, windows=8
+    taken = EnergyResult(
+        call_mj=Estimate(412.5, 410.0, 415.0), power_w=612.0, limit_w=700.0, windows=8
     )
     tuned = sample_entry(problem_, energy=taken, metrics={"gflops": 51234.5})
     known = sample([tuned], objective="energy")

@@ -55,7 +55,7 @@ def test_answers_are_valid_on_gpus_that_nobody_tuned(model: str) -> None:
     compiled: set[tuple[str, Configuration]] = set()
     for record in RECORDS:
         kernel = find_kernel(record.kernel)
-        for entry in record.entries[:: 1 if EVERY else 4]:
+        for entry in record.problems[:: 1 if EVERY else 4]:
             problem = Problem(dict(entry.problem))
             found = lookup(kernel.name, device=model, **problem)
             if found.quality == "default":

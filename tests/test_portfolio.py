@@ -48,13 +48,13 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
     assert run(["portfolio", "saxpy", "--budget", "10s", *ON_CPU]) == 0
     after = record()
-    assert after["entries"] == before["entries"]
+    assert after["problems"] == before["problems"]
     matrix = after["portfolio"]
-    assert matrix["problems"] == [entry["problem"] for entry in after["entries"]]
+    assert matrix["problems"] == [entry["problem"] for entry in after["problems"]]
     assert len(matrix["problems"]) == 4
     assert len(matrix["configurations"]) > 4  # the least there is
-    for entry in after["entries"]:
-        assert entry["configuration"] in matrix["configurations"]
+    for entry in after["problems"]:
+        assert entry["plans"][0]["configuration"] in matrix["configurations"]
     assert all(time_ms > 0 for row in matrix["median_ms"] for time_ms in row)
     for table in matrix["tables"]:
         # Where times are not quiet so little is sure that nothing is expected.
@@ -72,7 +72,7 @@ def test_a_matrix_that_is_far_wider_stays(
     wide = [dict(configuration) for configuration in enumerate_space(kernel, device)]
     document["portfolio"] = {
         "configurations": wide,
-        "problems": [entry["problem"] for entry in document["entries"]],
+        "problems": [entry["problem"] for entry in document["problems"]],
         "median_ms": [[1.0, 2.0]] * len(wide),
     }
     record_file("saxpy").write_text(json.dumps(document))

@@ -21,7 +21,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
-from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup
@@ -171,7 +170,7 @@ def test_a_device_that_was_not_tuned_is_answered_in_its_own_waves(sm_count: int)
         for m, n in SIZES
     ]
     known = tuned_record(portfolio_of(SIZES))
-    known = msgspec.structs.replace(known, entries=tuple(entries), device=gpu("Tuned", SM_COUNT))
+    known = msgspec.structs.replace(known, problems=tuple(entries), device=gpu("Tuned", SM_COUNT))
     rng = random.Random(4)
     others = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(100)]
     for asked in (SIZES, others):
@@ -358,14 +357,14 @@ def test_a_header_of_fields_named_like_its_functions() -> None:
 
 
 @pytest.fixture
-def measured() -> PortfolioTimes:
+def measured() -> Portfolio:
     """Seeds of a bundled kernel on some problems, as if `autotune portfolio` had measured them."""
     kernel = find_kernel("transpose")
     seeds = [kernel.completed(seed) for seed in kernel.seeds]
     configurations = [seed for seed in seeds if is_member(kernel, seed, for_arch("sm_90"))][:3]
     rng = random.Random(5)
     sizes = [(rng.randrange(1, 9000), rng.randrange(1, 9000)) for _ in range(12)]
-    return PortfolioTimes(
+    return Portfolio(
         configurations=tuple(configurations),
         problems=tuple(Problem(m=m, n=n) for m, n in sizes),
         median_ms=tuple(
@@ -387,7 +386,7 @@ def transpose_record(**changes: Any) -> TunedRecord:
     )
 
 
-def test_a_record_is_fitted_without_its_device(measured: PortfolioTimes) -> None:
+def test_a_record_is_fitted_without_its_device(measured: Portfolio) -> None:
     """To times that were measured later."""
     found = refitted(transpose_record(), find_kernel("transpose"), measured)
     assert found.portfolio.median_ms == measured.median_ms
@@ -398,8 +397,8 @@ def test_a_record_is_fitted_without_its_device(measured: PortfolioTimes) -> None
     assert decode(encode(found)).portfolio == found.portfolio
 
 
-def test_records_of_another_source_are_not_fitted_again(measured: PortfolioTimes) -> None:
+def test_records_of_another_source_are_not_fitted_again(measured: Portfolio) -> None:
     """Its configurations may be launched in another way now."""
     made = entry({"m": 1, "n": 2}, transpose_record().default, source="older")
     with pytest.raises(UsageError, match=r"transpose on Test GPU A: .* autotune retune transpose"):
-        refitted(transpose_record(entries=(made,)), find_kernel("transpose"), measured)
+        refitted(transpose_record(problems=(made,)), find_kernel("transpose"), measured)

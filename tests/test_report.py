@@ -19,6 +19,7 @@ import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
 from sample_races import entered, race
+from sample_records import tuned_problem, vendor_call
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
@@ -47,7 +48,6 @@ from autotune.tuned.reading import read_all
 from autotune.tuned.record import (
     AnswerTable,
     Checks,
-    Entry,
     Plan,
     Portfolio,
     Prediction,
@@ -55,8 +55,8 @@ from autotune.tuned.record import (
     RaceResult,
     RecordedDevice,
     TableRow,
+    TunedProblem,
     TunedRecord,
-    Vendor,
 )
 from autotune.values import Configuration
 
@@ -113,41 +113,32 @@ def trials() -> tuple[Measurement, ...]:
     )
 
 
-def entry(problem: Problem, configuration: Configuration, **changes: object) -> Entry:
-    made = Entry(
-        problem=dict(problem),
-        configuration=dict(configuration),
-        block=(32, 4, 1),
-        median_ms=1.25,
-        interval_ms=(1.24, 1.26),
-        samples=30,
-        source="ab" * 32,
-        timing="cold:flush",
-        effort="quick",
-        strategy="random",
-        evaluations=6,
-        seed=3,
-        tuned_on="2026-11-21",
-        gb_per_s=100.0,
-        gflop_per_s=23456.0,
-        limit_fraction=0.7,
-        limit_name="ffma",
-        vendor=Vendor(name="cublas", median_ms=1.3, ratio=1.04, ratio_interval=(1.03, 1.05)),
-        tied=2,
-        checks=Checks(max_error=1e-5, rms_error=2e-6, bound=8e-5),
-        registers=40,
-        spill_bytes=8,
-        static_shared_bytes=4096,
-        arguments="",
-        options=(),
-        driver="580.1",
-        toolchain="nvrtc 13.4",
-        device_uuid="",
-    )
-    return msgspec.structs.replace(made, **changes)
+def entry(problem: Problem, configuration: Configuration, **changes: Any) -> TunedProblem:
+    made_up = {
+        "median_ms": 1.25,
+        "interval_ms": (1.24, 1.26),
+        "source": "ab" * 32,
+        "evaluations": 6,
+        "seed": 3,
+        "gb_per_s": 100.0,
+        "gflop_per_s": 23456.0,
+        "limit_fraction": 0.7,
+        "limit_name": "ffma",
+        "vendor": vendor_call("cublas", 1.3, 1.04, 1.03, 1.05),
+        "tied": 2,
+        "checks": Checks(max_error=1e-5, rms_error=2e-6, bound=8e-5),
+        "registers": 40,
+        "spill_bytes": 8,
+        "static_shared_bytes": 4096,
+        "arguments": "",
+        "toolchain": "nvrtc 13.4",
+        "device_uuid": "",
+    }
+    plan = Plan(configuration=dict(configuration), block=(32, 4, 1))
+    return tuned_problem(dict(problem), plan, **{**made_up, **changes})
 
 
-def record(entries: Sequence[Entry] = (), kernel: str = "sgemm") -> TunedRecord:
+def record(entries: Sequence[TunedProblem] = (), kernel: str = "sgemm") -> TunedRecord:
     return TunedRecord(
         kernel=kernel,
         device=RecordedDevice(
@@ -156,7 +147,7 @@ def record(entries: Sequence[Entry] = (), kernel: str = "sgemm") -> TunedRecord:
         fields={"m": "integer", "n": "integer"},
         parameters=PARAMETERS,
         default=Plan(configuration=dict(next(iter(space()))), block=(32,)),
-        entries=tuple(entries),
+        problems=tuple(entries),
         provenance=Provenance(
             version="0.1.0", toolchain="nvrtc 13.4", driver="580.1", created="2026-11-21"
         ),
@@ -205,8 +196,8 @@ def evil() -> ReportContent:
     problem = Problem(dtype=EVIL)
     finalists = [entered(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
     finals = verdict.judge(race(finalists, {EVIL: (2.0, 2.0, 2.0)}))
-    vendor = Vendor(name=EVIL, median_ms=2.0, ratio=2.0, ratio_interval=(1.9, 2.1))
-    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, unsure=EVIL)
+    vendor = vendor_call(EVIL, 2.0, 2.0, 1.9, 2.1)
+    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, noise=(EVIL,))
     tuned_entry = msgspec.structs.replace(tuned_entry, limit_name=EVIL)
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
@@ -260,7 +251,7 @@ def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> No
     )
     _, *values = zip(*answer.configurations(content_of(tuned, [])).rows, strict=True)
     assert all(len(set(column)) > 1 for column in values)
-    alone = msgspec.structs.replace(tuned, entries=tuned.entries[:1])
+    alone = msgspec.structs.replace(tuned, problems=tuned.problems[:1])
     shown = answer.configurations(content_of(alone, []))
     assert {row[0] for row in shown.rows} == set(tuned.parameters)
 
@@ -419,7 +410,7 @@ def test_a_clock_change_of_one_value_is_no_range() -> None:
 
 def test_noise_is_a_warning_with_what_helps() -> None:
     configuration = trials()[4].configuration
-    doubtful = entry(SMALL, configuration, unsure="its time is known to within 9% only")
+    doubtful = entry(SMALL, configuration, noise=("its time is known to within 9% only",))
     content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
     assert answer.warnings(content) == [
         "m=512, n=512: noisy, its time is known to within 9% only.",
@@ -434,7 +425,9 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     held = race([entered(found[4], [1.25] * 9)])
     result = run([ProblemResult(SMALL, space(), tuple(found), race=held, result=raced())])
-    doubtful = entry(SMALL, found[4].configuration, unsure="the device was throttled")
+    doubtful = entry(SMALL, found[4].configuration)
+    noisy = msgspec.structs.replace(raced(), noise=("the device was throttled",))
+    doubtful = msgspec.structs.replace(doubtful, race=noisy)
     nowhere = Path("x")
     published = Published(record([doubtful]), (), nowhere, nowhere, nowhere, None)
     runs._show_winners(result, published)
@@ -668,7 +661,7 @@ def test_the_picture_shows_where_the_vendor_is_ahead(tmp_path: Path) -> None:
         entry(
             Problem(m=m, n=m),
             winner,
-            vendor=Vendor(name="cublas", median_ms=1.3, ratio=ratio, ratio_interval=bounds),
+            vendor=vendor_call("cublas", 1.3, ratio, *bounds),
         )
         for m, (ratio, *bounds) in ratios.items()
     ]
@@ -752,7 +745,7 @@ def test_the_index_leads_to_reports_and_says_what_is_stale(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     recorded = json.loads((ROOT / "reports" / "NVIDIA_H200" / "copy.json").read_text())
-    recorded["entries"][0] |= change
+    recorded["problems"][0]["origin"] |= change
     source, out = tmp_path / "NVIDIA_H200" / "copy.json", tmp_path / "out"
     source.parent.mkdir()
     source.write_text(json.dumps(recorded))
@@ -958,12 +951,14 @@ def test_wide_pages_show_every_column_and_narrow_ones_break_no_name(
     """The largest record that ships, and the index of all."""
     records = read_all(ROOT / "reports")
     (sgemm,) = (r for r in records if (r.kernel, r.device.name) == ("sgemm", "NVIDIA H200"))
-    doubtful = msgspec.structs.replace(sgemm.entries[0], unsure="see --effort and --fresh")
-    unsure = msgspec.structs.replace(sgemm, entries=(doubtful, *sgemm.entries[1:]))
+    first = sgemm.problems[0]
+    noisy_race = msgspec.structs.replace(first.race, noise=("see --effort and --fresh",))
+    doubtful = msgspec.structs.replace(first, race=noisy_race)
+    noisy = msgspec.structs.replace(sgemm, problems=(doubtful, *sgemm.problems[1:]))
     standings = [Standing(each, {"its source changed": 1}, 1) for each in records]
     page = pages()
     for file in (
-        write_html(from_rows([], unsure), tmp_path / "page.html", single=True),
+        write_html(from_rows([], noisy), tmp_path / "page.html", single=True),
         write_index(standings, tmp_path),
     ):
         page.open(file, width=1400)

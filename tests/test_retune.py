@@ -117,7 +117,7 @@ def test_what_was_decided_before_an_error_is_searched_all_the_same(
     rows = {row["problem"]["n"]: row for row in ask(code=1)}
     assert rows[91]["result"] == "searched" and rows[91]["after_ms"]
     assert rows[77]["result"] == "failed" and "the disk is full" in rows[77]["message"]
-    entries = read(record_file("saxpy")).entries
+    entries = read(record_file("saxpy")).problems
     assert [found.problem["n"] for found in entries] == [91, 5003]
 
 
@@ -187,9 +187,9 @@ def test_what_only_aged_is_measured_again_and_confirmed(
     (row,) = ask()
     assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "re-measure", "confirmed")
     assert why in row["why"]
-    (found,) = read(record_file("saxpy")).entries
+    (found,) = read(record_file("saxpy")).problems
     assert found.median_ms == 1e4
-    assert getattr(found, next(iter(changes))) == next(iter(changes.values()))
+    assert getattr(found.origin, next(iter(changes))) == next(iter(changes.values()))
     assert found.confirmed is not None and found.confirmed.ratio < 1
     assert ask() == []
 
@@ -220,7 +220,7 @@ def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower by" in row["why"]
-    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert read(record_file("saxpy")).problems[0].median_ms > 1e-6
     assert ask() == []
 
 
@@ -232,7 +232,7 @@ def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None
     (row,) = ask()
     assert row["result"] == "searched"
     assert "it is wrong_result" in row["why"]
-    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).problems[0].configuration["BLOCK"] != 1024
 
 
 SLOWER = ContenderResult(configuration={"BLOCK": 64}, tied=False, time_ms=Estimate(1.0))
@@ -281,7 +281,7 @@ def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     assert run(command) == 0
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()[1:]] == ["twin"]
-    assert read(made).entries[0].effort == "quick"
+    assert read(made).problems[0].origin.effort == "quick"
     assert f"commit {made.parent}" in told.err
     assert run(command) == 0
     told = capsys.readouterr()
@@ -367,14 +367,14 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
     assert row["result"] == "searched"
     assert row["why"].startswith("its record is damaged")
     assert file.with_name("saxpy.json.damaged").exists()
-    assert read(file).entries
+    assert read(file).problems
 
 
 @pytest.mark.usefixtures("no_process")
 def test_a_record_of_a_newer_autotune_is_left_alone(project: Path, ask: Ask) -> None:
     """It could not be replaced, so nothing is searched in vain; the other kernel is not hindered."""
     file = record_file("saxpy")
-    file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    file.write_text(file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
     before = file.read_bytes()
     (row,) = ask(code=1)
     assert (row["kernel"], row["result"]) == ("saxpy", "failed")

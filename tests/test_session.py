@@ -798,12 +798,13 @@ def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(
     effort = replace(EFFORTS["quick"], finalists=5)
     fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128, 256, 512, 1024)}
     run = tuned(kernel, problems=(N,), fixed=fixed, effort=effort)
-    (found,) = record_of(run).entries
+    (found,) = record_of(run).problems
     finalists = [c.configuration["BLOCK"] for c in run.problems[0].result.finalists]
     assert sorted(finalists) == [128, 256, 512, 1024]
-    assert found.configuration["BLOCK"] > 128 and not found.deterministic
-    best = found.best_deterministic
-    assert (best.configuration["BLOCK"], best.deterministic) == (128, True)
+    assert found.configuration["BLOCK"] > 128 and not found.plan.deterministic
+    best = found.race.best_deterministic
+    assert (best.configuration["BLOCK"], found.plans[1].deterministic) == (128, True)
+    assert found.plans[1].configuration == best.configuration
     assert 3 <= best.identical_runs <= 100
 
 
@@ -998,7 +999,7 @@ def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_pat
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
     assert [solved.result is not None for solved in result.problems] == [True, False]
     made = record_of(result)
-    assert [entry.problem for entry in made.entries] == [{"n": 4096}]
+    assert [entry.problem for entry in made.problems] == [{"n": 4096}]
     assert made.portfolio.tables == ()
 
 

@@ -240,8 +240,8 @@ def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch
     """An H200 begins with what won on the H100 at this very size."""
     monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
     h100, h200 = (read(REPORTS / name / "sgemm.json") for name in (H100, "NVIDIA_H200"))
-    problem = Problem(dict(h100.entries[4].problem))
-    won = [Configuration(dict(entry.configuration)) for entry in h100.entries[4:5]]
+    problem = Problem(dict(h100.problems[4].problem))
+    won = [Configuration(dict(entry.configuration)) for entry in h100.problems[4:5]]
     found = OtherDevices("sgemm", cast(Device, h200.device), None).best(problem, 8)
     assert found[:1] == won and len(set(found)) == 8
 

@@ -42,8 +42,8 @@ def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
     assert path == tmp_path / "Test_GPU_A" / f"{KERNEL}.json"
     again = read(path)
     assert encode(again) == path.read_bytes()
-    assert {str(found.problem) for found in again.entries} == {
-        str(found.problem) for found in written.entries
+    assert {str(found.problem) for found in again.problems} == {
+        str(found.problem) for found in written.problems
     }
     assert read_all(tmp_path) == read_all(tmp_path, KERNEL) == [again]
 
@@ -57,16 +57,13 @@ def test_no_file_is_left_beside_the_record(tmp_path: Path) -> None:
 
 def test_order_of_construction_does_not_show() -> None:
     """Equal content gives equal bytes, whatever order names and entries came in."""
-    entries = [entry(problem(n, n)) for n in (512, 64, 128)]
+    sizes, chosen = [problem(n, n) for n in (512, 64, 128)], plan()
+    turned = dict(reversed(chosen.configuration.items()))
     shuffled = [
-        msgspec.structs.replace(
-            made,
-            problem=dict(reversed(made.problem.items())),
-            configuration=dict(reversed(made.configuration.items())),
-        )
-        for made in reversed(entries)
+        entry(dict(reversed(size.items())), msgspec.structs.replace(chosen, configuration=turned))
+        for size in reversed(sizes)
     ]
-    assert encode(record(entries)) == encode(record(shuffled))
+    assert encode(record([entry(size, chosen) for size in sizes])) == encode(record(shuffled))
 
 
 def test_configurations_and_problems_are_accepted_as_they_are() -> None:
@@ -122,8 +119,8 @@ def test_an_entry_is_replaced_by_effort_or_when_stale(
     new = record([entry(at, effort=new_effort, source=new_source, median_ms=2.0)])
     result = merge(old, new)
     assert [outcome.action for outcome in result.outcomes] == [action]
-    assert result.record.entry(at).median_ms == (1.0 if action == "kept" else 2.0)
-    assert result.record.entry(problem(8, 8)) is not None
+    assert result.record.tuned(at).median_ms == (1.0 if action == "kept" else 2.0)
+    assert result.record.tuned(problem(8, 8)) is not None
 
 
 def test_entries_of_an_older_source_are_marked_stale() -> None:
@@ -136,8 +133,8 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
     once = merge(old, new).record
     twice = merge(once, new).record
     for merged in (once, twice):
-        assert merged.stale_reasons(merged.entry(problem(64, 64))) == ()
-        assert merged.stale_reasons(merged.entry(problem(8, 8))) == ("the source changed since",)
+        assert merged.stale_reasons(merged.tuned(problem(64, 64))) == ()
+        assert merged.stale_reasons(merged.tuned(problem(8, 8))) == ("the source changed since",)
 
 
 def test_changed_arguments_count_as_a_changed_source() -> None:
@@ -177,7 +174,7 @@ def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     new = record([entry(problem(9, 9))], portfolio=answering(table_of(plan(32))))
     merged = merge(old, new).record
     assert merged.portfolio == wide
-    assert len(merged.entries) == 4
+    assert len(merged.problems) == 4
 
 
 def test_a_run_without_time_for_a_portfolio_keeps_the_one_there_is() -> None:
@@ -232,7 +229,7 @@ def test_update_merges_with_the_file(tmp_path: Path) -> None:
     update(tmp_path, record([entry(problem(8, 8))]))
     result = update(tmp_path, record([entry(problem(9, 9))]))
     assert [outcome.action for outcome in result.outcomes] == ["added"]
-    assert len(read(path_of(tmp_path, result.record)).entries) == 2
+    assert len(read(path_of(tmp_path, result.record)).problems) == 2
 
 
 def test_what_update_returns_is_what_is_read_back(tmp_path: Path) -> None:
@@ -255,7 +252,7 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0]
-    assert len(read_all(tmp_path)[0].entries) == 20
+    assert len(read_all(tmp_path)[0].problems) == 20
 
 
 # ---------------------------------------------------------------------- files that are wrong
@@ -321,7 +318,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     path = write(tmp_path, record([entry(problem(8, 8))]))
     path.write_bytes(path.read_bytes()[:100])
     update(tmp_path, record([entry(problem(9, 9))]))
-    assert len(read(path).entries) == 1
+    assert len(read(path).problems) == 1
     assert path.with_name(path.name + ".damaged").stat().st_size == 100
 
 
@@ -383,7 +380,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_in_the_way(kind: str, tmp_pat
     new = record([entry(problem(9, 9))])
     if kind != "loop":  # whose folder would be followed for ever
         update(tmp_path, new)
-        assert read(path).entries == new.entries
+        assert read(path).problems == new.problems
 
 
 # ---------------------------------------------------------------------- answer tables

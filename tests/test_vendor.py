@@ -93,7 +93,7 @@ def test_no_unlisted_size_is_tuned(name: str) -> None:
     groups = [*kernel.problems.values(), *kernel.quick_problems.values()]
     tuned_sizes = [dict(problem) for group in groups for problem in group]
     for record in read_all(vendor.ROOT / "reports", name):
-        tuned_sizes += [dict(entry.problem) for entry in record.entries]
+        tuned_sizes += [dict(entry.problem) for entry in record.problems]
     assert demands.SIZES[name][0] in tuned_sizes  # they are of one form
     assert [size for size in demands.untuned(name) if size in tuned_sizes] == []
 
@@ -390,13 +390,13 @@ def test_without_a_compiler_cub_is_not_raced(monkeypatch: pytest.MonkeyPatch) ->
 def recorded_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Whose record of reduce in `tmp_path` is the bundled one, but of two other problems."""
     record = read_all(vendor.ROOT / "reports", "reduce")[0]
-    first, *entries, last = record.entries
+    first, *entries, last = record.problems
     more = (
         msgspec.structs.replace(first, problem={"n": 5000}),
         *entries,
         msgspec.structs.replace(last, problem={"n": 3000}),
     )
-    write_record(tmp_path, msgspec.structs.replace(record, entries=more))
+    write_record(tmp_path, msgspec.structs.replace(record, problems=more))
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
     return replace(for_arch("sm_90"), name=record.device.name)
 

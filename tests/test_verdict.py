@@ -11,7 +11,6 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, ContenderSamples, Failure
 from autotune.measure.timing import Timing
 from autotune.run.verdict import (
-    PortfolioTimes,
     best_on_others,
     candidates,
     is_slower,
@@ -19,6 +18,7 @@ from autotune.run.verdict import (
     portfolio_entrants,
     ratio,
 )
+from autotune.tuned.record import Portfolio
 from autotune.values import Configuration, Problem
 
 ROUNDS = 30
@@ -215,7 +215,9 @@ HERE, NEAR, FAR = (Problem(n=n) for n in (100, 200, 300))
 def chosen(finalists, times_ms, vendors=None):
     """The result here once the first finalists' times on all three problems are known."""
     known = tuple(contender.configuration for contender, _ in finalists[: len(times_ms)])
-    portfolio = PortfolioTimes(known, (HERE, NEAR, FAR), tuple(times_ms))
+    portfolio = Portfolio(
+        configurations=known, problems=(HERE, NEAR, FAR), median_ms=tuple(times_ms)
+    )
     return judge(race(finalists, vendors), prefer=best_on_others(portfolio, HERE))
 
 

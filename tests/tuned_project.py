@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_records import change
 
 from autotune.cli import run
 from autotune.tuned.reading import user_folder
@@ -47,10 +48,10 @@ def record_file(name: str) -> Path:
 
 
 def edit_record(name: str, **changes: Any) -> None:
-    """Change the one entry of a record by hand."""
+    """Change the one tuned problem of a record by hand: its origin, or parts of its race by name."""
     file = record_file(name)
     document = json.loads(file.read_text())
-    document["entries"][0].update(changes)
+    change(document["problems"][0], **changes)
     file.write_text(json.dumps(document))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.store import Row, Store
     from autotune.tuned.answer import MadeFor
     from autotune.tuned.comparison import ComparedProblem
-    from autotune.tuned.record import Entry, TunedRecord
+    from autotune.tuned.record import TunedProblem, TunedRecord
     from autotune.values import Problem
 
 _OUT = out_option("Folder to write to.")
@@ -75,7 +75,7 @@ def lookup(
         "deterministic": found.deterministic,
         "requires_met": found.requires_met,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
-        "unsure": found.unsure,
+        "noise": found.noise,
         "objective": found.objective,
         "source": found.source,
     }
@@ -96,8 +96,8 @@ def lookup(
         click.echo("  deterministic: the same bits in every run")
     for reason in facts["stale_reasons"]:
         click.echo(f"  stale: {reason}")
-    if found.unsure:
-        click.echo(f"  unsure: {found.unsure}")
+    if found.noise:
+        click.echo(f"  noise: {found.noise}")
 
 
 def _warn_of_other(kernel: str, spaces: Path | None) -> None:
@@ -357,7 +357,7 @@ def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
         kernel = known_kernel(record.kernel, spaces)
         if kernel is None:
             return Standing(record, unknown="its space file is not here")
-        found = [recorded_reasons(kernel, record, entry) for entry in record.entries]
+        found = [recorded_reasons(kernel, record, entry) for entry in record.problems]
     except AutotuneError as error:
         return Standing(record, unknown=str(error))
     declared = kernel.problems.get(record.device.backend, ())
@@ -365,7 +365,7 @@ def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
         record,
         stale=dict(Counter(reason for reasons in found for reason in reasons)),
         stale_entries=sum(map(bool, found)),
-        missing=sum(record.entry(problem) is None for problem in declared),
+        missing=sum(record.tuned(problem) is None for problem in declared),
     )
 
 
@@ -467,7 +467,7 @@ def _yours_or_shipped(
         if standing.stale_entries:
             warn(
                 f"{kernel} on {record.device.name}: {standing.stale_entries} of "
-                f"{len(record.entries)} entries are stale ({', '.join(standing.stale)}): tune it "
+                f"{len(record.problems)} entries are stale ({', '.join(standing.stale)}): tune it "
                 f"again, autotune run {kernel}, or rename it if another kernel of that name was tuned"
             )
     if folder is None and is_cuda and all(record.device.backend != "cuda" for record in yours):
@@ -590,16 +590,16 @@ def record_of(file: Path) -> TunedRecord:
 
 
 def _compared_row(pair: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
-    def side(record: TunedRecord, entry: Entry | None) -> dict[str, Any] | None:
+    def side(record: TunedRecord, entry: TunedProblem | None) -> dict[str, Any] | None:
         if entry is None:
             return None
         return {
             "device": record.device.name,
             "config": dict(entry.configuration),
             "median_ms": entry.median_ms,
-            "interval_ms": entry.interval_ms,
-            "timing": entry.timing,
-            "tuned_on": entry.tuned_on,
+            "interval_ms": entry.winner.time_ms.interval,
+            "timing": entry.race.timing,
+            "tuned_on": entry.origin.tuned_on,
         }
 
     return {

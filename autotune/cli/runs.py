@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.search.names import Search
     from autotune.search.session import Budget
-    from autotune.tuned.record import Entry, RaceResult, TunedRecord
+    from autotune.tuned.record import TunedProblem, TunedRecord
 
 #: A reference whose time changed by this share in the course of a search is worth a warning.
 _CLOCK_CHANGE = 0.03
@@ -347,15 +347,15 @@ def _show_winners(result: RunResult, published: Published) -> None:
     space = result.problems[0].space
     rows = []
     for solved in result.solved:
-        entry = published.record.entry(solved.problem)
+        entry = published.record.tuned(solved.problem)
         if entry is None:
             continue
-        low, high = entry.interval_ms
+        low, high = entry.winner.time_ms.interval
         rows.append(
             {
                 "problem": words(entry.problem),
                 "median ms": entry.median_ms,
-                "timing": Timing(entry.timing).remark,
+                "timing": Timing(entry.race.timing).remark,
                 "95 % interval": f"{low:.4g} … {high:.4g}",
                 "energy mJ": _energy_of(entry),
                 **{name: entry.metrics.get(name) for name in result.request.kernel.metrics},
@@ -364,8 +364,8 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
                 if entry.limit_fraction
                 else "",
-                "tied": _tied_of(solved.result, entry),
-                "noise": "noisy" if entry.unsure else "",
+                "tied": _tied_of(entry),
+                "noise": "noisy" if entry.race.noise else "",
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
@@ -375,14 +375,15 @@ def _show_winners(result: RunResult, published: Published) -> None:
     print_table(rows, title=f"{kernel} on {device}{tuned_for}")
 
 
-def _energy_of(entry: Entry) -> str:
-    if entry.energy is None:
+def _energy_of(entry: TunedProblem) -> str:
+    taken = entry.winner.energy
+    if taken is None:
         return ""
-    low, high = entry.energy.interval_mj
-    return f"{entry.energy.median_mj:.4g} ({low:.4g} … {high:.4g}) at {entry.energy.power_w:.0f} W"
+    low, high = taken.call_mj.interval
+    return f"{taken.call_mj.value:.4g} ({low:.4g} … {high:.4g}) at {taken.power_w or 0:.0f} W"
 
 
-def _rate_of(entry: Entry) -> str:
+def _rate_of(entry: TunedProblem) -> str:
     """The rate that says most: arithmetic where there is much of it per byte."""
     flops, moved = entry.gflop_per_s, entry.gb_per_s
     if flops and moved and flops > 4 * moved:
@@ -390,20 +391,20 @@ def _rate_of(entry: Entry) -> str:
     return f"{moved:.4g} GB/s" if moved else ""
 
 
-def _vendor_of(entry: Entry) -> str:
-    if entry.vendor is None:
+def _vendor_of(entry: TunedProblem) -> str:
+    speedup = entry.race.speedup
+    if speedup is None:
         return ""
-    low, high = entry.vendor.ratio_interval
-    return f"{entry.vendor.ratio:.3f} × {entry.vendor.name} ({low:.3f} … {high:.3f})"
+    low, high = speedup.interval
+    return f"{speedup.value:.3f} × {entry.race.vendor_name} ({low:.3f} … {high:.3f})"
 
 
-def _tied_of(found: RaceResult | None, entry: Entry) -> str:
+def _tied_of(entry: TunedProblem) -> str:
     """How many are tied, and their time over the winner's: rounds decide it, not medians."""
-    if found is None or found.winner.configuration != entry.configuration:
-        return str(entry.tied)  # the record keeps an earlier winner
+    found = entry.race
     ratios = sorted(each.ratio.value for each in found.runners_up if each.tied and each.ratio)
     span = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
-    return f"{entry.tied} ({span} ×)" if span else str(entry.tied)
+    return f"{found.tied} ({span} ×)" if span else str(found.tied)
 
 
 def _say_where(result: RunResult, published: Published) -> None:
@@ -473,8 +474,8 @@ def _warn_of_throttling(result: RunResult) -> None:
 
 def _warn_of_clock_change(result: RunResult, record: TunedRecord) -> None:
     """Warn where a steady device did not stay as fast as it was."""
-    entries = {tried.problem: record.entry(tried.problem) for tried in result.problems}
-    noisy = {problem for problem, entry in entries.items() if entry and entry.unsure}
+    entries = {tried.problem: record.tuned(tried.problem) for tried in result.problems}
+    noisy = {problem for problem, entry in entries.items() if entry and entry.race.noise}
     found = [
         clock_changes(tried.measured) for tried in result.problems if tried.problem not in noisy
     ]
@@ -491,10 +492,10 @@ def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
     """Warn of noisy results with the reasons, and say how to get less noise."""
     from autotune.run.verdict import LESS_NOISE
 
-    entries = [record.entry(solved.problem) for solved in result.solved]
-    noisy = [entry for entry in entries if entry and entry.unsure]
+    entries = [record.tuned(solved.problem) for solved in result.solved]
+    noisy = [entry for entry in entries if entry and entry.race.noise]
     for entry in noisy:
-        warn(f"{words(entry.problem)} is noisy: {entry.unsure}")
+        warn(f"{words(entry.problem)} is noisy: {'; '.join(entry.race.noise)}")
     if noisy:
         click.echo(f"for less noise, {LESS_NOISE}", err=True)
 

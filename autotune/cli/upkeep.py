@@ -369,7 +369,7 @@ def _judge(checks: GateReport) -> None:
 def _checked_row(checked: Checked) -> dict[str, Any]:
     entry, now = checked.known.entry, checked.now
     ratio, again = (now.ratio, now.now) if now else (None, None)
-    recorded_on = entry.device_uuid or checked.known.record.device.uuid
+    recorded_on = entry.origin.device_uuid or checked.known.record.device.uuid
     here = checked.device.uuid
     return {
         "kernel": checked.kernel,
@@ -380,7 +380,7 @@ def _checked_row(checked: Checked) -> dict[str, Any]:
         "verdict": str(checked.verdict),
         "message": checked.message,
         "recorded_ms": entry.median_ms,
-        "recorded_interval_ms": entry.interval_ms,
+        "recorded_interval_ms": entry.winner.time_ms.interval,
         "now_ms": again.time_ms.value if again else None,
         "now_interval_ms": again.time_ms.interval if again else None,
         "ratio": ratio.value if ratio else None,
@@ -518,7 +518,7 @@ def portfolio(
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
     record = read(path)
-    with RunProgress(declared.name, len(record.entries)) as progress:
+    with RunProgress(declared.name, len(record.problems)) as progress:
         record = renewed(record, declared, chosen, seconds, progress)
     measured, kept = record.portfolio, amend(folder, record).portfolio
     if kept.median_ms != measured.median_ms:

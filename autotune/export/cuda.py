@@ -213,7 +213,7 @@ class _Exported:
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:
     """A problem of each combination of categories."""
-    problems = [Problem(entry.problem) for record in records for entry in record.entries]
+    problems = [Problem(entry.problem) for record in records for entry in record.problems]
     by_category = {
         tuple(value for value in problem.values() if isinstance(value, str)): problem
         for problem in problems or [kernel.first_problem("cuda")]
@@ -495,14 +495,16 @@ def _provenance(
     now, found = source_fingerprint(kernel), False
     for record in records:
         won = [
-            entry for entry in record.entries if Configuration(entry.configuration) == configuration
+            entry
+            for entry in record.problems
+            if Configuration(entry.configuration) == configuration
         ]
         if not won:
             continue
         found = True
         yield f"Fastest on {origin(record)}, for"
         for entry in won:
-            changed = "" if entry.source == now else " (the sources have changed since)"
+            changed = "" if entry.origin.source == now else " (the sources have changed since)"
             yield f"  {measured(entry)}{changed}"
     if not found:
         yield "Fastest for no size that was tuned: for sizes in between, or where nothing better is known."

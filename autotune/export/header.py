@@ -23,10 +23,10 @@ from autotune.tuned.record import (
     TIME,
     AnswerTable,
     Cost,
-    Entry,
     Plan,
     Prediction,
     Triple,
+    TunedProblem,
     TunedRecord,
     Value,
 )
@@ -381,7 +381,7 @@ def _example(writer: Writer) -> str:
 def _about(record: TunedRecord) -> Iterator[str]:
     """Yield the provenance of one record and what was measured, a line each."""
     yield origin(record)
-    for entry in record.entries:
+    for entry in record.problems:
         stale = "".join(f", stale: {reason}" for reason in record.stale_reasons(entry))
         yield f"  {measured(entry)}{stale}"
 
@@ -395,19 +395,19 @@ def origin(record: TunedRecord) -> str:
     return _joined(part for part in parts if part)
 
 
-def measured(entry: Entry) -> str:
+def measured(entry: TunedProblem) -> str:
     """Return what was measured for one problem, in a line."""
     problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
-    parts = [f"{entry.median_ms:.4g} ms {entry.timing}"]
+    parts = [f"{entry.median_ms:.4g} ms {entry.race.timing}"]
     if entry.gflop_per_s:
         parts.append(f"{entry.gflop_per_s:.4g} GFLOP/s")
     if entry.gb_per_s:
         parts.append(f"{entry.gb_per_s:.4g} GB/s")
-    if entry.vendor:
-        low, high = entry.vendor.ratio_interval
-        ratio = f"{entry.vendor.ratio:.3f} [{low:.3f}, {high:.3f}]"
-        parts.append(f"{ratio} times as fast as {entry.vendor.name}")
-    parts += [f"unsure: {entry.unsure}"] if entry.unsure else []
+    if entry.race.speedup:
+        low, high = entry.race.speedup.interval
+        ratio = f"{entry.race.speedup.value:.3f} [{low:.3f}, {high:.3f}]"
+        parts.append(f"{ratio} times as fast as {entry.race.vendor_name}")
+    parts += [f"noise: {'; '.join(entry.race.noise)}"] if entry.race.noise else []
     return f"{problem}: {', '.join(parts)}"
 
 

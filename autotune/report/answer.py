@@ -20,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.verdict import LESS_NOISE
-from autotune.tuned.record import TIME, Entry, Sizes
+from autotune.tuned.record import TIME, Sizes, TunedProblem
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -53,16 +53,16 @@ def warnings(content: ReportContent) -> list[str]:
         for reason in _reasons(content, problem):
             found.setdefault(reason, []).append(problem_name(problem))
     told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
-    is_noisy = any(problem.entry and problem.entry.unsure for problem in content.problems)
+    is_noisy = any(problem.entry and problem.entry.race.noise for problem in content.problems)
     return [*told, f"For results with less noise, {LESS_NOISE}."] if is_noisy else told
 
 
 def answers(content: ReportContent) -> Table:
     """Per problem: time, interval, rate, vendor, limit, ties."""
     vendors = dict.fromkeys(
-        problem.entry.vendor.name
+        problem.entry.race.vendor_name
         for problem in content.problems
-        if problem.entry and problem.entry.vendor
+        if problem.entry and problem.entry.race.speedup
     )
     speed = f"Speed vs {next(iter(vendors)) if len(vendors) == 1 else 'vendor'} (95 %)"
     rows = [_answer(problem, speed, len(vendors) > 1) for problem in content.problems]
@@ -114,17 +114,17 @@ def winner_resources(content: ReportContent) -> Table:
     for problem in content.problems:
         if problem.entry is None:
             continue
-        entry, static = problem.entry, problem.entry.static_shared_bytes
-        is_known = static is not None or entry.shared_bytes
-        shared = (static or 0) + entry.shared_bytes if is_known else None
+        entry, static = problem.entry, problem.entry.winner.static_shared_bytes
+        is_known = static is not None or entry.plan.shared_bytes
+        shared = (static or 0) + entry.plan.shared_bytes if is_known else None
         used = wording.percent(shared / limit) if shared is not None and limit else NONE
         rows.append(
             {
                 "Problem": problem_name(problem),
-                "Block": " × ".join(map(str, entry.block)),
-                "Threads per block": wording.count(math.prod(entry.block)),
-                "Registers per thread": wording.count(entry.registers),
-                "Spills per thread": wording.size(entry.spill_bytes),
+                "Block": " × ".join(map(str, entry.plan.block)),
+                "Threads per block": wording.count(math.prod(entry.plan.block)),
+                "Registers per thread": wording.count(entry.winner.registers),
+                "Spills per thread": wording.size(entry.winner.spill_bytes),
                 "Shared per block": wording.size(shared),
                 "Of the device's": used,
             }
@@ -167,7 +167,7 @@ def _answered_ms(
     content: ReportContent, problem: Sizes, times_ms: Sequence[float | None]
 ) -> float | None:
     """The time of a problem's answer in the portfolio's race; of the best where it was not in it."""
-    entry, matrix = content.record.entry(problem), content.record.portfolio
+    entry, matrix = content.record.tuned(problem), content.record.portfolio
     if entry and entry.configuration in matrix.configurations:
         answered_ms = times_ms[matrix.configurations.index(entry.configuration)]
         if answered_ms is not None:
@@ -205,7 +205,7 @@ def fallback(content: ReportContent) -> Table:
     return Table.of(named, words="Configuration", wide="Configuration")
 
 
-def _rate_text(entry: Entry) -> str:
+def _rate_text(entry: TunedProblem) -> str:
     """The rate that the binding limit is about; both where none is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
@@ -219,50 +219,55 @@ def _rate_text(entry: Entry) -> str:
 def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str, str]:
     entry = problem.entry
     vendor, limit = NONE, NONE
-    if entry and entry.vendor:
-        vendor = wording.ratio(entry.vendor.ratio, entry.vendor.ratio_interval)
-        vendor += f" {entry.vendor.name}" if name_vendor else ""
+    if entry and entry.race.speedup:
+        vendor = wording.ratio(entry.race.speedup.value, entry.race.speedup.interval)
+        vendor += f" {entry.race.vendor_name}" if name_vendor else ""
     if entry and entry.limit_fraction is not None:
         share = wording.percent(entry.limit_fraction)
         limit = f"{share} of {limit_words(entry.limit_name or '')}"
-    taken = entry.energy if entry else None
-    tried = len(problem.trials) or (entry.evaluations if entry else None)
+    taken = entry.winner.energy if entry else None
+    tried = len(problem.trials) or (entry.origin.evaluations if entry else None)
     return {
         "Problem": problem_name(problem),
         "Time": _time(entry) if entry else "no winner",
-        "95 % interval": wording.interval(entry.median_ms, entry.interval_ms) if entry else NONE,
-        "Energy (95 %)": wording.energy(taken.median_mj, taken.interval_mj) if taken else NONE,
-        "Power": f"{wording.number(taken.power_w, 3)} W" if taken else NONE,
+        "95 % interval": wording.interval(entry.median_ms, entry.winner.time_ms.interval)
+        if entry
+        else NONE,
+        "Energy (95 %)": wording.energy(taken.call_mj.value, taken.call_mj.interval)
+        if taken
+        else NONE,
+        "Power": f"{wording.number(taken.power_w, 3)} W" if taken and taken.power_w else NONE,
         "Rate": _rate_text(entry) if entry else NONE,
         speed: wording.one_line(vendor),
         "Share of measured limit": limit,
-        "Tied": wording.count(entry.tied if entry else None),
+        "Tied": wording.count(entry.race.tied if entry else None),
         "Tried": wording.count(tried),
     }
 
 
-def _time(entry: Entry) -> str:
+def _time(entry: TunedProblem) -> str:
     remarks = ", ".join(
-        filter(None, (Timing(entry.timing).remark, "noisy" if entry.unsure else ""))
+        filter(None, (Timing(entry.race.timing).remark, "noisy" if entry.race.noise else ""))
     )
     return wording.time(entry.median_ms) + (f" ({remarks})" if remarks else "")
 
 
-def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
-    vendors = [entry.vendor for entry in entries if entry.vendor]
-    if not vendors:
+def _vendor_sentence(entries: Sequence[TunedProblem]) -> list[str]:
+    speedups = [entry.race.speedup for entry in entries if entry.race.speedup]
+    if not speedups:
         return []
-    ratios = [vendor.ratio for vendor in vendors]
-    names = wording.one_line(" and ".join(dict.fromkeys(vendor.name for vendor in vendors)))
+    ratios = [speedup.value for speedup in speedups]
+    vendors = filter(None, (entry.race.vendor_name for entry in entries))
+    names = wording.one_line(" and ".join(dict.fromkeys(vendors)))
     if len(ratios) == 1:
-        return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
+        return [f"{wording.ratio(ratios[0], speedups[0].interval)} the speed of {names}"]
     return [
         f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
         f"(geometric mean {geometric_mean(ratios):.3f}×)"
     ]
 
 
-def _limit_sentence(entries: Sequence[Entry]) -> list[str]:
+def _limit_sentence(entries: Sequence[TunedProblem]) -> list[str]:
     shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
     if not shares:
         return []
@@ -284,8 +289,8 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
         return [f"no answer, because {why}"]
     stale = content.record.stale_reasons(entry)
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in stale]
-    if entry.unsure:
-        reasons.append(f"noisy, {entry.unsure}")
+    if entry.race.noise:
+        reasons.append(f"noisy, {'; '.join(entry.race.noise)}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(
             f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "
@@ -294,7 +299,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
         )
     if problem.is_superseded:
         reasons.append(
-            f"the record keeps an earlier winner (effort {entry.effort}); the figures show the "
+            f"the record keeps an earlier winner (effort {entry.origin.effort}); the figures show the "
             "later, less thorough search"
         )
     return reasons

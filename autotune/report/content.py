@@ -11,7 +11,7 @@ from functools import cached_property
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.tuned.record import Entry, RaceResult, RecordedDevice, TunedRecord
+from autotune.tuned.record import RaceResult, RecordedDevice, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 
@@ -24,7 +24,7 @@ class ProblemContent:
     #: carries that failure.
     trials: tuple[Measurement, ...] = ()
     #: What the tuned record says: the answer. None where nothing was right.
-    entry: Entry | None = None
+    entry: TunedProblem | None = None
     #: The finals of the run; None where only the record is left of them.
     race: RaceResult | None = None
 
@@ -113,11 +113,11 @@ def content_of(
 
     Every problem gets its entry of the record, and entries of other runs follow with no trials.
     """
-    joined = [replace(problem, entry=record.entry(problem.problem)) for problem in problems]
+    joined = [replace(problem, entry=record.tuned(problem.problem)) for problem in problems]
     searched = {problem.problem for problem in problems}
     others = [
         ProblemContent(Problem(dict(entry.problem)), entry=entry)
-        for entry in record.entries
+        for entry in record.problems
         if Problem(dict(entry.problem)) not in searched
     ]
     return ReportContent(record, (*joined, *others), space, dict(run or {}))

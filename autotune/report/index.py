@@ -63,8 +63,8 @@ def write_index(standings: Sequence[Standing], folder: Path) -> Path:
 
 def _row(standing: Standing, folder: Path) -> dict[str, Any]:
     record = standing.record
-    entries = record.entries
-    vendors = [entry.vendor for entry in entries if entry.vendor]
+    entries = record.problems
+    speedups = [entry.race.speedup.value for entry in entries if entry.race.speedup]
     shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
     count = len(entries)
     reasons = [
@@ -75,10 +75,12 @@ def _row(standing: Standing, folder: Path) -> dict[str, Any]:
         "device": wording.one_line(record.device.name),
         "page": _page(record, folder),
         "tuned": str(count) + (f" of {count + standing.missing}" if standing.missing else ""),
-        "speed": _spread([vendor.ratio for vendor in vendors], wording.ratio),
-        "vendor": wording.one_line(listed(vendor.name for vendor in vendors)),
+        "speed": _spread(speedups, wording.ratio),
+        "vendor": wording.one_line(
+            listed(filter(None, (entry.race.vendor_name for entry in entries)))
+        ),
         "share": _spread(shares, wording.percent),
-        "date": max((entry.tuned_on[:10] for entry in entries), default=NONE),
+        "date": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
         "stale": f"{standing.stale_entries} of {count}" if reasons else "",
         "reasons": wording.one_line("; ".join(reasons)),
         "unknown": wording.one_line(standing.unknown),

@@ -38,12 +38,14 @@ def overview(content: ReportContent) -> str | None:
     solved = [(problem_name(problem), problem.entry) for problem in content.problems]
     entries = [(name, entry, wording.time(entry.median_ms)) for name, entry in solved if entry]
     ratios = [
-        _Mark(name, entry.vendor.ratio, *entry.vendor.ratio_interval, time)
+        _Mark(name, speedup.value, *speedup.interval, time)
         for name, entry, time in entries
-        if entry.vendor
+        if (speedup := entry.race.speedup)
     ]
     if ratios:
-        vendors = dict.fromkeys(entry.vendor.name for _, entry, _ in entries if entry.vendor)
+        vendors = dict.fromkeys(
+            entry.race.vendor_name for _, entry, _ in entries if entry.race.speedup
+        )
         names = wording.one_line(" or ".join(vendors))
         low, high = min(mark.low for mark in ratios), max(mark.high for mark in ratios)
         bounds = (min(low, 0.99) / 1.02, max(high, 1.01) * 1.02)

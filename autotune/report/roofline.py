@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autotune.report.content import ReportContent
-from autotune.tuned.record import Entry
+from autotune.tuned.record import TunedProblem
 from autotune.values import Problem
 
 
@@ -75,7 +75,7 @@ def roofline(content: ReportContent) -> Roofline | None:
     return Roofline(points, bandwidth, arithmetic) if points and (bandwidth or arithmetic) else None
 
 
-def measured_limits(entries: Iterable[Entry]) -> dict[str, list[float]]:
+def measured_limits(entries: Iterable[TunedProblem]) -> dict[str, list[float]]:
     """The limits of the device that entries were held against, by name: GB/s or GFLOP/s, ascending.
 
     A limit is an entry's rate over its share of that limit; entries of several runs or cards may
@@ -89,15 +89,15 @@ def measured_limits(entries: Iterable[Entry]) -> dict[str, list[float]]:
     return {name: sorted(rates) for name, rates in reached.items()}
 
 
-def _point(entry: Entry) -> Point:
+def _point(entry: TunedProblem) -> Point:
     seconds = entry.median_ms / 1e3
     return Point(
         Problem(dict(entry.problem)),
         moved_bytes=(entry.gb_per_s or 0) * 1e9 * seconds,
         operations=(entry.gflop_per_s or 0) * 1e9 * seconds,
         median_ms=entry.median_ms,
-        vendor=entry.vendor.name if entry.vendor else None,
-        vendor_ms=entry.median_ms * entry.vendor.ratio if entry.vendor else None,
+        vendor=entry.race.vendor_name if entry.race.speedup else None,
+        vendor_ms=entry.median_ms * entry.race.speedup.value if entry.race.speedup else None,
     )
 
 

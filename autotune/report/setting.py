@@ -9,7 +9,7 @@ from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.roofline import measured_limits
 from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
-from autotune.tuned.record import TIME, Entry
+from autotune.tuned.record import TIME, TunedProblem
 
 
 def removals(content: ReportContent) -> Table:
@@ -66,14 +66,15 @@ def verification(content: ReportContent) -> Table:
     return Table.of(rows)
 
 
-def _repeats(entry: Entry) -> str:
+def _repeats(entry: TunedProblem) -> str:
     """Whether a winner is deterministic, and if not, what one that is would cost."""
-    if entry.deterministic:
-        runs = entry.identical_runs
+    if entry.plan.deterministic:
+        runs = entry.winner.identical_runs
         return f"yes, in {plural(runs, 'run')} compared" if runs else "declared"
-    if entry.best_deterministic is None:
+    best = entry.race.best_deterministic
+    if best is None or best.ratio is None:
         return "no"
-    return f"no; at {wording.ratio(entry.best_deterministic.ratio)} the time"
+    return f"no; at {wording.ratio(best.ratio.value)} the time"
 
 
 def device_limits(content: ReportContent) -> Table:
@@ -99,7 +100,7 @@ def provenance(content: ReportContent) -> Table:
     run = dict(content.run)
     entries = [problem.entry for problem in content.problems if problem.entry]
     trials = [trial for problem in content.problems for trial in problem.trials]
-    sources = {"source": listed(entry.source for entry in entries), **run}.get("source", "")
+    sources = {"source": listed(entry.origin.source for entry in entries), **run}.get("source", "")
     named = {
         "Kernel": content.kernel,
         "Device": f"{device.name} ({device.arch})",
@@ -108,12 +109,12 @@ def provenance(content: ReportContent) -> Table:
         "Toolchain": run.get("toolchain") or about.toolchain,
         "autotune": about.version,
         "Date": run.get("measured") or about.created[:10],
-        "Measured by": listed(filter(None, (entry.who for entry in entries))),
-        "Commit": listed(_short(entry.commit) for entry in entries if entry.commit),
+        "Measured by": listed(filter(None, (entry.origin.who for entry in entries))),
+        "Commit": listed(_short(entry.origin.commit) for entry in entries if entry.origin.commit),
         "Command": run.get("command", ""),
-        "Strategy": run.get("strategy") or listed(entry.strategy for entry in entries),
-        "Seed": run.get("seed") or listed(str(entry.seed) for entry in entries),
-        "Effort": run.get("effort") or listed(entry.effort for entry in entries),
+        "Strategy": run.get("strategy") or listed(entry.origin.strategy for entry in entries),
+        "Seed": run.get("seed") or listed(str(entry.origin.seed) for entry in entries),
+        "Effort": run.get("effort") or listed(entry.origin.effort for entry in entries),
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
         "Rows shown": run.get("rows", ""),
@@ -123,7 +124,7 @@ def provenance(content: ReportContent) -> Table:
         "Clock change": _clock_change(trials),
         "Objective": "" if content.record.objective == TIME else content.record.objective,
         "Power limit": _power_limit(entries),
-        "Timing": run.get("timing") or listed(entry.timing for entry in entries),
+        "Timing": run.get("timing") or listed(entry.race.timing for entry in entries),
         "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
@@ -137,9 +138,10 @@ def _short(commit: str) -> str:
     return "".join([name[:12], *dirty])
 
 
-def _power_limit(entries: Sequence[Entry]) -> str:
+def _power_limit(entries: Sequence[TunedProblem]) -> str:
     """What the device was allowed to draw while energy was measured; empty where it was not."""
-    limits = sorted({e.energy.limit_w for e in entries if e.energy and e.energy.limit_w})
+    energies = [entry.winner.energy for entry in entries]
+    limits = sorted({energy.limit_w for energy in energies if energy and energy.limit_w})
     return listed(f"{wording.number(limit_w)} W" for limit_w in limits)
 
 

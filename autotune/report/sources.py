@@ -16,7 +16,7 @@ from autotune.measure.measurement import Measurement
 from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.table import listed
 from autotune.report.wording import without_paths
-from autotune.tuned.record import Entry, TunedRecord
+from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Problem
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
     scopes = [
         last.scope
         for problem, found in by_problem.items()
-        for last in _measured_alike(found, record.entry(problem))
+        for last in _measured_alike(found, record.tuned(problem))
     ]
     rows = [row for scope in scopes for row in rows_of(store, scope)]
     count = sum(store.count(scope) for scope in scopes)
@@ -108,7 +108,7 @@ def from_rows(
         if row.device_name == record.device.name and _is_of(row, record):
             by_problem.setdefault(row.problem, []).append(row)
     chosen = {
-        problem: _measured_alike(found, record.entry(problem))
+        problem: _measured_alike(found, record.tuned(problem))
         for problem, found in by_problem.items()
     }
     problems = [
@@ -131,10 +131,12 @@ def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple({trial.configuration: trial for trial in measured}.values())
 
 
-def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:
+def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:
     """The newest rows of one kind, preferably the kind of the record's entry."""
     fitting = [
-        row for row in rows if entry and (row.source, row.timing) == (entry.source, entry.timing)
+        row
+        for row in rows
+        if entry and (row.source, row.timing) == (entry.origin.source, entry.race.timing)
     ]
     kind = _kind((fitting or rows)[-1])
     return [row for row in rows if _kind(row) == kind]

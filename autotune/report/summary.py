@@ -130,10 +130,10 @@ def _content(run: RunResult, record: TunedRecord) -> ReportContent:
 
 
 def _outcome(problem: ProblemResult, record: TunedRecord | None) -> str:
-    entry = record.entry(problem.problem) if record else None
+    entry = record.tuned(problem.problem) if record else None
     if entry is not None:
         configuration = problem.space.relevant(entry.configuration)
-        noisy = " (noisy)" if entry.unsure else ""
+        noisy = " (noisy)" if entry.race.noise else ""
         named = ", ".join(f"{name}={value}" for name, value in configuration.items())
         return f"{wording.time(entry.median_ms)}{noisy} with {named or 'the one configuration'}"
     if record is not None or not problem.measured:

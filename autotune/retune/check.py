@@ -26,7 +26,7 @@ from autotune.retune.stale import Action, KnownEntry, Reason, Target, known_entr
 from autotune.run.bench import Bench
 from autotune.run.verdict import judge
 from autotune.tuned.reading import kernel_names
-from autotune.tuned.record import TIME, ContenderResult, Entry, Estimate, TunedRecord
+from autotune.tuned.record import TIME, ContenderResult, Estimate, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race, and the time after which no further round begins.
@@ -139,10 +139,10 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
     entry = known.entry
     if kernel is not None and set(entry.problem) != set(kernel.fields):
         return "the kernel has other problem fields now"
-    if entry.inputs:
-        return f"measured on inputs of a file ({', '.join(entry.inputs)})"
-    if Timing(entry.timing) is Timing.OTHER:
-        return f"timed in another way ({entry.timing})"
+    if entry.origin.inputs:
+        return f"measured on inputs of a file ({', '.join(entry.origin.inputs)})"
+    if Timing(entry.race.timing) is Timing.OTHER:
+        return f"timed in another way ({entry.race.timing})"
     return ""
 
 
@@ -158,7 +158,7 @@ def with_verdict(
     return replace(checked, verdict=state, message=message, now=now)
 
 
-def remeasure(bench: Bench, record: TunedRecord, entry: Entry) -> Remeasured:
+def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasured:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
     The bench is of the record's kernel and device, and times as its request says.
@@ -186,10 +186,10 @@ def remeasure(bench: Bench, record: TunedRecord, entry: Entry) -> Remeasured:
 
 
 def rivals(
-    kernel: Kernel, device: Device, record: TunedRecord, entry: Entry
+    kernel: Kernel, device: Device, record: TunedRecord, entry: TunedProblem
 ) -> list[Configuration]:
     """Who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
-    listed = [Configuration(runner_up.configuration) for runner_up in entry.runners_up]
+    listed = [Configuration(other.configuration) for other in entry.race.runners_up]
     listed = listed or _best_of_portfolio(record, entry)
     members = [rival for rival in listed if is_member(kernel, rival, device)][:_MOST_RIVALS]
     if is_member(kernel, kernel.default(), device):
@@ -229,7 +229,9 @@ def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
     )
 
 
-def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configuration]) -> Remeasured:
+def _raced(
+    bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
+) -> Remeasured:
     """Race the winner, who comes first, with the others, all of them right."""
     contenders = [
         Contender(
@@ -239,7 +241,7 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
         )
         for configuration in configurations
     ]
-    by_stream = not Timing(entry.timing).by_graph
+    by_stream = not Timing(entry.race.timing).by_graph
     rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
     raced = bench.worker.have(race, job, contenders, rules)
     if failure := raced.samples[0].failure:
@@ -253,13 +255,13 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
     return Remeasured(
         Status.IMPLAUSIBLE if why else Status.OK,
         why,
-        over_recorded(now.time_ms, Estimate(entry.median_ms, *entry.interval_ms)),
+        over_recorded(now.time_ms, entry.winner.time_ms),
         now,
         min((e for e in result.finalists if e.tied), key=lambda each: each.time_ms.value),
     )
 
 
-def _best_of_portfolio(record: TunedRecord, entry: Entry) -> list[Configuration]:
+def _best_of_portfolio(record: TunedRecord, entry: TunedProblem) -> list[Configuration]:
     """The configurations of the matrix, fastest on the entry's problem first."""
     matrix = record.portfolio
     problems = [dict(problem) for problem in matrix.problems]

@@ -48,9 +48,9 @@ from autotune.tuned.reading import kernel_names, path_of, read, user_folder
 from autotune.tuned.record import (
     TIME,
     Confirmed,
-    Entry,
     Estimate,
     Provenance,
+    TunedProblem,
     TunedRecord,
     timestamp,
 )
@@ -357,7 +357,7 @@ class Retuner(ExitStack):
             ratio_interval=(_brief(low), _brief(high)),
         )
         entry = msgspec.structs.replace(known.entry, confirmed=confirmed)
-        return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
+        return msgspec.structs.replace(known.record, problems=(entry,), provenance=made)
 
     def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
         """Write a confirmed entry where lookup finds it, and to ``out`` where it is the same."""
@@ -456,8 +456,8 @@ class Retuner(ExitStack):
         )
 
     def _effort(self, target: Target) -> Effort:
-        """Return the entry\'s effort if it is more than that of the options: less would not replace it."""
-        known = EFFORTS[target.known.entry.effort] if target.known else self.options.effort
+        """Return the entry's effort if it is more than that of the options: less would not replace it."""
+        known = EFFORTS[target.known.entry.origin.effort] if target.known else self.options.effort
         return max(known, self.options.effort, key=lambda effort: effort.seconds_per_problem)
 
     def _searched_alike(self, target: Target) -> tuple[Any, ...]:
@@ -519,7 +519,7 @@ def _objective(target: Target) -> str:
 
 
 def _caches(target: Target) -> Caches | None:
-    return Timing(target.known.entry.timing).caches if target.known else None
+    return Timing(target.known.entry.race.timing).caches if target.known else None
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
@@ -530,11 +530,11 @@ def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
     return seeded
 
 
-def _entry_at(path: Path, problem: Mapping[str, int | str]) -> Entry | None:
+def _entry_at(path: Path, problem: Mapping[str, int | str]) -> TunedProblem | None:
     if not path.exists():
         return None
     try:
-        return read(path).entry(problem)
+        return read(path).tuned(problem)
     except RecordError as error:
         warnings.warn(str(error), stacklevel=2)
         return None

@@ -20,7 +20,7 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
 from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
-from autotune.tuned.record import Entry, TunedRecord, moment
+from autotune.tuned.record import TunedProblem, TunedRecord, moment
 from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem
 
@@ -53,12 +53,12 @@ class KnownEntry:
     layer: str
     directory: Path
     record: TunedRecord
-    entry: Entry
+    entry: TunedProblem
 
     @property
     def driver(self) -> str:
         """Return the driver of its last measurement; empty where not known."""
-        return (self.entry.confirmed or self.entry).driver
+        return (self.entry.confirmed or self.entry.origin).driver
 
     @property
     def objective(self) -> str:
@@ -68,12 +68,12 @@ class KnownEntry:
     @property
     def toolchain(self) -> str:
         """Return the compiler of its last measurement; empty where not known."""
-        return (self.entry.confirmed or self.entry).toolchain
+        return (self.entry.confirmed or self.entry.origin).toolchain
 
     @property
     def seen_on(self) -> str:
         """Return the date of its last measurement, as the record has it."""
-        return self.entry.confirmed.on if self.entry.confirmed else self.entry.tuned_on
+        return self.entry.confirmed.on if self.entry.confirmed else self.entry.origin.tuned_on
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Target:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the arguments that a file gave; without that file the entry cannot be compared."""
-        return self.known.entry.inputs if self.known else ()
+        return self.known.entry.origin.inputs if self.known else ()
 
     @property
     def why(self) -> str:
@@ -204,7 +204,7 @@ def known_entries(
         first = next(iter(found.values()), None)
         if first and first.record.objective != record.objective:
             continue  # lookup asks those of the first only
-        for entry in record.entries:
+        for entry in record.problems:
             known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)
     return list(found.values()), damaged
@@ -217,7 +217,7 @@ def reasons(
     return (*_changed(kernel, device, known.entry), *_aged(query, device, known))
 
 
-def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple[str, ...]:
+def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: TunedProblem) -> tuple[str, ...]:
     """Return why an entry is stale as far as files tell, without its device; empty: it is not.
 
     What a driver or a compiler of that device makes stale is known there only: `reasons`.
@@ -271,20 +271,22 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
             yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
 
 
-def _changed(kernel: Kernel, device: Device, entry: Entry) -> Iterator[Reason]:
+def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
     """Yield the changes of the kernel since its winner was found."""
-    for text in changed_since(kernel, entry.source, entry.arguments, entry.inputs):
+    for text in changed_since(
+        kernel, entry.origin.source, entry.origin.arguments, entry.origin.inputs
+    ):
         yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):
         yield Reason("its configuration is no longer in the declared space", Action.SEARCH)
     else:
         now = kernel.compiler_options(Configuration(entry.configuration), device)
-        if now != entry.options:
+        if now != entry.origin.options:
             yield Reason(
-                f"options changed: {_words(entry.options)} -> {_words(now)}", Action.SEARCH
+                f"options changed: {_words(entry.origin.options)} -> {_words(now)}", Action.SEARCH
             )
-    if Timing(entry.timing) is Timing.OTHER:
-        yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
+    if Timing(entry.race.timing) is Timing.OTHER:
+        yield Reason(f"it was timed in another way ({entry.race.timing})", Action.SEARCH)
 
 
 def _aged(query: StaleQuery, device: Device, known: KnownEntry) -> Iterator[Reason]:

@@ -26,7 +26,7 @@ from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store
 from autotune.tuned.reading import read_layers, user_folder
-from autotune.tuned.record import Entry
+from autotune.tuned.record import TunedProblem
 from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem, size_of
 
@@ -152,7 +152,7 @@ def limit_problem(name: str, device: Device) -> Problem:
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 
-def _reached(name: str, device: Device) -> tuple[Entry, str] | None:
+def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
     """The entry that tells a limit of a device, and the source of its record, for a person.
 
     Of the first record with one, the largest problem.
@@ -164,9 +164,9 @@ def _reached(name: str, device: Device) -> tuple[Entry, str] | None:
             continue
         entries = [
             entry
-            for entry in loaded.record.entries
+            for entry in loaded.record.problems
             if _covers(entry.problem, wanted)
-            and Timing(entry.timing).is_cold
+            and Timing(entry.race.timing).is_cold
             and getattr(entry, _UNITS[name])
         ]
         if entries:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
@@ -24,7 +24,7 @@ from autotune.run import verdict
 from autotune.run.bench import Bench
 from autotune.run.recording import refitted, request_for, require_current
 from autotune.search.session import Listener, Phase, ignore
-from autotune.tuned.record import TIME, BestDeterministic, Entry, RunnerUp, TunedRecord
+from autotune.tuned.record import TIME, Portfolio, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Configurations that are measured, however little time there is.
@@ -50,7 +50,7 @@ def measure_portfolio(
     problems: Mapping[Problem, KnownProblem],
     candidates: Sequence[Configuration],
     seconds: float | None,
-) -> verdict.PortfolioTimes | None:
+) -> Portfolio | None:
     """Measure configurations on every problem.
 
     The quickest problem first, whose checks may take half of the time, then each its share of what is
@@ -83,9 +83,9 @@ def measure_portfolio(
             stacklevel=2,
         )
         return None
-    return verdict.PortfolioTimes(
-        configurations=tuple(candidates),
-        problems=tuple(problem for problem in problems if problem in columns),
+    return Portfolio(
+        configurations=tuple(dict(candidate) for candidate in candidates),
+        problems=tuple(dict(problem) for problem in problems if problem in columns),
         median_ms=tuple(
             tuple(columns[p][configuration] for p in problems if p in columns)
             for configuration in candidates
@@ -184,16 +184,16 @@ def renewed(
         )
     require_current(record, kernel)
     chosen = _chosen(record, kernel, device)
-    if len(record.entries) < 2 or not chosen:
+    if len(record.problems) < 2 or not chosen:
         raise NothingValidError(
-            f"{record.kernel} on {record.device.name}: {len(record.entries)} problems with "
+            f"{record.kernel} on {record.device.name}: {len(record.problems)} problems with "
             f"{len(chosen)} configurations are no portfolio; run: autotune run {record.kernel}"
         )
     problems = {
         Problem(dict(entry.problem)): KnownProblem(
             entry.median_ms, {Configuration(dict(entry.configuration))}
         )
-        for entry in record.entries
+        for entry in record.problems
     }
     with closing(Bench(request_for(record, kernel, device))) as bench:
         _compile(bench, listener, list(problems), chosen)
@@ -203,18 +203,12 @@ def renewed(
     return refitted(record, kernel, found)
 
 
-def _beside(entry: Entry) -> Iterator[BestDeterministic | RunnerUp]:
-    """What an entry names beside its winner."""
-    if entry.best_deterministic is not None:
-        yield entry.best_deterministic
-    yield from entry.runners_up
-
-
 def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configuration]:
     """The default, then what won and its runners-up, the problems taking turns."""
     ranks = [
-        [entry.configuration, *(other.configuration for other in _beside(entry))]
-        for entry in record.entries
+        [plan.configuration for plan in tuned.plans]
+        + [other.configuration or {} for other in tuned.race.runners_up]
+        for tuned in record.problems
     ]
     listed = [kernel.default()]
     for place in range(max(map(len, ranks), default=0)):

@@ -33,33 +33,25 @@ from autotune.measure.objective import Scoring
 from autotune.measure.timing import Timing
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
-from autotune.run.verdict import PortfolioTimes
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.record import (
-    BestDeterministic,
     Checks,
     ContenderResult,
-    Entry,
     FillStep,
     Grid,
     LaunchStep,
     Plan,
     Portfolio,
     Provenance,
-    RaceResult,
     RecordedDevice,
-    RecordedEnergy,
-    RunnerUp,
     Triple,
+    TunedProblem,
     TunedRecord,
-    Vendor,
+    TuningOrigin,
     key_of,
     timestamp,
 )
 from autotune.values import Configuration, Problem
-
-#: Finalists that an entry names beside its winner.
-RUNNERS_UP = 5
 
 
 def record_of(run: RunResult) -> TunedRecord:
@@ -69,11 +61,11 @@ def record_of(run: RunResult) -> TunedRecord:
     """
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
-    entries = tuple(_entry(run, result) for result in run.solved)
+    problems = tuple(_tuned(run, result) for result in run.solved)
     wrong = wrong_somewhere(run.problems)
-    right = [entry for entry in entries if Configuration(entry.configuration) not in wrong]
-    matrix = run.portfolio
-    portfolio = _portfolio(kernel, device, matrix, right) if matrix else Portfolio()
+    right = [tuned for tuned in problems if Configuration(tuned.configuration) not in wrong]
+    measured = run.portfolio
+    portfolio = _portfolio(kernel, device, measured, right) if measured else Portfolio()
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -84,7 +76,7 @@ def record_of(run: RunResult) -> TunedRecord:
         parameters=dict(kernel.parameters),
         layout=dict(kernel.layout),
         default=default_plan(kernel, example, device),
-        entries=entries,
+        problems=problems,
         portfolio=portfolio,
         provenance=Provenance(
             version=__version__,
@@ -97,99 +89,55 @@ def record_of(run: RunResult) -> TunedRecord:
     )
 
 
-def _entry(run: RunResult, result: ProblemResult) -> Entry:
+def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     request, race, outcome = run.request, result.race, result.result
     if race is None or outcome is None:
         raise AutotuneError(f"{request.kernel.name} ({result.problem}): no winner to record")
-    winner, configuration = outcome.winner, Configuration(outcome.winner.configuration)
+    kernel, problem, device = request.kernel, result.problem, request.device
+    winner, second = outcome.winner, outcome.best_deterministic
+    configuration = Configuration(winner.configuration)
     row = next(each.row for each in race.finalists if each.configuration == configuration)
     assert row is not None
     median_ms = winner.time_ms.value
-    plan = _plan(request.kernel, configuration, result.problem, request.device)
-    work = request.kernel.work_of(result.problem)
-    share, limit = (
-        limits.share(work, median_ms, run.limits, request.device) if work else (None, None)
-    )
+    work = kernel.work_of(problem)
+    share, limit = limits.share(work, median_ms, run.limits, device) if work else (None, None)
     if limit != "ffma" and not race.timing.is_cold:
         share = limit = None  # the memory's rate is no limit of what is in a cache
-    return Entry(
-        **msgspec.structs.asdict(plan),
-        problem=dict(result.problem),
-        steps=_steps(request.kernel, configuration, result.problem, request.device),
-        median_ms=median_ms,
-        interval_ms=winner.time_ms.interval,
-        samples=outcome.rounds,
+    return TunedProblem(
+        problem=dict(problem),
+        plans=tuple(
+            _plan(kernel, Configuration(found.configuration), problem, device)
+            for found in (winner, second)
+            if found is not None
+        ),
+        steps=_steps(kernel, configuration, problem, device),
+        race=outcome,
         gb_per_s=_rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
         gflop_per_s=_rate(work.flops, median_ms) if work else None,
         limit_fraction=share,
         limit_name=limit,
-        vendor=_vendor(outcome),
-        tied=outcome.tied,
         checks=_checks(row.checks),
-        registers=winner.registers,
-        spill_bytes=winner.spill_bytes,
-        static_shared_bytes=winner.static_shared_bytes,
-        source=run.source,
-        timing=outcome.timing,
-        clean_ms=winner.clean_ms,
-        hot_ms=winner.hot_ms,
-        energy=_recorded_energy(winner),
-        metrics=_metrics(request, result.problem, row, winner),
-        effort="full" if request.effort.name == "full" else "quick",
-        strategy=request.strategy,
-        evaluations=len(result.measured),
-        seed=request.seed,
-        tuned_on=timestamp(),
-        arguments=arguments_fingerprint(request.kernel, request.inputs),
-        inputs=tuple(sorted(request.inputs)),
-        options=request.kernel.compiler_options(configuration, request.device),
-        driver=request.device.driver,
-        toolchain=run.toolchain,
-        device_uuid=race.device_uuid or request.device.uuid,
-        sm_mhz=outcome.sm_mhz,
-        identical_runs=winner.identical_runs,
-        best_deterministic=_best_deterministic(request, result.problem, outcome),
-        who=os.environ.get("AUTOTUNE_WHO", "")[:200],
-        commit=source_commit(request.kernel),
-        runners_up=_runners_up(outcome),
-        unsure="; ".join(outcome.noise),
+        metrics=_metrics(request, problem, row, winner),
+        origin=TuningOrigin(
+            tuned_on=timestamp(),
+            source=run.source,
+            arguments=arguments_fingerprint(kernel, request.inputs),
+            inputs=tuple(sorted(request.inputs)),
+            options=kernel.compiler_options(configuration, device),
+            driver=device.driver,
+            toolchain=run.toolchain,
+            device_uuid=race.device_uuid or device.uuid,
+            effort="full" if request.effort.name == "full" else "quick",
+            strategy=request.strategy,
+            seed=request.seed,
+            evaluations=len(result.measured),
+            who=os.environ.get("AUTOTUNE_WHO", "")[:200],
+            commit=source_commit(kernel),
+        ),
     )
 
 
-def _best_deterministic(
-    request: Request, problem: Problem, outcome: RaceResult
-) -> BestDeterministic | None:
-    """The best that is deterministic, beside a winner that is not."""
-    best = outcome.best_deterministic
-    if best is None or best.ratio is None:
-        return None
-    plan = _plan(request.kernel, Configuration(best.configuration), problem, request.device)
-    return BestDeterministic(
-        **msgspec.structs.asdict(plan),
-        median_ms=best.time_ms.value,
-        interval_ms=best.time_ms.interval,
-        ratio=best.ratio.value,
-        ratio_interval=best.ratio.interval,
-        identical_runs=best.identical_runs,
-    )
-
-
-def _runners_up(outcome: RaceResult) -> tuple[RunnerUp, ...]:
-    return tuple(
-        RunnerUp(
-            configuration=other.configuration or {},
-            median_ms=other.time_ms.value,
-            interval_ms=other.time_ms.interval,
-            ratio=other.ratio.value,
-            ratio_interval=other.ratio.interval,
-            energy_mj=other.energy.call_mj.value if other.energy else None,
-        )
-        for other in outcome.runners_up[:RUNNERS_UP]
-        if other.ratio is not None
-    )
-
-
-def refitted(record: TunedRecord, kernel: Kernel, measured: PortfolioTimes) -> TunedRecord:
+def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedRecord:
     """A record whose winners stay, and whose answers for other problems are made anew.
 
     Raises
@@ -203,8 +151,8 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: PortfolioTimes) -> T
     # As the matrix was.
     entries = [
         entry
-        for entry in record.entries
-        if Timing(entry.timing).caches is request.caches_of(Problem(dict(entry.problem)))
+        for entry in record.problems
+        if Timing(entry.race.timing).caches is request.caches_of(Problem(dict(entry.problem)))
     ]
     portfolio = _portfolio(kernel, device, measured, entries)
     return msgspec.structs.replace(record, portfolio=portfolio)
@@ -212,8 +160,8 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: PortfolioTimes) -> T
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
     """What measures a record's problems as its winners were: by the rule where not all were alike."""
-    problems = tuple(Problem(dict(entry.problem)) for entry in record.entries)
-    found = {Timing(entry.timing).caches for entry in record.entries}
+    problems = tuple(Problem(dict(entry.problem)) for entry in record.problems)
+    found = {Timing(entry.race.timing).caches for entry in record.problems}
     return Request(kernel, device, problems, caches=found.pop() if len(found) == 1 else None)
 
 
@@ -226,8 +174,10 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
         If the record is of another state of the kernel, whose launches are not known any more.
     """
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
-    for entry in record.entries:
-        if entry.source != source or (not entry.inputs and entry.arguments != arguments):
+    for entry in record.problems:
+        if entry.origin.source != source or (
+            not entry.origin.inputs and entry.origin.arguments != arguments
+        ):
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
@@ -237,15 +187,10 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 def _portfolio(
     kernel: Kernel,
     device: Device,
-    measured: PortfolioTimes,
-    entries: Sequence[Entry],
+    measured: Portfolio,
+    tuned_here: Sequence[TunedProblem],
 ) -> Portfolio:
     """Return measured times with the answers for other problems that are made of them."""
-    matrix = Portfolio(
-        configurations=tuple(dict(configuration) for configuration in measured.configurations),
-        problems=tuple(dict(problem) for problem in measured.problems),
-        median_ms=measured.median_ms,
-    )
 
     @cache
     def planned(configuration: Configuration, problem: Problem) -> Plan:
@@ -254,12 +199,12 @@ def _portfolio(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
 
-    found = {key_of(entry.problem): entry.median_ms for entry in entries}
+    found = {key_of(tuned.problem): tuned.median_ms for tuned in tuned_here}
     winners_ms = [found.get(key_of(problem)) for problem in measured.problems]
     tables = answer_tables(
-        matrix, planner, device.sm_count, winners_ms, kernel.layout, verified_layouts(kernel)
+        measured, planner, device.sm_count, winners_ms, kernel.layout, verified_layouts(kernel)
     )
-    return msgspec.structs.replace(matrix, tables=tables)
+    return msgspec.structs.replace(measured, tables=tables)
 
 
 def verified_layouts(kernel: Kernel) -> list[Problem]:
@@ -333,35 +278,6 @@ def _steps(
 def _rate(amount: float, median_ms: float) -> float:
     """Amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
     return amount / median_ms / 1e6
-
-
-def _vendor(outcome: RaceResult) -> Vendor | None:
-    found = outcome.vendor
-    if found is None or found.speedup is None:
-        return None
-    return Vendor(
-        name=found.vendor,
-        median_ms=found.time_ms.value,
-        ratio=found.speedup.value,
-        ratio_interval=found.speedup.interval,
-        clean_ms=found.clean_ms,
-        hot_ms=found.hot_ms,
-        energy_mj=found.energy.call_mj.value if found.energy else None,
-    )
-
-
-def _recorded_energy(winner: ContenderResult) -> RecordedEnergy | None:
-    found = winner.energy
-    if found is None or found.power_w is None:
-        return None
-    return RecordedEnergy(
-        median_mj=found.call_mj.value,
-        interval_mj=found.call_mj.interval,
-        power_w=found.power_w,
-        limit_w=found.limit_w,
-        sm_mhz=found.sm_mhz,
-        windows=found.windows,
-    )
 
 
 def _metrics(

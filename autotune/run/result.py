@@ -11,8 +11,7 @@ from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Race
 from autotune.run.request import Request
-from autotune.run.verdict import PortfolioTimes
-from autotune.tuned.record import RaceResult
+from autotune.tuned.record import Portfolio, RaceResult
 from autotune.values import Configuration, Problem
 
 _WRONG = frozenset(
@@ -75,7 +74,7 @@ class RunResult:
     source: str
     toolchain: str
     #: Finalists of all problems on every problem; None for a run of one problem.
-    portfolio: PortfolioTimes | None = None
+    portfolio: Portfolio | None = None
     #: What the device was measured to reach; None where that is not known.
     limits: Limits | None = None
 

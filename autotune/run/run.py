@@ -30,6 +30,7 @@ from autotune.run.result import CutShortRun, ProblemResult, RunResult, wrong_som
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
+from autotune.tuned.record import Portfolio
 from autotune.values import Configuration
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
@@ -120,7 +121,7 @@ class Run(Bench):
         run_id: int,
         results: Sequence[ProblemResult],
         limits: Limits | None,
-        portfolio: verdict.PortfolioTimes | None = None,
+        portfolio: Portfolio | None = None,
     ) -> RunResult:
         return RunResult(
             self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
@@ -313,7 +314,7 @@ class Run(Bench):
 
     # ------------------------------------------------------------------ portfolio
 
-    def _portfolio(self, results: Sequence[ProblemResult]) -> verdict.PortfolioTimes | None:
+    def _portfolio(self, results: Sequence[ProblemResult]) -> Portfolio | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
         if not self.request.objective.is_time:
             return None

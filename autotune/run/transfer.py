@@ -27,7 +27,7 @@ _OF_EACH = 2
 
 
 @dataclass(frozen=True)
-class _TunedProblem:
+class _OtherProblem:
     """A problem that another device was measured at."""
 
     problem: Problem
@@ -49,7 +49,7 @@ class OtherDevices:
         """Return the best at the nearest problems on the most similar devices."""
         here = problem_features(problem, problem)
 
-        def distance(tuned: _TunedProblem) -> float:
+        def distance(tuned: _OtherProblem) -> float:
             there = problem_features(tuned.problem, problem, tuned.device_distance)
             return math.dist(there, here)
 
@@ -61,30 +61,30 @@ class OtherDevices:
         return list(found)[:count]
 
     @cached_property
-    def _tuned(self) -> list[_TunedProblem]:
+    def _tuned(self) -> list[_OtherProblem]:
         return [*self._of_records(), *self._of_store()]
 
-    def _of_records(self) -> Iterator[_TunedProblem]:
+    def _of_records(self) -> Iterator[_OtherProblem]:
         for loaded in read_layers(self.kernel):
             apart = unlikeness(self.device, loaded.record.device)
             if apart is None or loaded.record.device.name == self.device.name:
                 continue
-            for entry in loaded.record.entries:
+            for entry in loaded.record.problems:
                 winner = [Configuration(dict(entry.configuration))]
-                yield _TunedProblem(Problem(dict(entry.problem)), apart, winner.copy)
+                yield _OtherProblem(Problem(dict(entry.problem)), apart, winner.copy)
             portfolio = loaded.record.portfolio
             for column, sizes in enumerate(portfolio.problems):
                 times = [row[column] for row in portfolio.median_ms]
                 fastest = partial(_fastest, portfolio.configurations, times)
-                yield _TunedProblem(Problem(dict(sizes)), apart, fastest)
+                yield _OtherProblem(Problem(dict(sizes)), apart, fastest)
 
-    def _of_store(self) -> Iterator[_TunedProblem]:
+    def _of_store(self) -> Iterator[_OtherProblem]:
         if self.store is None:
             return
         for newest in self.store.newest_of_scopes(self.kernel):
             if newest.device_name != self.device.name:
                 fastest = partial(_stored, self.store, newest.scope)
-                yield _TunedProblem(newest.problem, _UNKNOWN, fastest)
+                yield _OtherProblem(newest.problem, _UNKNOWN, fastest)
 
 
 def _fastest(
@@ -103,7 +103,7 @@ def recorded_winners(kernel: str, device: Device) -> dict[Problem, list[Configur
     found: dict[Problem, list[Configuration]] = {}
     for loaded in read_layers(kernel):
         if loaded.record.device.name == device.name:
-            for entry in loaded.record.entries:
+            for entry in loaded.record.problems:
                 winners = found.setdefault(Problem(dict(entry.problem)), [])
                 winners.append(Configuration(dict(entry.configuration)))
     return found

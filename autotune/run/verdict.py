@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 from typing import Any, TypeAlias
@@ -23,7 +22,13 @@ from autotune.measure.objective import EDP, ENERGY, Scoring
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import median_interval
 from autotune.tuned.fallback import DETERMINISM
-from autotune.tuned.record import ContenderResult, EnergyResult, Estimate, RaceResult
+from autotune.tuned.record import (
+    ContenderResult,
+    EnergyResult,
+    Estimate,
+    Portfolio,
+    RaceResult,
+)
 from autotune.values import Configuration, Problem
 
 #: Sorts contenders that are equally good: the least is chosen.
@@ -306,8 +311,7 @@ def _noise(
         yield f"the finals had time for {result.rounds} rounds only"
     known: dict[str, Estimate | None] = {"its time": result.winner.time_ms}
     known["what is tuned for"] = cost
-    if result.vendor:
-        known[f"the ratio to {result.vendor.vendor}"] = result.vendor.speedup
+    known[f"the ratio to {result.vendor_name}"] = result.speedup
     for name, number in known.items():
         if number is None:
             continue
@@ -325,37 +329,28 @@ def _noise(
 # ---------------------------------------------------------------------- other problems
 
 
-@dataclass(frozen=True)
-class PortfolioTimes:
-    """Chosen configurations measured on every problem of a run."""
-
-    configurations: tuple[Configuration, ...]
-    problems: tuple[Problem, ...]
-    #: One row per configuration, one column per problem; None where it is not right there.
-    median_ms: tuple[tuple[float | None, ...], ...]
-
-    def fraction(self, configuration: Configuration, but: Problem) -> float:
-        """Geometric mean share of the best speed over the problems other than one; 0 if unknown."""
-        if configuration not in self.configurations:
-            return 0.0
-        row = self.median_ms[self.configurations.index(configuration)]
-        shares = []
-        for column, problem in enumerate(self.problems):
-            best = min((times[column] or math.inf for times in self.median_ms), default=math.inf)
-            if problem != but and best < math.inf:
-                time_ms = row[column]
-                shares.append(best / time_ms if time_ms else 1e-3)
-        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
-
-
-def best_on_others(portfolio: PortfolioTimes, problem: Problem) -> Preference:
-    """Prefer what is best over the other problems, then fewest registers.
+def best_on_others(portfolio: Portfolio, problem: Problem) -> Preference:
+    """Prefer what is best over the other problems of a portfolio, then fewest registers.
 
     The problem itself is left out: there contenders are tied.
     """
+    shares = {
+        Configuration(configuration): _mean_share(portfolio, times, problem)
+        for configuration, times in zip(portfolio.configurations, portfolio.median_ms, strict=True)
+    }
 
     def preference(contender: Contender) -> tuple[float, int]:
-        share = portfolio.fraction(contender.configuration, problem)
-        return -round(share, 3), contender.registers
+        return -round(shares.get(contender.configuration, 0.0), 3), contender.registers
 
     return preference
+
+
+def _mean_share(portfolio: Portfolio, times: Sequence[float | None], but: Problem) -> float:
+    """Geometric mean share of the best speed over the problems other than one."""
+    columns = zip(portfolio.problems, times, zip(*portfolio.median_ms, strict=True), strict=True)
+    shares = []
+    for problem, time_ms, everyones in columns:
+        best = min((each or math.inf for each in everyones), default=math.inf)
+        if problem != but and best < math.inf:
+            shares.append(best / time_ms if time_ms else 1e-3)
+    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0

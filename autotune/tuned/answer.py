@@ -62,8 +62,8 @@ class TunedConfig(Mapping[str, Any]):
         Whether two launches of one loaded module must not overlap: on two streams, say.
     deterministic : bool
         Whether the same data give the same bits in every run on a device, as the kernel declares.
-    unsure : str
-        Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
+    noise : str
+        Why its time or the choice may be wrong, as measured on a busy device; empty where it is not.
     objective : str
         What it was tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
     source : str
@@ -84,7 +84,7 @@ class TunedConfig(Mapping[str, Any]):
     stale_reasons: tuple[str, ...]
     exclusive: bool
     deterministic: bool
-    unsure: str
+    noise: str
     objective: str
     source: str
     made_for: MadeFor | None
@@ -179,12 +179,13 @@ def tuned_config(
         # Measured on the device itself: nothing is known of the loss on others.
         expected_fraction=hit.expected_fraction if is_measured else None,
         stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
-        unsure=tuned.unsure if tuned else "",
+        noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,
         source=row.origin.source if row else table.source,
         exclusive=plan.exclusive,
         deterministic=plan.deterministic,
-        made_for=tuned and MadeFor(tuned.source, tuned.arguments, tuned.inputs),
+        made_for=tuned
+        and MadeFor(tuned.origin.source, tuned.origin.arguments, tuned.origin.inputs),
         requires_met=is_valid and plan.allows(fields),
     )
 

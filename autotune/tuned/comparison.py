@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.errors import UsageError
-from autotune.tuned.record import Entry, Sizes, TunedRecord, Value, key_of
+from autotune.tuned.record import Sizes, TunedProblem, TunedRecord, Value, key_of
 
 
 class Change(StrEnum):
@@ -33,8 +33,8 @@ class ComparedProblem:
 
     problem: Sizes
     change: Change
-    first: Entry | None
-    second: Entry | None
+    first: TunedProblem | None
+    second: TunedProblem | None
     #: Parameters in which the winners differ, with both values; None where one has no such parameter.
     differing: dict[str, tuple[Value | None, Value | None]]
     #: Time of the second over the first, and the least and most that both 95 % intervals allow.
@@ -58,14 +58,14 @@ def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[
             f"{first.kernel}: the first record is tuned for {first.objective}, the second for "
             f"{second.objective}: winners of two objectives; compare records of one (--objective)"
         )
-    problems = {key_of(entry.problem): entry for entry in (*second.entries, *first.entries)}
-    order = dict.fromkeys(key_of(entry.problem) for entry in (*first.entries, *second.entries))
+    problems = {key_of(entry.problem): entry for entry in (*second.problems, *first.problems)}
+    order = dict.fromkeys(key_of(entry.problem) for entry in (*first.problems, *second.problems))
     same_device = first.device.folder == second.device.folder
     return [
         _compared(
             problems[key].problem,
-            first.entry(problems[key].problem),
-            second.entry(problems[key].problem),
+            first.tuned(problems[key].problem),
+            second.tuned(problems[key].problem),
             threshold if same_device else None,
         )
         for key in order
@@ -73,17 +73,17 @@ def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[
 
 
 def _compared(
-    problem: Sizes, first: Entry | None, second: Entry | None, threshold: float | None
+    problem: Sizes, first: TunedProblem | None, second: TunedProblem | None, threshold: float | None
 ) -> ComparedProblem:
     """Compare one problem; a ``threshold`` of None means two devices."""
     if first is None or second is None:
         change = Change.ONLY_FIRST if second is None else Change.ONLY_SECOND
         return ComparedProblem(problem, change, first, second, {})
     differing = _differing(first, second)
-    if first.timing != second.timing:
+    if first.race.timing != second.race.timing:
         return ComparedProblem(problem, Change.OTHER_TIMING, first, second, differing)
-    least = second.interval_ms[0] / first.interval_ms[1]
-    most = second.interval_ms[1] / first.interval_ms[0]
+    least = second.winner.time_ms.interval[0] / first.winner.time_ms.interval[1]
+    most = second.winner.time_ms.interval[1] / first.winner.time_ms.interval[0]
     change = Change.HELD
     if threshold is None:
         change = Change.OTHER_DEVICE
@@ -95,7 +95,9 @@ def _compared(
     return ComparedProblem(problem, change, first, second, differing, ratio, (least, most))
 
 
-def _differing(first: Entry, second: Entry) -> dict[str, tuple[Value | None, Value | None]]:
+def _differing(
+    first: TunedProblem, second: TunedProblem
+) -> dict[str, tuple[Value | None, Value | None]]:
     names = dict.fromkeys([*first.configuration, *second.configuration])
     pairs = {
         name: (first.configuration.get(name), second.configuration.get(name)) for name in names

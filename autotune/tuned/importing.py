@@ -20,8 +20,8 @@ from autotune.measure.limits import implausible
 from autotune.measure.timing import Timing
 from autotune.tuned.record import (
     EFFORTS,
-    Entry,
     Plan,
+    TunedProblem,
     TunedRecord,
     key_of,
     moment,
@@ -50,7 +50,7 @@ def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
                 raise ValueError(f"parameter {name}: a value occurs twice")
         for where, plan in _current_plans(record):
             _check_plan(where, plan, record.parameters, record.device.planned_for())
-        for entry in record.entries:
+        for entry in record.problems:
             _check_intervals(entry)
         if kernel is not None:
             _check_space(record, kernel)
@@ -63,15 +63,18 @@ def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
         ) from error
 
 
-def by_effort_and_date(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
+def by_effort_and_date(
+    old: TunedProblem, new: TunedProblem
+) -> tuple[Literal["kept", "replaced"], str]:
     """Choose the entry of more effort, then the later one; return the choice and its reason."""
-    if (old.plan, old.median_ms, old.tuned_on) == (new.plan, new.median_ms, new.tuned_on):
+    mine, theirs = old.origin, new.origin
+    if (old.plan, old.median_ms, mine.tuned_on) == (new.plan, new.median_ms, theirs.tuned_on):
         return "kept", "it is the same"
-    is_alike = (old.source, old.arguments) == (new.source, new.arguments)
-    is_less = is_alike and EFFORTS.index(old.effort) < EFFORTS.index(new.effort)
-    if not is_less and moment(new.tuned_on) < moment(old.tuned_on):
-        if is_alike and old.effort == new.effort:
-            return "kept", f"tuned later here ({old.tuned_on[:10]}, theirs {new.tuned_on[:10]})"
+    is_alike = (mine.source, mine.arguments) == (theirs.source, theirs.arguments)
+    is_less = is_alike and EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
+    if not is_less and moment(theirs.tuned_on) < moment(mine.tuned_on):
+        if is_alike and mine.effort == theirs.effort:
+            return "kept", f"tuned later here ({mine.tuned_on[:10]}, theirs {theirs.tuned_on[:10]})"
         if not is_alike:
             return "kept", "tuned later here, of another source or other arguments"
     return by_rule(old, new)
@@ -88,8 +91,8 @@ def _check_device(record: TunedRecord) -> None:
 
 def _times(record: TunedRecord) -> Iterator[tuple[str, str]]:
     yield "provenance.created", record.provenance.created
-    for entry in record.entries:
-        yield "tuned_on", entry.tuned_on
+    for entry in record.problems:
+        yield "tuned_on", entry.origin.tuned_on
         if entry.confirmed:
             yield "confirmed.on", entry.confirmed.on
 
@@ -97,8 +100,8 @@ def _times(record: TunedRecord) -> Iterator[tuple[str, str]]:
 def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
     """Yield the default, and the plans of entries and rows that are not stale."""
     yield "the default", record.default
-    stale = {key_of(entry.problem) for entry in record.entries if record.stale_reasons(entry)}
-    found = [(entry.problem, entry.plans) for entry in record.entries]
+    stale = {key_of(entry.problem) for entry in record.problems if record.stale_reasons(entry)}
+    found = [(entry.problem, entry.plans) for entry in record.problems]
     found += [(row.problem, row.plans) for table in record.portfolio.tables for row in table.rows]
     for problem, plans in found:
         if key_of(problem) not in stale:
@@ -115,11 +118,10 @@ def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Dev
         raise ValueError(f"{where}: a block of {threads} threads")
 
 
-def _check_intervals(entry: Entry) -> None:
+def _check_intervals(entry: TunedProblem) -> None:
     intervals = [
-        entry.interval_ms,
-        *(other.interval_ms for other in entry.runners_up),
-        *([entry.vendor.ratio_interval] if entry.vendor else []),
+        *(found.time_ms.interval for found in entry.race.contenders),
+        *(found.ratio.interval for found in entry.race.contenders if found.ratio),
         *([entry.confirmed.ratio_interval] if entry.confirmed else []),
     ]
     for low, high in intervals:
@@ -159,12 +161,12 @@ def _check_space(record: TunedRecord, kernel: Kernel) -> None:
 def _check_rates(record: TunedRecord, kernel: Kernel) -> None:
     """Check that times of entries that are not stale are possible, and that rates follow from them."""
     device = record.device.planned_for()
-    for entry in record.entries:
+    for entry in record.problems:
         work = None if record.stale_reasons(entry) else kernel.work_of(Problem(dict(entry.problem)))
         if work is None:
             continue
         where = ", ".join(f"{name}={value}" for name, value in entry.problem.items())
-        if why := implausible(entry.median_ms, work, device, Timing(entry.timing).is_cold):
+        if why := implausible(entry.median_ms, work, device, Timing(entry.race.timing).is_cold):
             raise ValueError(f"({where}): {why}")
         moved = work.bytes_read + work.bytes_written
         for name, amount in (("gb_per_s", moved), ("gflop_per_s", work.flops)):

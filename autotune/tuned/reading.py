@@ -214,7 +214,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
         raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
         record = _RECORD.decode(data)
-        if record.format == FORMAT and record.schema_version <= SCHEMA_VERSION:
+        if record.format == FORMAT and record.schema_version == SCHEMA_VERSION:
             check(record)
             return record
         damage = ""
@@ -239,6 +239,11 @@ def _refuse_others(data: bytes, name: str) -> None:
         raise RecordError(
             f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
             f"{SCHEMA_VERSION}; upgrade autotune"
+        )
+    if version < SCHEMA_VERSION:
+        raise DamagedRecord(
+            f"{name}: tuned record of schema {version}, which this autotune does not read any more; "
+            "delete the file, and tune again: autotune run KERNEL"
         )
 
 

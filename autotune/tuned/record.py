@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FORMAT = "autotune tuned record"
 
 #: What records are tuned for by default.
@@ -138,11 +138,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether it is declared that the same data give the same bits in every run; see `Kernel.deterministic`.
     deterministic: bool = False
 
-    @property
-    def plan(self) -> Plan:
-        """The configuration and its launch without any evidence."""
-        return Plan(**{name: getattr(self, name) for name in Plan.__struct_fields__})
-
     def allows(self, fields: Mapping[str, object]) -> bool:
         """Whether a problem satisfies what this plan requires."""
         if self.requires is None:
@@ -157,20 +152,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.archs is not None:
             return arch in self.archs
         return self.shared_bytes <= COMMON_SHARED_BYTES
-
-
-class Vendor(msgspec.Struct, frozen=True, kw_only=True):
-    """The vendor library on the same problem, measured in the same finals."""
-
-    name: str
-    median_ms: Measured
-    #: Vendor time over ours: above 1 ours is faster.
-    ratio: Measured
-    ratio_interval: tuple[Measured, Measured]
-    #: Medians of clean calls, and of calls back to back; None where not taken.
-    clean_ms: Measured | None = None
-    hot_ms: Measured | None = None
-    energy_mj: Measured | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,11 +215,6 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     spill_bytes: Count | None = None
     static_shared_bytes: Count | None = None
 
-    @property
-    def speedup(self) -> Estimate | None:
-        """Time over the winner's in the same rounds."""
-        return self.time_ratio or self.ratio
-
 
 class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of one race; `autotune.run.verdict.judge` makes it."""
@@ -276,6 +252,16 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((found for found in self.contenders if found.vendor), None)
 
     @property
+    def vendor_name(self) -> str:
+        """The name of that call; empty where there is none."""
+        return self.vendor.vendor if self.vendor else ""
+
+    @property
+    def speedup(self) -> Estimate | None:
+        """Its time over the winner's in the same rounds: above 1 the winner is faster."""
+        return (self.vendor.time_ratio or self.vendor.ratio) if self.vendor else None
+
+    @property
     def best_deterministic(self) -> ContenderResult | None:
         """The best deterministic configuration where the winner is not one; None: there is none."""
         if self.winner.deterministic:
@@ -286,44 +272,6 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The result of a configuration; None where it has none."""
         wanted = dict(configuration)
         return next((found for found in self.finalists if found.configuration == wanted), None)
-
-
-class RecordedEnergy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call takes from the device, over the windows of the finals; see docs/timing.md."""
-
-    median_mj: Measured
-    #: 95 % interval of that median.
-    interval_mj: tuple[Measured, Measured]
-    #: Mean power under load, of the whole board, and the most that it was allowed to draw.
-    power_w: Measured
-    limit_w: Measured | None = None
-    #: Under load.
-    sm_mhz: Count | None = None
-    windows: Count
-
-
-class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
-    """Another finalist, measured in the same rounds as the winner."""
-
-    configuration: Mapping[str, Value]
-    median_ms: Measured
-    interval_ms: tuple[Measured, Measured]
-    #: Its time, or cost by the record's objective, over the winner's in the same rounds: not that of
-    #: the medians where a device changes.
-    ratio: Measured | None = None
-    ratio_interval: tuple[Measured, Measured] | None = None
-    energy_mj: Measured | None = None
-
-
-class BestDeterministic(Plan, frozen=True, kw_only=True):
-    """The best finalist that is deterministic, beside a winner that is not."""
-
-    median_ms: Measured
-    interval_ms: tuple[Measured, Measured]
-    #: As of a `RunnerUp`.
-    ratio: Measured
-    ratio_interval: tuple[Measured, Measured]
-    identical_runs: Count = 0
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,75 +286,73 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     ratio_interval: tuple[Amount, Amount]
 
 
-class Entry(Plan, frozen=True, kw_only=True):
-    """The winner of one problem, and the evidence."""
+class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When, how and from what a problem was tuned."""
 
-    problem: Sizes
-    median_ms: Measured
-    interval_ms: tuple[Measured, Measured]
-    samples: Count
+    #: See `timestamp`.
+    tuned_on: str
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
-    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.measure.timing.Timing`.
-    timing: str
+    #: Fingerprint of the space file's arguments, reference, launch and options.
+    arguments: str
+    #: Names of arguments that a file gave in place of drawn ones.
+    inputs: tuple[str, ...] = ()
+    #: Compiler options of the winner, without its defines.
+    options: tuple[str, ...] = ()
+    driver: str
+    toolchain: str
+    #: The device that held the finals.
+    device_uuid: str
     effort: Literal["quick", "full"]
     strategy: str
-    evaluations: Count
     seed: int
-    #: When; see `timestamp`.
-    tuned_on: str
+    evaluations: Count
+    #: Who measured, as ``AUTOTUNE_WHO`` said; empty where nobody asked to be named.
+    who: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
+    #: where they are in no repository.
+    commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
+
+
+class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem with its winner and the evidence."""
+
+    problem: Sizes
+    #: The winner's plan, then that of the best deterministic finalist where the winner is none.
+    plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
     steps: tuple[LaunchStep | FillStep, ...] = ()
+    #: The finals.
+    race: RaceResult
     gb_per_s: Amount | None = None
     gflop_per_s: Amount | None = None
     #: Share of the device's measured limit that binds, and which limit that is.
     limit_fraction: Amount | None = None
     limit_name: str | None = None
-    vendor: Vendor | None = None
-    #: Medians of clean calls, and of calls back to back; None where not taken; see docs/timing.md.
-    clean_ms: Measured | None = None
-    hot_ms: Measured | None = None
-    #: None where the objective did not ask for it.
-    energy: RecordedEnergy | None = None
-    #: What the kernel's own metrics say of the winner.
-    metrics: Mapping[str, float] = {}
-    #: Size of the tied set: configurations within noise of the winner, itself included.
-    tied: Count = 1
     checks: Checks | None = None
-    registers: Count | None = None
-    spill_bytes: Count | None = None
-    static_shared_bytes: Count | None = None
-    #: Fingerprint of the space file's arguments, reference, launch and options.
-    arguments: str
-    #: Names of arguments that a file gave in place of drawn ones.
-    inputs: tuple[str, ...] = ()
-    #: Compiler options of the winner beside its defines.
-    options: tuple[str, ...]
-    #: What it was measured with and on.
-    driver: str
-    toolchain: str
-    device_uuid: str
-    #: SM clock under load in the finals; None where the device does not say.
-    sm_mhz: Count | None = None
-    #: Who measured, where ``AUTOTUNE_WHO`` said it; empty where nobody asked to be named.
-    who: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
-    #: where they are in no repository.
-    commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
-    #: Runs on the same data whose outputs were compared bit for bit and were the same; 0: not tried.
-    identical_runs: Count = 0
-    #: None where the winner is deterministic itself, or none of the finalists was.
-    best_deterministic: BestDeterministic | None = None
-    #: The next best finalists, best first.
-    runners_up: tuple[RunnerUp, ...] = ()
+    #: The kernel's own metrics of the winner.
+    metrics: Mapping[str, float] = {}
+    origin: TuningOrigin
     confirmed: Confirmed | None = None
-    #: Why its time or its choice may be off by more than is usual; empty where they are sure.
-    unsure: str = ""
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The winner's plan, and after it that of the best deterministic finalist, if another."""
-        best = self.best_deterministic
-        return (self.plan,) if best is None else (self.plan, best.plan)
+    def plan(self) -> Plan:
+        """The winner's plan."""
+        return self.plans[0]
+
+    @property
+    def configuration(self) -> Mapping[str, Value]:
+        """The winner's configuration."""
+        return self.plan.configuration
+
+    @property
+    def winner(self) -> ContenderResult:
+        """The winner's result in the finals."""
+        return self.race.winner
+
+    @property
+    def median_ms(self) -> float:
+        """The winner's time in the finals."""
+        return self.winner.time_ms.value
 
     def untraced_grid(self, kernel: str) -> Triple | None:
         """Return the grid of the main launch for this very problem, where the plan has none."""
@@ -414,7 +360,7 @@ class Entry(Plan, frozen=True, kw_only=True):
         launches = [step for step in self.steps if isinstance(step, LaunchStep)]
         named = (step for step in launches if step.entry == kernel)
         main = next(named, launches[0] if launches else None)
-        return main.concrete_grid if main and self.grid is None else None
+        return main.concrete_grid if main and self.plan.grid is None else None
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -498,23 +444,23 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     layout: Mapping[str, Integer] = {}
     #: What to use when nothing is known of a problem.
     default: Plan
-    entries: tuple[Entry, ...] = ()
+    problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
     provenance: Provenance
-    #: What all entries were tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
+    #: What all problems were tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
     objective: str = TIME
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT
 
-    def entry(self, problem: Mapping[str, int | str]) -> Entry | None:
-        """The entry of one problem, or None."""
+    def tuned(self, problem: Mapping[str, int | str]) -> TunedProblem | None:
+        """Return what is known of one problem; None where it was not tuned."""
         return self._by_problem.get(key_of(problem))
 
     def plans(self) -> Iterator[Plan]:
         """Yield every plan of the record."""
         yield self.default
-        for entry in self.entries:
-            yield from entry.plans
+        for tuned in self.problems:
+            yield from tuned.plans
         for table in self.portfolio.tables:
             yield from (plan for row in table.rows for plan in row.plans)
             if table.prediction is not None:
@@ -546,12 +492,12 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return [min((ms for ms in times if ms), default=inf) for times in columns]
 
     @cached_property
-    def _by_problem(self) -> dict[ProblemItems, Entry]:
-        return {key_of(entry.problem): entry for entry in self.entries}
+    def _by_problem(self) -> dict[ProblemItems, TunedProblem]:
+        return {key_of(tuned.problem): tuned for tuned in self.problems}
 
-    def stale_reasons(self, entry: Entry) -> tuple[str, ...]:
-        """Return why an entry should be tuned again, as far as the record itself tells."""
-        is_older = self.provenance.source not in ("", entry.source)
+    def stale_reasons(self, tuned: TunedProblem) -> tuple[str, ...]:
+        """Return why a problem should be tuned again, as far as the record itself tells."""
+        is_older = self.provenance.source not in ("", tuned.origin.source)
         return ("the source changed since",) if is_older else ()
 
     @property
@@ -566,7 +512,7 @@ def other_kernel(
 ) -> str:
     """Say, for a person, that what is recorded under a kernel's name is of another; empty: it is not.
 
-    Names alone tell two kernels apart: of one whose source changed entries are stale.
+    Names alone tell two kernels apart: of one whose source changed problems are stale.
     """
     pairs = (
         ("problem fields", fields, kernel.fields),
@@ -623,12 +569,12 @@ def check(record: TunedRecord) -> None:
     for name, values in record.parameters.items():
         if len({type(value) for value in values}) > 1:
             raise ValueError(f"parameter {name} has values of several kinds")
-    problems = [entry.problem for entry in record.entries] + [*record.portfolio.problems]
+    problems = [tuned.problem for tuned in record.problems] + [*record.portfolio.problems]
     problems += [row.problem for table in record.portfolio.tables for row in table.rows]
     for problem in problems:
         _check_problem(record, problem)
-    if len({key_of(entry.problem) for entry in record.entries}) < len(record.entries):
-        raise ValueError("several entries of one problem")
+    if len({key_of(tuned.problem) for tuned in record.problems}) < len(record.problems):
+        raise ValueError("one problem several times")
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     layout = integers | set(record.layout)
     kinds = {name: type(values[0]) for name, values in record.parameters.items()}
@@ -643,9 +589,8 @@ def check(record: TunedRecord) -> None:
             if (text, names is layout) not in checked:
                 _check_expression(form, names)
                 checked.add((text, names is layout))
-    for entry in record.entries:
-        for other in entry.runners_up:
-            _check_configuration(kinds, other.configuration)
+    for tuned in record.problems:
+        _check_race(kinds, tuned)
     for configuration in record.portfolio.configurations:
         _check_configuration(kinds, configuration)
     _check_portfolio(record, integers)
@@ -669,6 +614,16 @@ def _check_configuration(
     for name, value in configuration.items():
         if type(value) is not kinds[name]:
             raise ValueError(f"{name}={value!r} is of another kind than its declared values")
+
+
+def _check_race(kinds: Mapping[str, type[Value]], tuned: TunedProblem) -> None:
+    if tuned.winner.configuration != tuned.configuration:
+        raise ValueError(f"problem {dict(tuned.problem)}: the first plan is not the winner's")
+    for found in tuned.race.contenders:
+        if bool(found.vendor) == (found.configuration is not None):
+            raise ValueError("a contender is a configuration or a vendor's call")
+        if found.configuration is not None:
+            _check_configuration(kinds, found.configuration)
 
 
 def _check_expression(form: object, integers: set[str], depth: int = 0) -> None:

@@ -23,9 +23,9 @@ from autotune.tuned.reading import RecordFile
 from autotune.tuned.record import (
     TIME,
     AnswerTable,
-    Entry,
     Plan,
     RecordedDevice,
+    TunedProblem,
     Value,
     moment,
 )
@@ -66,15 +66,15 @@ class LookupRow(NamedTuple):
     plans: tuple[Plan, ...]
     origin: RecordFile
     #: The winner of this problem; None where it was not tuned.
-    tuned: Entry | None = None
+    tuned: TunedProblem | None = None
     #: What answers for other problems in place of the first plan.
     table: AnswerTable | None = None
 
     @property
     def share_of_second(self) -> float | None:
         """Return the share of the best speed that the second plan of a tuned problem has."""
-        second = self.tuned.best_deterministic if self.tuned else None
-        return None if second is None else min(1.0, 1 / second.ratio)
+        second = self.tuned.race.best_deterministic if self.tuned else None
+        return None if second is None or second.ratio is None else min(1.0, 1 / second.ratio.value)
 
     def expected_within(self, apart: int) -> float | None:
         """Return the share of the best speed to expect at a distance; None: not known."""
@@ -432,7 +432,7 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
             for answers in known.record.portfolio.tables
             for row in answers.rows
         }
-        for entry in known.record.entries:
+        for entry in known.record.problems:
             problem = table.key(entry.problem)
             if problem not in exact:
                 place, answers = place_of(problem), tables.get(problem)
@@ -441,7 +441,7 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
             chosen = known
     for answers in chosen.record.portfolio.tables:
         for row in answers.rows:
-            problem, tuned = table.key(row.problem), chosen.record.entry(row.problem)
+            problem, tuned = table.key(row.problem), chosen.record.tuned(row.problem)
             place = place_of(problem)
             near[problem] = LookupRow(problem, place, row.plans, chosen, tuned, answers)
     tabled = list(near.values())

@@ -19,7 +19,7 @@ from autotune.tuned.record import (
     EFFORTS,
     FORMAT,
     TIME,
-    Entry,
+    TunedProblem,
     TunedRecord,
     key_of,
     other_kernel,
@@ -39,18 +39,21 @@ class MergedProblem(msgspec.Struct, frozen=True):
 
 
 #: Says which of two entries of one problem stays, the first or the second, and why.
-Choice: TypeAlias = Callable[[Entry, Entry], tuple[Literal["kept", "replaced"], str]]
+Choice: TypeAlias = Callable[[TunedProblem, TunedProblem], tuple[Literal["kept", "replaced"], str]]
 
 
-def by_rule(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
+def by_rule(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
     """Choose the new entry, unless it was tuned with less effort from the same source and arguments."""
-    if old.source != new.source:
+    if old.origin.source != new.origin.source:
         return "replaced", "the source changed since"
-    if old.arguments != new.arguments:
+    if old.origin.arguments != new.origin.arguments:
         return "replaced", "the arguments changed since"
-    if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
-        return "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
-    return "replaced", f"tuned again with effort {new.effort}"
+    if EFFORTS.index(new.origin.effort) < EFFORTS.index(old.origin.effort):
+        return (
+            "kept",
+            f"tuned with more effort before ({old.origin.effort}, now {new.origin.effort})",
+        )
+    return "replaced", f"tuned again with effort {new.origin.effort}"
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -172,23 +175,23 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
         raise _other_objective(old, new.objective)
     if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
-    outcomes = tuple(_outcome(old.entry(entry.problem), entry, choose) for entry in new.entries)
+    outcomes = tuple(_outcome(old.tuned(entry.problem), entry, choose) for entry in new.problems)
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
-    taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
+    taken = [entry for entry in new.problems if key_of(entry.problem) not in kept]
     replaced = {key_of(entry.problem) for entry in taken}
-    stay = [entry for entry in old.entries if key_of(entry.problem) not in replaced]
+    stay = [entry for entry in old.problems if key_of(entry.problem) not in replaced]
     is_behind = bool(kept) and not taken
     keeps = is_behind or old.portfolio.is_far_wider(new.portfolio)
     portfolio = old.portfolio if keeps else new.portfolio
-    record = msgspec.structs.replace(new, entries=(*stay, *taken), portfolio=portfolio)
+    record = msgspec.structs.replace(new, problems=(*stay, *taken), portfolio=portfolio)
     return Merged(record, outcomes)
 
 
 def _all_of(new: TunedRecord, action: Literal["added", "replaced"], reason: str) -> Merged:
-    return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.entries))
+    return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.problems))
 
 
-def _outcome(old: Entry | None, new: Entry, choose: Choice) -> MergedProblem:
+def _outcome(old: TunedProblem | None, new: TunedProblem, choose: Choice) -> MergedProblem:
     if old is None:
         return MergedProblem(new.problem, "added", "not tuned before")
     return MergedProblem(new.problem, *choose(old, new))
@@ -208,8 +211,7 @@ def encode(record: TunedRecord) -> bytes:
     document = msgspec.to_builtins(record, enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
     document = _in_order(document, [list(record.fields), list(record.parameters)])
-    entries = [{"problem": entry["problem"], **entry} for entry in document["entries"]]
-    document["entries"] = sorted(entries, key=lambda entry: [*entry["problem"].values()])
+    document["problems"].sort(key=lambda tuned: [*tuned["problem"].values()])
     try:
         data = (_lines(document) + "\n").encode("ascii")
     except ValueError as error:
@@ -228,6 +230,10 @@ def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:
     return value
 
 
+#: Levels that are written on lines of their own, by the key of what is deeper than others.
+_DEEPEST = {"tables": 6, "race": 5}
+
+
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
     """Return JSON with one line per entry field, table row and cost, so that a diff reads well."""
     compact = json.dumps(value, allow_nan=False)
@@ -236,7 +242,7 @@ def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
     inner = " " * (depth + 1)
     if isinstance(value, dict):
         items = [
-            f"{json.dumps(key)}: {_lines(held, depth + 1, 6 if key == 'tables' else deepest)}"
+            f"{json.dumps(key)}: {_lines(held, depth + 1, _DEEPEST.get(key, deepest))}"
             for key, held in value.items()
         ]
     else:

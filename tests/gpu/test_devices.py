@@ -332,9 +332,9 @@ def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_pa
     problems = (Problem(n=device.l2_bytes // 8), Problem(n=device.l2_bytes))
     request = Request(find_kernel("reduce"), device, problems, budget=Budget(evaluations=8))
     with Store.open(tmp_path / "s.sqlite") as store, closing(Run(request, store)) as tuning:
-        small, large = record_of(tuning.run()).entries
+        small, large = record_of(tuning.run()).problems
         rows = {row.problem: row.timing for row in store.rows()}
     assert [rows[problem] for problem in problems] == ["mixed:graph", "cold:graph"]
-    assert [small.timing, large.timing] == ["mixed:graph", "cold:graph"]
-    for times in (small, small.vendor):
-        assert times.hot_ms < times.median_ms < times.clean_ms
+    assert [small.race.timing, large.race.timing] == ["mixed:graph", "cold:graph"]
+    for times in (small.winner, small.race.vendor):
+        assert times.hot_ms < times.time_ms.value < times.clean_ms

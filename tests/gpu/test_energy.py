@@ -51,10 +51,10 @@ def test_a_run_for_energy_says_so_everywhere(counted, tmp_path, monkeypatch, cap
     assert run(["run", "transpose", "--device", "cuda:0", *budget]) == 0
     assert "tuned for energy" in capsys.readouterr().out
     record = read(tmp_path / "reports-energy" / counted.folder / "transpose.json")
-    (entry,) = record.entries
-    assert record.objective == "energy" and entry.energy.windows >= 6
-    low, high = entry.energy.interval_mj
-    assert low <= entry.energy.median_mj <= high < 1.2 * low
-    assert all(other.energy_mj for other in entry.runners_up)
+    (entry,) = record.problems
+    assert record.objective == "energy" and entry.winner.energy.windows >= 6
+    low, high = entry.winner.energy.call_mj.interval
+    assert low <= entry.winner.energy.call_mj.value <= high < 1.2 * low
+    assert all(other.energy for other in entry.race.runners_up)
     assert run(["results", "transpose", "--pareto", "--json"]) == 0
     assert find_kernel("transpose").name in capsys.readouterr().out
