@@ -116,7 +116,7 @@ class Ledger:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every valid configuration has been measured."""
+        """True if every valid configuration has been measured."""
         return len(self.known) == len(self._open)
 
     def measure(self, indices: Iterable[int]) -> None:

@@ -161,7 +161,7 @@ class Proposer:
 
     @property
     def is_open(self) -> bool:
-        """Whether a configuration is left to propose."""
+        """True if a configuration is left to propose."""
         return self._open_count > 0
 
     def learn(self, number: int, measurement: Measurement) -> None:
@@ -188,7 +188,7 @@ class Proposer:
 
     @property
     def has_compiled(self) -> bool:
-        """Whether the model can choose among compiled configurations."""
+        """True if the model can choose among compiled configurations."""
         return self._has_model and bool((self._compiled & self._open).any())
 
     def ask(self, compiled: bool | None = None) -> int | None:
@@ -242,7 +242,7 @@ class Proposer:
 
     @property
     def _holds_back(self) -> bool:
-        """Whether the model does not know the seeds yet."""
+        """True while the model does not know the seeds yet."""
         return self._own_timed < self._held
 
     @property
@@ -254,7 +254,7 @@ class Proposer:
 
     @property
     def _are_seeds_good(self) -> bool:
-        """Whether the best seed beats half of what was proposed."""
+        """True if the best seed beats half of what was proposed."""
         timed = [result for result in self.observations.values() if not math.isnan(result.log_ms)]
         seeds = [result.log_ms for result in timed if result.is_seed]
         own = [result.log_ms for result in timed if not result.is_seed]

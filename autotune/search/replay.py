@@ -37,14 +37,14 @@ class ReplayEvaluator:
             yield self.recording.measurements[index]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        """Nothing is compiled, so nothing is done ahead."""
+        """Ignore likely next configurations: nothing is compiled."""
 
     def recall(self, measurement: Measurement) -> None:
-        """What others remember is in the recording too."""
+        """Ignore a remembered result: the recording has it too."""
 
 
 def session(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
-    """A search of a recording, or of a part of its space, which remembers nothing beyond it."""
+    """Return a search of a recording, or of a part of its space, without a store."""
     return SearchSession(
         space=space or recording.space,
         evaluator=ReplayEvaluator(recording),

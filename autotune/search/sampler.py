@@ -68,7 +68,7 @@ class SurrogateSampler(BaseSampler):
 
     @property
     def is_open(self) -> bool:
-        """Whether a configuration is left that was not proposed."""
+        """True if a configuration is left that was not proposed."""
         return self._proposer.is_open
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

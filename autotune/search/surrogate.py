@@ -201,7 +201,7 @@ class Posterior:
 
     @property
     def has_room(self) -> bool:
-        """Whether another candidate can be conditioned on."""
+        """True if another candidate can be conditioned on."""
         return self._count < len(self._factor)
 
     def condition(self, candidate: int) -> None:
