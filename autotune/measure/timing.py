@@ -90,18 +90,15 @@ class StoppingRule:
 
 @dataclass(frozen=True)
 class Samples:
-    """Kept samples in milliseconds, and why sampling ended."""
+    """Kept samples in milliseconds."""
 
     samples_ms: tuple[float, ...]
-    #: ``precise``, ``apart`` (the interval is above that of the best), ``max_samples``,
-    #: ``max_seconds`` or ``slow``.
-    reason: str
-    #: All samples of a slow configuration exceed this time.
+    #: All samples of a configuration that is stopped early exceed this time; infinite for others.
     bar_ms: float = math.inf
 
     @property
     def stopped_early(self) -> bool:
-        return self.reason == "slow"
+        return self.bar_ms < math.inf
 
 
 def sample(
@@ -120,25 +117,25 @@ def sample(
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
     best = best_samples_ms if best_samples_ms is not None and compares else ()
-    looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
     first = take(1)
     kept = first if first[0] > rule.longest_discarded_ms else []
-    for count in (*looks, rule.min_samples):
+
+    def is_enough() -> bool:
+        low, high = median_interval(kept)
+        leads = compares and (not best or median(kept) < median(best))
+        is_precise = not leads and high - low <= rule.precision * median(kept)
+        is_apart = bool(best) and low > median_interval(best)[1]
+        return is_precise or is_apart or time.perf_counter() - start > rule.max_seconds
+
+    looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
+    steps = range(rule.min_samples, rule.max_samples, rule.min_samples)
+    for count in (*looks, *steps, rule.max_samples):
         kept += take(count - len(kept)) if count > len(kept) else []
         if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
-            return Samples(tuple(kept), "slow", bar)
-    while len(kept) < rule.max_samples:
-        leads = compares and (not best or median(kept) < median(best))
-        if not leads and _is_precise(kept, rule.precision):
-            return Samples(tuple(kept), "precise")
-        if best and median_interval(kept)[0] > median_interval(best)[1]:
-            return Samples(tuple(kept), "apart")
-        if time.perf_counter() - start > rule.max_seconds:
-            return Samples(tuple(kept), "max_seconds")
-        kept += take(min(rule.min_samples, rule.max_samples - len(kept)))
-        if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
-            return Samples(tuple(kept), "slow", bar)
-    return Samples(tuple(kept), "max_samples")
+            return Samples(tuple(kept), bar)
+        if count >= rule.min_samples and is_enough():
+            break
+    return Samples(tuple(kept))
 
 
 def proven_slow(
@@ -153,7 +150,7 @@ def proven_slow(
     if rule.false_stop <= 0 or not kept:
         return None
     bar = bar_ms(len(kept), best_samples_ms, rule.false_stop)
-    return Samples(tuple(kept), "slow", bar) if min(kept) > bar else None
+    return Samples(tuple(kept), bar) if min(kept) > bar else None
 
 
 def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> float:
@@ -179,11 +176,6 @@ def _rank(k: int, n: int, false_stop: float) -> int | None:
     arrangements = math.comb(n + k, k)
     ranks = range(1, n + 1)
     return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
-
-
-def _is_precise(samples: Sequence[float], precision: float) -> bool:
-    low, high = median_interval(samples)
-    return high - low <= precision * median(samples)
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
