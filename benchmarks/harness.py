@@ -27,7 +27,7 @@ from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Measurement
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.tasks import Job
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
 from autotune.search.names import Search
@@ -206,7 +206,7 @@ def search_timed(
 
 
 def raced(
-    worker: Worker, job: Job, contenders: Sequence[Contender], rounds: int, seed: int = 0
+    worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rounds: int, seed: int = 0
 ) -> Sequence[Sequence[float]]:
     """Milliseconds of each contender by round, of a race that none of them fails in."""
     result = race(worker, job, contenders, RaceRules(rounds, seed, MAX_RACE_S))

@@ -22,6 +22,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,7 +114,8 @@ def on_device(selector: str, count: int) -> dict[str, Any]:
         for index in order:
             evaluator.binary(space.configuration(index))
         hand_over_s = median(
-            seconds_of(bench.worker.run, 10.0, len, bytes(40_000)) for _ in range(200)
+            seconds_of(partial(bench.worker.actor.ask, timeout_s=10.0), len, bytes(40_000))
+            for _ in range(200)
         )
         waits = Waits(bench.worker, "measure")
         done = search_timed(space, evaluator, bench.scope(problem), in_given_order(order))
@@ -142,7 +144,9 @@ def after_timing(selector: str, count: int) -> list[dict[str, Any]]:
             evaluator = evaluator_of(bench, job)
             asked = [space.configuration(index) for index in order]
             binaries = [(row, binary) for row in asked if (binary := evaluator.binary(row))]
-            taken_s = bench.worker.run(600.0, overhead_task.after_timing, job, binaries)
+            taken_s = bench.worker.actor.ask(
+                overhead_task.after_timing, job, binaries, timeout_s=600.0
+            )
         whole_s, checked_s = map(sum, zip(*taken_s, strict=True))
         rows.append(
             {

@@ -59,7 +59,7 @@ from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.tasks import Job
 from autotune.measure.timing import median_interval
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.run.limits import known_limits
 from autotune.run.verdict import ratio
 from autotune.values import Configuration, Problem
@@ -100,7 +100,7 @@ class Comparison:
     """The processes of one run of this program, on one device."""
 
     device: Device
-    worker: Worker
+    worker: DeviceWorker
     compilers: CompilerPool
     limits: Limits | None
     rounds: int
@@ -145,12 +145,20 @@ class Comparison:
         checks = self._verified(kernel, job, configuration, binary).checks
         check = next(check for check in checks if check.dataset == RANDOM)
         entrants = self._entrants(subject, job, binary)
-        raced: vendor_task.RowSamples = self.worker.run(
-            _ROW_TIMEOUT_S, vendor_task.race, job, entrants, self.rounds, self.seed, self.seconds
+        raced: vendor_task.RowSamples = self.worker.actor.ask(
+            vendor_task.race,
+            job,
+            entrants,
+            self.rounds,
+            self.seed,
+            self.seconds,
+            timeout_s=_ROW_TIMEOUT_S,
         )
         if kernel.name == "sgemm_tf32x3":
             asked = (configuration, binary, "cublas", self.seed)
-            accuracy = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
+            accuracy = self.worker.actor.ask(
+                vendor_task.accuracy, job, *asked, timeout_s=_ROW_TIMEOUT_S
+            )
             raced = replace(raced, accuracy=accuracy)
         row = judged(subject, raced, check, self.device, self.limits or Limits(), self.seed)
         note = row["note"] or (self.cub_note if kernel.name == "reduce" else "")
@@ -231,7 +239,9 @@ class Comparison:
             Contender(choice, self.binary(kernel, choice, job.problem)) for choice in choices
         ]
         asked = (_PLAIN_ROUNDS, self.seed, _PLAIN_SECONDS)
-        places = self.worker.run(_ROW_TIMEOUT_S, vendor_task.fastest, job, contenders, *asked)
+        places = self.worker.actor.ask(
+            vendor_task.fastest, job, contenders, *asked, timeout_s=_ROW_TIMEOUT_S
+        )
         best = [contenders[place] for place in places]
         for one in best:
             assert one.binary is not None
@@ -668,11 +678,11 @@ def measure(
     return failed
 
 
-def heading(device: Device, worker: Worker) -> dict[str, Any]:
+def heading(device: Device, worker: DeviceWorker) -> dict[str, Any]:
     """What the whole file says of device, time and versions; rows say when they were measured."""
     libraries = {}
     if device.backend == "cuda":
-        libraries = worker.run(120.0, vendor_task.versions)
+        libraries = worker.actor.ask(vendor_task.versions, timeout_s=120.0)
         libraries |= {"cub": newest[1]} if (newest := rivals.newest_cub()) else {}
     about = provenance(device)
     # Which rows, how many at once and where to, rows and files say themselves.
@@ -756,7 +766,7 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
             beside = stack.enter_context(ThreadPoolExecutor(1))
             cub = beside.submit(rivals.build_cub, device.arch)
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
-        worker = stack.enter_context(Worker())
+        worker = stack.enter_context(DeviceWorker(device_actor()))
         limits = known_limits(device) if device.has_limits else None
         comparison = Comparison(
             *(device, worker, compilers, limits, options.rounds, options.seconds, options.seed),

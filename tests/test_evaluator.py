@@ -21,7 +21,7 @@ from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -55,11 +55,11 @@ KERNEL(BLOCK, 1, 0) scale(GLOBAL const float* x, GLOBAL float* out, float factor
 """
 
 
-class Watched(Worker):
+class Watched(DeviceWorker):
     """The device's process, what it was asked to measure, and when; ``before`` is called each time."""
 
     def __init__(self, measure_timeout_s):
-        super().__init__(measure_timeout_s)
+        super().__init__(device_actor(), measure_timeout_s)
         self.watch()
 
     def watch(self, before=lambda: None):

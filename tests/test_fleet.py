@@ -29,7 +29,6 @@ from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError, Interrupted, StoreError
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.request import Request
 from autotune.search.session import Budget, Phase
@@ -41,7 +40,7 @@ distributed = pytest.importorskip("distributed")
 from autotune.fleet import address, client  # noqa: E402
 from autotune.fleet.client import Fleet  # noqa: E402
 from autotune.fleet.drive import checked, drive  # noqa: E402
-from autotune.fleet.worker import Claim, FleetPlugin, claim, compile_  # noqa: E402
+from autotune.fleet.worker import COMPILE, Claim, FleetPlugin, claim, run_task  # noqa: E402
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
 
@@ -367,16 +366,13 @@ def test_who_is_not_there(cluster: Any, spaces: Path, capsys: pytest.CaptureFixt
     assert "not begun, the time is up" in capsys.readouterr().err
 
 
-def test_a_worker_refuses_who_has_another_version(
-    fleet: Fleet, spaces: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_refuses_a_client_of_another_version(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And says both; a client leaves out a worker that announces another than its own."""
-    kernel = find_kernel("scale", spaces)
-    device = fleet.usable()[0].device
-    (problem,) = kernel.problems["opencl"]
-    job = compile_job(kernel, kernel.default(), problem, device)
     other = Claim("0.0.1 (sources 00000000)", "3.99")
-    answer = fleet.client.submit(compile_, other, pickle.dumps(job), pure=False).result()
+    packed = pickle.dumps((abs, (-3,), {"timeout_s": 60}))
+    answer = fleet.client.submit(run_task, other, COMPILE, packed, pure=False).result()
     assert isinstance(answer, AutotuneError)
     assert f"{claim()}" in str(answer) and f"{other}" in str(answer)
     monkeypatch.setattr(client, "claim", lambda: other)

@@ -13,17 +13,28 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError
-from autotune.measure import process as processes
-from autotune.measure.process import (
-    ENDED,
-    ChildDied,
-    ChildGone,
-    Children,
-    ChildTimeout,
-    begun_early,
-)
+from autotune.measure.actor import ENDED, ActorDied, ActorTimeout
+from autotune.measure.process import Child, ChildActor, ChildGone, begun_early, retire
 
 LARGE = 10_000_000
+
+
+class Children:
+    """Processes that can be ended together."""
+
+    def __init__(self):
+        self.all = []
+
+    def begin(self, begin=None):
+        self.all.append(Child(begin))
+        self.all[-1].start()
+        return self.all[-1]
+
+    def end(self):
+        for child in self.all:
+            child.kill()
+        for child in self.all:
+            child.end()
 
 
 @pytest.fixture
@@ -125,7 +136,7 @@ def test_one_that_is_killed_while_it_begins_has_died(children):
     made = children.begin(hang)
     wait_until(lambda: made.pid)
     os.kill(made.pid, signal.SIGKILL)
-    with pytest.raises(ChildDied, match="killed by signal 9"):
+    with pytest.raises(ActorDied, match="killed by signal 9"):
         made.ask(60, abs, -3)
 
 
@@ -138,7 +149,7 @@ def test_an_interpreter_that_is_not_there_is_an_error_and_nobody_waits(children,
 @pytest.mark.parametrize("task", [hang, hang_in_foreign_code])
 def test_a_task_that_hangs_is_ended_in_time(child, task):
     start = time.monotonic()
-    with pytest.raises(ChildTimeout, match=r"no answer after 0\.5 s"):
+    with pytest.raises(ActorTimeout, match=r"no answer after 0\.5 s"):
         child.ask(0.5, task)
     assert time.monotonic() - start < 60
     assert not alive(child.pid)
@@ -146,7 +157,7 @@ def test_a_task_that_hangs_is_ended_in_time(child, task):
 
 
 def test_a_task_that_is_stuck_is_ended_before_its_time(child):
-    with pytest.raises(ChildTimeout, match="no progress"):
+    with pytest.raises(ActorTimeout, match="no progress"):
         child.ask(600, hang, is_stuck=lambda: True)
     assert not alive(child.pid)
 
@@ -155,7 +166,7 @@ def test_one_that_dies_while_idle_is_not_ready(child):
     assert child.is_ready
     os.kill(child.pid, signal.SIGKILL)
     wait_until(lambda: not child.is_ready)
-    with pytest.raises(ChildDied, match="killed by signal 9"):
+    with pytest.raises(ActorDied, match="killed by signal 9"):
         child.ask(60, abs, -3)
 
 
@@ -172,9 +183,9 @@ def test_one_that_is_killed_before_it_takes_a_task_up_is_told_from_one_that_dies
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_one_that_dies_in_a_task_says_how(child, code):
-    with pytest.raises(ChildDied, match=f"exit code {code}") as caught:
+    with pytest.raises(ActorDied, match=f"exit code {code}") as caught:
         child.ask(60, os._exit, code)
-    assert type(caught.value) is ChildDied
+    assert type(caught.value) is ActorDied
 
 
 def test_it_outlives_the_thread_that_began_it(children):
@@ -214,8 +225,6 @@ def test_several_threads_may_end_them_at_once(children, child):
         for future in [threads.submit(children.end) for _ in range(3)]:
             future.result()
     assert not any(alive(ended.pid) for ended in (child, *others))
-    with pytest.raises(AutotuneError, match=ENDED):
-        children.begin()
 
 
 @pytest.mark.parametrize("seconds", [0.00005, 0.0005, 0.002, 0.01])
@@ -257,7 +266,7 @@ def test_they_die_with_their_parent_whatever_they_are_doing():
         "import os, sys, threading, time\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from test_process import hang, hang_in_foreign_code\n"
-        "from autotune.measure.process import Children\n"
+        "from test_process import Children\n"
         "children = Children()\n"  # no guard: the main module is not imported again
         "idle, begins, hangs = children.begin(), children.begin(hang), children.begin()\n"
         "idle.ask(60, abs, -3), hangs.ask(60, abs, -3)\n"
@@ -274,13 +283,80 @@ def test_they_die_with_their_parent_whatever_they_are_doing():
     wait_until(lambda: not any(map(alive, processes)))
 
 
-def test_what_was_begun_early_is_taken_by_who_begins_so_and_the_rest_ends(children):
-    with begun_early(time.time, os.getpid):
-        begun = dict(processes._early)
-        (unasked,), (early,) = begun.values()
-        assert children.begin(os.getpid) is early
-        assert children.begin(os.getpid) is not early  # of those that begin so there was one
-        assert early.ask(60, abs, -3) == 3
-        wait_until(lambda: unasked.pid)
-    assert not alive(unasked.pid) and not processes._early
-    assert early.ask(60, abs, -4) == 4
+def test_what_was_begun_early_is_taken_by_who_begins_so_and_the_rest_ends():
+    with ChildActor(os.getpid) as actor, ChildActor(os.getpid) as other:
+        with begun_early(time.time, os.getpid):
+            actor.start()
+            assert actor.pid  # it had begun
+            other.start()
+            assert actor.ask(os.getpid, timeout_s=60) == actor.pid
+            assert other.ask(os.getpid, timeout_s=60) != actor.pid
+        assert actor.ask(abs, -4, timeout_s=60) == 4
+
+
+# ---------------------------------------------------------------- an actor
+
+
+def turn_by_turn(job, last, turns):
+    for number in range(last + 1):
+        turns.begin_turn(number)
+    if job == "hang":
+        time.sleep(600)
+    os._exit(3)
+
+
+def remember(job):
+    os.environ["JOB"] = job
+
+
+def remembered(job):
+    return job, os.environ["JOB"], os.getpid()
+
+
+def break_context():
+    retire()
+    return os.getpid()
+
+
+@pytest.fixture
+def actor():
+    with ChildActor(prepare=remember) as made:
+        yield made
+
+
+def test_a_job_is_prepared_once_in_each_process(actor):
+    first = actor.ask(remembered, job="one", timeout_s=60)
+    assert first[:2] == ("one", "one")
+    actor.ask(os.putenv, "JOB", "lost", timeout_s=60)
+    assert actor.ask(remembered, job="one", timeout_s=60) == first
+    os.kill(actor.pid, signal.SIGKILL)
+    again = actor.ask(remembered, job="one", timeout_s=60)  # without a word of that
+    assert again[:2] == first[:2] and again[2] != first[2]
+
+
+def test_the_turn_that_hangs_or_dies_is_named(actor):
+    with pytest.raises(ActorTimeout) as hung:
+        actor.ask(turn_by_turn, 2, job="hang", timeout_s=600, turn_limits_s=[60, 60, 0.2])
+    with pytest.raises(ActorDied, match="exit code 3") as died:
+        actor.ask(turn_by_turn, 1, job="die", timeout_s=600, turn_limits_s=[60, 60])
+    assert (hung.value.turn, died.value.turn) == (2, 1)
+
+
+def test_a_process_that_retires_answers_and_does_no_more(actor):
+    before = actor.ask(break_context, timeout_s=60)
+    assert actor.ask(os.getpid, timeout_s=60) != before
+
+
+def test_a_task_that_is_given_up_says_so_and_the_next_has_a_new_process(actor):
+    before = actor.ask(os.getpid, timeout_s=60)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(actor.ask, hang, timeout_s=600)
+        time.sleep(0.2)
+        actor.renew()
+        assert not alive(before)
+        with pytest.raises(AutotuneError, match=ENDED):
+            asked.result(60)
+    assert actor.ask(os.getpid, timeout_s=60) != before
+    actor.close()
+    with pytest.raises(AutotuneError, match=ENDED):
+        actor.ask(os.getpid, timeout_s=60)

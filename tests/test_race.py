@@ -22,7 +22,7 @@ from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.tasks import Job
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.values import Configuration, Problem
 
 BLOCKS = (32, 64, 128)
@@ -37,7 +37,7 @@ HEAT_S = 0.2
 
 @pytest.fixture(scope="module")
 def worker():
-    with Worker(LIMIT_S) as made:
+    with DeviceWorker(device_actor(), LIMIT_S) as made:
         yield made
 
 

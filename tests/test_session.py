@@ -22,7 +22,7 @@ from autotune.measure.data import RANDOM, prepare
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import race
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker
 from autotune.run import portfolio, verdict
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
@@ -943,14 +943,14 @@ def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatc
 
 def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
     checked = []
-    check = Worker.check
+    check = DeviceWorker.check
 
     def counted(self, job, configuration, binary):
         if all(dataset.seed == 0 for dataset in job.datasets):
             checked.append((job.problem, configuration))
         return check(self, job, configuration, binary)
 
-    monkeypatch.setattr(Worker, "check", counted)
+    monkeypatch.setattr(DeviceWorker, "check", counted)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
     monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
     problems = (N, Problem(n=100))
@@ -971,13 +971,13 @@ def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(
     tuned, saxpy, tmp_path, monkeypatch
 ):
     """Not even the default, which is measured on every problem though it wins nowhere. One look is enough."""
-    checked, check = [], Worker.check
+    checked, check = [], DeviceWorker.check
 
     def counted(self, job, configuration, binary):
         checked.append((job.problem, configuration.BLOCK))
         return check(self, job, configuration, binary)
 
-    monkeypatch.setattr(Worker, "check", counted)
+    monkeypatch.setattr(DeviceWorker, "check", counted)
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     wrong = "#if BLOCK == 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"

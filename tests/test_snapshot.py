@@ -120,11 +120,11 @@ def run_script(folder: Path, lines: str, way: str) -> list[str]:
 
 IN_A_CHILD = """
 from autotune.kernel.snapshot import origin_of
-from autotune.measure.process import Children
+from autotune.measure.process import ChildActor
 from sample_spaces import ratios
-children, problem = Children(), Problem(n=3)
-print(children.begin().ask(60, ratios, origin_of(kernel), problem))
-children.end()
+actor, problem = ChildActor(), Problem(n=3)
+print(actor.ask(ratios, origin_of(kernel), problem, timeout_s=60))
+actor.close()
 """
 
 

@@ -29,7 +29,7 @@ from autotune.kernel.trust import fault_of
 from autotune.measure import compiler
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import prepare
-from autotune.measure.process import Children
+from autotune.measure.process import ChildActor
 from autotune.values import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -360,13 +360,9 @@ def test_other_processes_have_the_rule_and_the_trust(tmp_path, monkeypatch):
         (files[-1].parent / "_tables.py").write_text("FACTOR = 3\n")
         files[-1].parent.chmod(0o777)
     monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path / "trusted"))
-    children = Children()
-    try:
-        child = children.begin()
-        assert child.ask(60, refusal, files[0]) == ""
-        assert "anybody may write it" in child.ask(60, refusal, files[1])
-    finally:
-        children.end()
+    with ChildActor() as child:
+        assert child.ask(refusal, files[0], timeout_s=60) == ""
+        assert "anybody may write it" in child.ask(refusal, files[1], timeout_s=60)
 
 
 def test_trust_on_the_command_line(tmp_path, monkeypatch, capsys):

@@ -20,13 +20,15 @@ from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
+from autotune.measure import tasks
+from autotune.measure.actor import ENDED, ActorDied, ActorTimeout
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.measure.measurement import Status
-from autotune.measure.process import ENDED, ChildDied, ChildGone, ChildTimeout
+from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker, begin_for, device_actor
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -38,7 +40,7 @@ LAUNCH = '    """One thread per element."""\n'
 
 @pytest.fixture(scope="module")
 def worker():
-    with Worker(30.0) as made:
+    with DeviceWorker(device_actor(), 30.0) as made:
         yield made
 
 
@@ -64,6 +66,15 @@ def binary(job, configuration=C):
     compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
     assert compiled.binary is not None, compiled.log
     return compiled.binary
+
+
+def ask(worker, task, *args):
+    return worker.actor.ask(task, *args, timeout_s=60)
+
+
+def standing_by(device):
+    """A worker with two processes that stand by, as on a GPU."""
+    return DeviceWorker(ChildActor(begin_for(device), tasks.prepare, standbys=2), 30.0)
 
 
 def measured(worker, job, configuration=C):
@@ -148,9 +159,9 @@ def test_data_that_another_job_took_the_room_of_are_made_again(worker, job):
 
 
 def test_tasks_run_in_one_other_process(worker):
-    first = worker.run(60, pid)
+    first = ask(worker, pid)
     assert first != os.getpid()
-    assert worker.run(60, pid) == first
+    assert ask(worker, pid) == first
 
 
 @pytest.mark.parametrize(
@@ -158,32 +169,27 @@ def test_tasks_run_in_one_other_process(worker):
     [(leave, (3,), "exit code 3"), (kill_itself, (), "killed by signal 9")],
 )
 def test_a_process_that_dies_is_told_and_replaced(worker, task, args, words):
-    before, respawns = worker.run(60, pid), worker.respawns
-    with pytest.raises(ChildDied, match=words):
-        worker.run(60, task, *args)
-    assert worker.respawns == respawns + 1
-    assert worker.run(60, pid) != before
+    before = ask(worker, pid)
+    with pytest.raises(ActorDied, match=words):
+        ask(worker, task, *args)
+    assert ask(worker, pid) != before
 
 
 def test_a_task_that_hangs_is_ended_and_its_process_with_it(worker):
-    before = worker.run(60, pid)
-    with pytest.raises(ChildTimeout, match="no answer after 1 s"):
-        worker.run(1, hang)
+    before = ask(worker, pid)
+    with pytest.raises(ActorTimeout, match="no answer after 1 s"):
+        worker.actor.ask(hang, timeout_s=1)
     assert gone(before)
-    assert worker.run(60, pid) != before
+    assert ask(worker, pid) != before
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.5])
 def test_a_process_killed_while_idle_is_replaced(worker, seconds):
     """As the kernel does when memory is short; the next task may come before it has ended."""
-    before = worker.run(60, pid)
+    before = ask(worker, pid)
     os.kill(before, signal.SIGKILL)
     time.sleep(seconds)
-    try:
-        after = worker.run(60, pid)
-    except ChildGone:
-        after = worker.run(60, pid)
-    assert after != before
+    assert ask(worker, pid) != before
 
 
 @pytest.mark.parametrize(
@@ -192,38 +198,38 @@ def test_a_process_killed_while_idle_is_replaced(worker, seconds):
     ids=lambda error: type(error).__name__,
 )
 def test_an_exception_arrives_as_it_was_raised_and_costs_no_process(worker, error):
-    before = worker.run(60, pid)
+    before = ask(worker, pid)
     with pytest.raises(type(error)) as caught:
-        worker.run(60, fail, error)
+        ask(worker, fail, error)
     assert type(caught.value) is type(error)
     assert caught.value.args == error.args
-    assert worker.run(60, pid) == before
+    assert ask(worker, pid) == before
 
 
 def test_a_missing_package_is_told_with_its_remedy(worker):
     """An exception that cannot be read here would break the pool and say nothing."""
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[cuda13\]'"):
-        worker.run(60, lack_a_package)
-    assert worker.run(60, pid)
+        ask(worker, lack_a_package)
+    assert ask(worker, pid)
 
 
 def test_ctrl_c_is_left_to_the_parent(worker):
     """A terminal sends it to the whole group; the parent decides what becomes of the measurement."""
-    before = worker.run(60, pid)
+    before = ask(worker, pid)
     os.kill(before, signal.SIGINT)
     time.sleep(0.2)
-    assert worker.run(60, pid) == before
+    assert ask(worker, pid) == before
 
 
 def test_a_process_that_hangs_in_foreign_code_can_be_ended_at_once(worker):
     """A handler in Python would never be reached, and Ctrl-C is not for this process."""
-    assert worker.run(60, handlers) == [signal.SIG_IGN, signal.SIG_DFL]
+    assert ask(worker, handlers) == [signal.SIG_IGN, signal.SIG_DFL]
 
 
 def test_what_the_process_prints_stays_out_of_standard_output(capfd):
     """Standard output is the command's result, which another program may read."""
-    with Worker(30.0) as own:
-        own.run(60, shout)
+    with DeviceWorker(device_actor(), 30.0) as own:
+        ask(own, shout)
     out, err = capfd.readouterr()
     assert out == ""
     assert "from a kernel's printf" in err
@@ -235,10 +241,11 @@ def test_the_process_dies_with_its_parent():
         "import os, signal, sys, threading\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from test_worker import pid, hang\n"
-        "from autotune.measure.worker import Worker\n"
-        "worker = Worker()\n"
-        "print(worker.run(60, pid), flush=True)\n"
-        "threading.Thread(target=worker.run, args=[600, hang], daemon=True).start()\n"
+        "from autotune.measure.worker import device_actor\n"
+        "actor = device_actor()\n"
+        "print(actor.ask(pid, timeout_s=60), flush=True)\n"
+        "options = dict(target=actor.ask, args=[hang], kwargs=dict(timeout_s=600))\n"
+        "threading.Thread(daemon=True, **options).start()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     here = str(Path(__file__).parent)
@@ -249,23 +256,22 @@ def test_the_process_dies_with_its_parent():
 
 def test_closing_ends_the_process_whatever_it_is_doing():
     """Also for those who wait for an answer, or for their turn."""
-    own = Worker(30.0)
-    process = own.run(60, pid)
+    own = DeviceWorker(device_actor(), 30.0)
+    process = ask(own, pid)
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(own.run, 600, hang) for _ in range(3)]
+        asked = [threads.submit(own.actor.ask, hang, timeout_s=600) for _ in range(3)]
         time.sleep(0.2)
-        own.close()
+        own.actor.close()
         for future in asked:
             with pytest.raises(AutotuneError, match=ENDED):
                 future.result(60)
-    own.close()
+    own.actor.close()
     assert not alive(process)
-    assert own.respawns == 0
 
 
 def test_several_threads_may_ask_at_once(worker):
     with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda number: worker.run(60, abs, -number), range(200))) == list(
+        assert list(threads.map(lambda number: ask(worker, abs, -number), range(200))) == list(
             range(200)
         )
 
@@ -338,12 +344,12 @@ def test_a_kernel_that_works_only_on_a_fresh_workspace_is_wrong(worker, job):
 def test_a_refused_launch_is_this_configurations_failure(worker, job):
     """The block that was compiled in and the block that is launched differ."""
     given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
-    before, found = worker.run(60, pid), measured(worker, given)
+    before, found = ask(worker, pid), measured(worker, given)
     assert found.status is Status.LAUNCH_FAILED
     assert "WORK_GROUP_SIZE" in found.message
     assert "\n" not in found.message
     assert worker.check(given, C, binary(given)).status is Status.LAUNCH_FAILED
-    assert worker.run(60, pid) == before
+    assert ask(worker, pid) == before
     assert measured(worker, job()).status is Status.OK
 
 
@@ -432,7 +438,6 @@ def test_a_process_killed_from_outside_is_tried_once_more(worker, job, tmp_path)
     write = f"    open({str(mark)!r}, 'w', buffering=1).write(f'{{os.getpid()}}\\n')"
     given = job(in_launch(wait, write, "    time.sleep(600)"))
     ready = binary(given)
-    respawns = worker.respawns
 
     def kill():
         while not mark.exists() or not mark.read_text().endswith("\n"):
@@ -444,7 +449,6 @@ def test_a_process_killed_from_outside_is_tried_once_more(worker, job, tmp_path)
     found = worker.measure(given, C, ready, RULE, ())
     killer.join(60)
     assert (found.status, found.message) == (Status.OK, "")
-    assert worker.respawns == respawns + 1
 
 
 @pytest.mark.parametrize(
@@ -475,14 +479,13 @@ def test_a_configuration_that_kills_its_process_twice_has_crashed(
 def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
     given = job(in_launch("if c.BLOCK == 32: time.sleep(600)"))
     hanging, innocent = binary(given), binary(given, Configuration(BLOCK=64))
-    with Worker(3.0) as own:
+    with DeviceWorker(device_actor(), 3.0) as own:
         start = time.monotonic()
         found = own.measure(given, C, hanging, RULE, ())
         assert found.status is Status.TIMED_OUT
         assert found.message == "no result after 3 s; the kernel hangs"
-        assert own.respawns == 1
         assert time.monotonic() - start > 3
-        own.measure_timeout_s = 30.0
+        own.timeout_s = 30.0
         other = Configuration(BLOCK=64)
         assert own.measure(given, other, innocent, RULE, ()).status is Status.OK
 
@@ -490,14 +493,13 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
 def test_processes_stand_by_with_everything_imported(job, device):
     """What takes the place of a process that died has no imports before it, twice in a row too."""
     given = job()
-    with Worker(30.0, device, standbys=2) as own:
+    with standing_by(device) as own:
         for _ in range(2):
             assert measured(own, given).status is Status.OK
             for _ in range(2):
-                with pytest.raises(ChildDied):
-                    own.run(60, kill_itself)
-                assert own.run(60, has_imported, "pyopencl")
-        assert own.respawns == 4
+                with pytest.raises(ActorDied):
+                    ask(own, kill_itself)
+                assert ask(own, has_imported, "pyopencl")
         assert measured(own, given).status is Status.OK
 
 
@@ -509,17 +511,17 @@ def children():
 
 def test_one_that_was_killed_while_standing_by_takes_no_place(job, device):
     known = children()
-    with Worker(30.0, device, standbys=2) as own:
+    with standing_by(device) as own:
         assert measured(own, job()).status is Status.OK
-        before = children() - known - {own.pid}
+        before = children() - known - {own.actor.pid}
         assert len(before) == 2
         for process in before:
             os.kill(process, signal.SIGKILL)
             assert gone(process)
-        own.renew()
-        assert own.pid not in before
+        own.actor.renew()
+        assert own.actor.pid not in before
         assert measured(own, job()).status is Status.OK
-        assert len(children() - known - {own.pid}) == 2
+        assert len(children() - known - {own.actor.pid}) == 2
 
 
 # ---------------------------------------------------------------- state

@@ -25,7 +25,7 @@ from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare, prepare_both
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.values import Configuration, Problem, size_of
 
 
@@ -204,7 +204,7 @@ def _check_on_device(
         report.notes.append(
             f"{device.arch}: {len(skipped)} of {len(kernel.edge_problems)} odd sizes left out ({why})"
         )
-    with InUse() as in_use, Worker() as worker:
+    with InUse() as in_use, DeviceWorker(device_actor()) as worker:
         jobs = [
             Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
             for problem in problems
@@ -236,7 +236,7 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
 
 
 def _verified(
-    kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: Worker
+    kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: DeviceWorker
 ) -> SampleResult:
     taken = [job for job in jobs if kernel.allows(configuration, job.problem)]
     for job in taken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import threading
@@ -24,21 +23,10 @@ from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError, UsageError, unknown
 from autotune.fleet.address import connected, find
-from autotune.fleet.worker import (
-    COMPILE,
-    NAME,
-    Claim,
-    HostError,
-    Packer,
-    call,
-    claim,
-    compile_,
-    keep,
-)
+from autotune.fleet.worker import COMPILE, NAME, Claim, HostError, claim, keep, run_task
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, CompileJob
-from autotune.measure.process import ChildDied
+from autotune.measure.actor import ActorDied
 from autotune.measure.tasks import Job
 
 #: Between two looks at the workers, and at whether the answer to a task can still come.
@@ -98,6 +86,14 @@ class _Failures:
     failed: set[Hashable] = field(default_factory=set)
     #: The last failure of a worker that gets no more tasks; else empty.
     set_aside: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The workers that may run a task, and the resource that it takes there: a card, or a compiler."""
+
+    resource: str
+    addresses: tuple[str, ...]
 
 
 class Fleet:
@@ -271,18 +267,17 @@ class Fleet:
         with self._lock:
             return sum(known.get(backend_name, 0) for known in self._compilers.values())
 
-    def card(self, model: Model, wanted: str, but: Sequence[Card] = ()) -> Card:
+    def measuring_place(self, model: Model, wanted: str, but: Sequence[str] = ()) -> Place:
         """Return the card of a uuid, or another of the model while that one is lost.
 
         Waits up to `RETURN_S` where all are lost: Dask may start their workers again.
 
-        Raises `AutotuneError` if none is left, but for some.
+        Raises `AutotuneError` if none is left, but for those at some addresses.
         """
         left: list[Card] = []
 
         def is_there() -> bool:
-            nonlocal left
-            left = [card for card in self.usable(model) if card not in but]
+            left[:] = [card for card in self.usable(model) if card.address not in but]
             return bool(left) or self._all_set_aside(model, but)
 
         self._wait_for(is_there)
@@ -292,12 +287,52 @@ class Fleet:
             raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
         # Those that share the cards that are left are spread over them.
         spread = left[zlib.crc32(wanted.encode()) % len(left)]
-        return next((card for card in left if card.uuid == wanted), spread)
+        card = next((card for card in left if card.uuid == wanted), spread)
+        return Place(card.uuid, (card.address,))
 
-    def _all_set_aside(self, model: Model, but: Sequence[Card]) -> bool:
+    def compiling_place(self, backend_name: str, but: Sequence[str] = ()) -> Place:
+        """Return the workers that compile for a backend; waits as `measuring_place` does.
+
+        Raises `AutotuneError` if there is none, but for those at some addresses.
+        """
+        fitting: list[str] = []
+
+        def is_there() -> bool:
+            with self._lock:
+                fitting[:] = [
+                    address
+                    for address, known in self._compilers.items()
+                    if known.get(backend_name) and not self._is_set_aside(address)
+                ]
+            return bool(fitting) or backend_name not in self._compiled_for
+
+        self._wait_for(is_there)
+        left = tuple(address for address in fitting if address not in but)
+        if not left:
+            raise AutotuneError(
+                f"no worker of the fleet compiles for {backend_name}; start one with: "
+                "--preload autotune.fleet.worker --device none"
+            )
+        return Place(COMPILE, left)
+
+    def is_there(self, place: Place) -> bool:
+        """Return whether some worker of a place is there."""
+        return not self._alive.isdisjoint(place.addresses)
+
+    def has_other(self, place: Place, but: Sequence[str]) -> bool:
+        """Return whether there is a place like this one, but for some addresses."""
+        if place.resource == COMPILE:
+            others = set(place.addresses)
+        else:
+            model = Model.of(self.cards[place.resource].device)
+            others = {card.address for card in self.usable(model)}
+        return bool(others - set(but))
+
+    def _all_set_aside(self, model: Model, but: Sequence[str]) -> bool:
         """Return whether no lost worker would help if it came back."""
-        known = [card for card in self.cards.values() if Model.of(card.device) == model]
-        return all(card in but or self._is_set_aside(card.address) for card in known)
+        with self._lock:
+            known = [card for card in self.cards.values() if Model.of(card.device) == model]
+        return all(card.address in but or self._is_set_aside(card.address) for card in known)
 
     def _wait_for(self, is_there: Callable[[], bool]) -> None:
         """Wait until lost workers are back, `RETURN_S` at most."""
@@ -318,66 +353,32 @@ class Fleet:
                     stacklevel=2,
                 )
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ tasks
 
-    def ask(self, card: Card, method: str, *arguments: Any) -> Any:
-        """Call a method of a card's process, and wait for the answer.
+    def run(
+        self,
+        place: Place,
+        content: tuple[Any, ...],
+        job: Job | None,
+        key: str,
+        is_over: Callable[[], bool],
+    ) -> Any:
+        """Run a task at a place; ``content`` is task, arguments and limits of `Actor.ask`.
 
-        Raises `WorkerLost` if its worker is gone, `AutotuneError` if its machine or the task failed.
+        Raises `WorkerLost` if the place is gone or ``is_over``, `HostError` if its machine failed, and
+        what the task raises.
         """
-        parts: dict[str, Future] = {}
-        written = io.BytesIO()
-        Packer(written, lambda given: self._sent_by_itself(given, parts)).dump(arguments)
-        address = card.address
         future = self._submit(
-            call,
+            run_task,
             claim(),
-            card.uuid,
-            method,
-            written.getvalue(),
-            list(parts),
-            *parts.values(),
-            key=f"{NAME}-{method}-{_number()}",
-            workers=[address],
-            resources={card.uuid: 1},
+            place.resource,
+            pickle.dumps(content, pickle.HIGHEST_PROTOCOL),
+            *(() if job is None else self._sent_job(job)),
+            key=f"{NAME}-{key or _number()}",
+            workers=list(place.addresses),
+            resources={place.resource: 1},
         )
-        return self._waited(future, lambda: address not in self._alive)
-
-    def compile(self, job: CompileJob, is_over: Callable[[], bool]) -> Compiled:
-        """Compile a job once in the fleet, wherever there is a compiler for it.
-
-        Raises `WorkerLost` if the workers that tried are gone, `ChildDied` if the job ends one worker
-        after another, and `AutotuneError` if there is no compiler.
-        """
-        fitting: list[str] = []
-
-        def is_there() -> bool:
-            with self._lock:
-                fitting[:] = [
-                    address
-                    for address, known in self._compilers.items()
-                    if known.get(job.device.backend) and not self._is_set_aside(address)
-                ]
-            return bool(fitting) or job.device.backend not in self._compiled_for or is_over()
-
-        self._wait_for(is_there)
-        if not fitting:
-            raise AutotuneError(
-                f"no worker of the fleet compiles for {job.device.backend}; start one with: "
-                "--preload autotune.fleet.worker --device none"
-            )
-        future = self._submit(
-            compile_,
-            claim(),
-            pickle.dumps(job, pickle.HIGHEST_PROTOCOL),
-            key=f"{NAME}-binary-{job.key}",
-            workers=fitting if len(fitting) < len(self._alive) else None,
-            resources={COMPILE: 1},
-        )
-        compiled: Compiled = self._waited(
-            future, lambda: is_over() or self._alive.isdisjoint(fitting)
-        )
-        return compiled
+        return self._waited(future, lambda: is_over() or not self.is_there(place))
 
     def sent(self, kernel: Kernel, known_by: str) -> bytes:
         """Return a kernel by value."""
@@ -386,21 +387,18 @@ class Fleet:
                 self._kernels[known_by] = travelling(kernel)
             return self._kernels[known_by]
 
-    def _sent_by_itself(self, given: object, parts: dict[str, Future]) -> str | None:
-        """Return the name of a job, which travels by itself and is added to the parts."""
-        if not isinstance(given, Job):
-            return None
+    def _sent_job(self, job: Job) -> tuple[str, Future]:
+        """Return the name of a job, and the future by which Dask sends it to each machine once."""
         with self._lock:
-            if id(given) not in self._jobs:
+            if id(job) not in self._jobs:
                 # The same for all cards of a model: each puts itself in.
-                device = replace(given.device, uuid="", index=0)
-                packed = pickle.dumps(replace(given, device=device), pickle.HIGHEST_PROTOCOL)
-                key = f"{NAME}-job-{sha256(packed).hexdigest()}"
-                self._jobs[id(given)] = given, key, self._submit(keep, packed, key=key)
+                device = replace(job.device, uuid="", index=0)
+                packed = pickle.dumps(replace(job, device=device), pickle.HIGHEST_PROTOCOL)
+                name = f"{NAME}-job-{sha256(packed).hexdigest()}"
+                self._jobs[id(job)] = job, name, self._submit(keep, packed, key=name)
                 while len(self._jobs) > _JOBS:
                     self._jobs.popitem(last=False)
-            _, key, parts[key] = self._jobs[id(given)]
-            return key
+            return self._jobs[id(job)][1:]
 
     def _submit(self, task: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
         self._require_scheduler()
@@ -429,11 +427,11 @@ class Fleet:
                 self._require_scheduler()
                 raise WorkerLost(str(error)) from error
             except KilledWorker as error:
-                raise ChildDied(f"with it several workers of the fleet: {error}") from error
+                raise ActorDied(f"with it several workers of the fleet: {error}") from error
             except Exception as error:
                 self._require_scheduler()
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
-        if isinstance(result, AutotuneError):
+        if isinstance(result, Exception):
             raise result
         return result
 

@@ -135,7 +135,7 @@ def _run(
                 f"{request.kernel.name} on {model.name}: not begun, the time is up; what was "
                 "measured is kept: run the same command again"
             )
-        fleet.card(model, request.device.uuid)  # waits for one where all are lost
+        fleet.measuring_place(model, request.device.uuid)  # waits for one where all are lost
         first, *others = [card.device for card in fleet.usable(model)]
         if left_s < math.inf:
             budget = request.total_budget

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
-import io
 import pickle
 import socket
 import sys
@@ -19,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from queue import LifoQueue
 from typing import Any
 
 import click
@@ -30,11 +30,13 @@ from autotune.devices.choose import backend, choose_devices
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import cache_folder
+from autotune.measure.actor import ActorDied, ActorTimeout
 from autotune.measure.cache import DATA, InUse
-from autotune.measure.compiler import Compiled, CompileJob, CompilerPool
+from autotune.measure.compiler import begin_for
 from autotune.measure.data import loaded_as, prepare
+from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
-from autotune.measure.worker import STANDBYS, Worker
+from autotune.measure.worker import device_actor
 
 #: What a worker is known by: the plugin, and the metric that it announces itself with.
 NAME = "autotune"
@@ -89,13 +91,15 @@ class Host:
         self.compilers = compilers
         self._stack = ExitStack()
         self._lock = threading.Lock()
-        self._workers: dict[str, Worker] = {}
-        self._pool: CompilerPool | None = None
+        self._actors: dict[str, ChildActor] = {}
+        self._compilers: LifoQueue[ChildActor] = LifoQueue()
         self._in_use: InUse | None = None
         self._jobs: dict[tuple[str, str], Job] = {}
         #: Tasks that were done, and that failed.
         self._done, self._failed = 0, 0
         backends = dict.fromkeys(device.backend for device in devices)
+        for _ in range(max(1, compilers)):
+            self._compilers.put(self._stack.enter_context(ChildActor(begin_for(""))))
         names = list(backends) or [name for name in BACKENDS if not backend(name).why_unavailable()]
         self._toolchains = {name: _toolchain(name) for name in names or ["cuda"]}
 
@@ -114,14 +118,22 @@ class Host:
         """Return what Dask's scheduler counts: one task at a time for a device."""
         return {COMPILE: self.compilers, **dict.fromkeys(self.devices, 1)}
 
-    def compile(self, job: CompileJob) -> Compiled:
-        """Compile through the cache of this machine."""
-        return self._compiler_pool(job.device.backend).result(job)
-
-    def call(self, uuid: str, method: str, load: Callable[[Device], tuple[Any, ...]]) -> Any:
-        """Call a method of a device's process; ``load`` gives its arguments."""
-        arguments = load(self.devices[uuid])
-        return getattr(self._worker(uuid), method)(*arguments)
+    def run(
+        self,
+        resource: str,
+        task: Callable[..., Any],
+        args: Sequence[Any],
+        limits: Mapping[str, Any],
+        job: Job | None,
+    ) -> Any:
+        """Run a task in the process of a device, or of a compiler; ``limits`` are of `Actor.ask`."""
+        if resource != COMPILE:
+            return self._actor(resource).ask(task, *args, job=job, **limits)
+        compiler = self._compilers.get()
+        try:
+            return compiler.ask(task, *args, **limits)
+        finally:
+            self._compilers.put(compiler)
 
     def count(self, is_done: bool) -> None:
         """Count a task."""
@@ -129,8 +141,9 @@ class Host:
             self._done += is_done
             self._failed += not is_done
 
-    def made(self, key: str, job: Job, device: Device) -> Job:
+    def made(self, key: str, job: Job, resource: str) -> Job:
         """Return a client's job for this device, with its data on this machine's disk."""
+        device = self.devices[resource]
         if (key, device.uuid) not in self._jobs:
             kernel = loaded_as(job.origin, job.known_by)
             with self._lock:
@@ -151,20 +164,12 @@ class Host:
         """End all processes."""
         self._stack.close()
 
-    def _worker(self, uuid: str) -> Worker:
+    def _actor(self, uuid: str) -> ChildActor:
         with self._lock:
-            if uuid not in self._workers:
-                device = self.devices[uuid]
-                worker = Worker(device=device, standbys=STANDBYS if device.leaves_host_free else 0)
-                self._workers[uuid] = self._stack.enter_context(worker)
-            return self._workers[uuid]
-
-    def _compiler_pool(self, backend_name: str) -> CompilerPool:
-        with self._lock:
-            if self._pool is None:
-                pool = CompilerPool(max(1, self.compilers), backend_name, on_demand=True)
-                self._pool = self._stack.enter_context(pool)
-            return self._pool
+            if uuid not in self._actors:
+                actor = device_actor(self.devices[uuid])
+                self._actors[uuid] = self._stack.enter_context(actor)
+            return self._actors[uuid]
 
 
 def _toolchain(name: str) -> str:
@@ -258,84 +263,31 @@ def keep(content: bytes) -> bytes:
     return content
 
 
-def compile_(asking: Claim, packed: bytes) -> Compiled | AutotuneError:
-    """Compile, as a Dask task."""
-    answer: Compiled | AutotuneError = _answered(
-        asking, lambda host: host.compile(pickle.loads(packed))
-    )
-    return answer
-
-
-def call(
-    asking: Claim, uuid: str, method: str, packed: bytes, names: Sequence[str], *parts: Any
+def run_task(
+    asking: Claim, resource: str, packed: bytes, name: str = "", packed_job: bytes = b""
 ) -> Any:
-    """Call a method of a device's process, as a Dask task; ``parts`` have ``names``."""
-    by_name = dict(zip(names, parts, strict=True))
-    return _answered(
-        asking,
-        lambda host: host.call(
-            uuid, method, lambda device: _unpacked(host, device, packed, by_name)
-        ),
-    )
+    """Run a task of `Host.run`, as a Dask task; return its result, or its error as a value.
 
-
-def applied(
-    worker: Worker, task: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
-) -> Any:
-    """Call a task with options, for `Worker.have`."""
-    return task(worker, *args, **options)
-
-
-def _answered(asking: Claim, task: Callable[[Host], Any]) -> Any:
-    """Return a task's result, or the error that it ended with, as a value."""
-    worker, name = get_worker(), socket.gethostname()
+    An error of this machine is a `HostError`, so that another machine is asked.
+    """
+    worker, here = get_worker(), socket.gethostname()
+    host: Host = worker.plugins[NAME].host
+    is_done = False
     try:
         if asking != claim():
             raise AutotuneError(f"it has {claim()}, and was asked by {asking}")
-        host: Host = worker.plugins[NAME].host
-        is_done = False
-        try:
-            result = task(host)
-            is_done = True
-        finally:
-            host.count(is_done)
+        job = host.made(name, pickle.loads(packed_job), resource) if packed_job else None
+        task, args, limits = pickle.loads(packed)
+        result = host.run(resource, task, args, limits, job)
+        is_done = True
         return result
+    except (ActorDied, ActorTimeout) as error:
+        return error
+    except UsageError as error:
+        return UsageError(f"{here}: {error}")
     except AutotuneError as error:
-        if isinstance(error, UsageError):
-            return UsageError(f"{name}: {error}")
-        return HostError(f"{name}: {error}", worker.address)
-    except Exception as error:  # of a machine that lacks disk, memory, a library
-        return HostError(f"{name}: {type(error).__name__}: {error}", worker.address)
-
-
-class Packer(pickle.Pickler):
-    """A pickler of a task's arguments; jobs travel by themselves, once to each machine."""
-
-    def __init__(self, written: io.BytesIO, name_of: Callable[[object], str | None]) -> None:
-        super().__init__(written, pickle.HIGHEST_PROTOCOL)
-        self._name_of = name_of
-
-    def persistent_id(self, given: Any) -> str | None:
-        """Return the name of what travels by itself; None for all else."""
-        return self._name_of(given)
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, packed: bytes, load: Callable[[str], Any]) -> None:
-        super().__init__(io.BytesIO(packed))
-        self._load = load
-
-    def persistent_load(self, name: Any) -> Any:
-        return self._load(name)
-
-
-def _unpacked(
-    host: Host, device: Device, packed: bytes, parts: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return the arguments of a task, with jobs as this device has them."""
-
-    def load(name: str) -> Job:
-        return host.made(name, pickle.loads(parts[name]), device)
-
-    arguments: tuple[Any, ...] = _Unpacker(packed, load).load()
-    return arguments
+        return HostError(f"{here}: {error}", worker.address)
+    except Exception as error:  # a lack of disk, memory, a library
+        return HostError(f"{here}: {type(error).__name__}: {error}", worker.address)
+    finally:
+        host.count(is_done)

@@ -34,9 +34,10 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import fault_of
+from autotune.measure.actor import ENDED, Actor, ActorDied, ActorTimeout
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
-from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
+from autotune.measure.process import ChildActor
 from autotune.values import Configuration, Problem
 
 #: A compile that takes longer is given up.
@@ -198,30 +199,27 @@ class CompileTimes:
 
 
 class CompilerPool:
-    """Compiler processes that work ahead of whoever waits for a binary.
+    """Compiler processes that work ahead of the search. Any thread may use it.
 
-    What was asked for is compiled first: in that order while more follows, and once `is_all_asked`
-    the longest first, as far as can be told, so that no process ends long after the others.
-    Processes that this leaves idle work on what is likely to be asked for next, the newest word
-    first. No process has a second job in store, so that what is asked for waits until the first of
-    them is free and no longer. Any thread may ask.
+    Submitted jobs are compiled first: in that order while more follow, and once `is_all_asked` the
+    longest first, as far as can be told, so that no process ends long after the others. Idle
+    processes compile what was suggested, the newest suggestions first. No process has a second job
+    in store, so that a submitted job waits until the first of them is free and no longer.
 
-    Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
-    ``on_demand`` only the first is there before there is work for more. ``children`` that are given
-    may be elsewhere.
+    ``make_actor`` makes each process; default: one of this machine, for any backend. ``on_demand``
+    only the first begins before there is work for more.
     """
 
     def __init__(
         self,
         processes: int,
-        backend_name: str = "",
+        make_actor: Callable[[], Actor] | None = None,
         timeout_s: float = COMPILE_TIMEOUT_S,
         likely: int = LIKELY,
         on_demand: bool = False,
-        children: Children | None = None,
     ) -> None:
         self.processes, self._on_demand = processes, on_demand
-        self._backend_name = backend_name
+        self._make_actor = make_actor or compiler_actor("")
         self._timeout_s, self._most_likely = timeout_s, likely
         #: Held to look at what follows; told when there is more to do.
         #: Entered by itself: a Ctrl-C while a condition is entered can leave its lock locked.
@@ -232,23 +230,24 @@ class CompilerPool:
         self._likely: dict[str, _Wish] = {}
         #: What waits or is being compiled, by key, and what is compiled but was not asked for yet.
         self._begun: dict[str, Future[Compiled]] = {}
-        #: Of that, what nobody asked for, oldest first.
+        #: Of that, what was only suggested, oldest first.
         self._unasked: dict[str, None] = {}
         #: Whether nothing follows soon on what was asked for.
         self.is_all_asked = False
         self._times = CompileTimes()
-        self._at_work: set[Child] = set()
-        self._children = children or Children()
-        self._threads: list[threading.Thread] = []
+        self._actors: list[Actor] = []
+        self._at_work: set[Actor] = set()
+        self._is_closed = False
 
     def start(self) -> None:
         """Start the processes, which else happens at the first job; returns at once."""
         with self._lock:
             work = len(self._at_work) + len(self._asked) + len(self._likely)
             wanted = max(1, min(work, self.processes)) if self._on_demand else self.processes
-            while len(self._threads) < wanted:
-                self._threads.append(threading.Thread(target=self._work, daemon=True))
-                self._threads[-1].start()
+            while len(self._actors) < wanted and not self._is_closed:
+                self._actors.append(self._make_actor())
+                work_with = threading.Thread(target=self._work, args=self._actors[-1:], daemon=True)
+                work_with.start()
 
     @property
     def has_enough(self) -> bool:
@@ -273,7 +272,7 @@ class CompilerPool:
             is_begun = job.key in self._begun
         before = None if is_begun else compiled_before(job)
         with self._lock:
-            if self._children.is_ended:
+            if self._is_closed:
                 raise AutotuneError(ENDED)
             self._unasked.pop(job.key, None)
             future = self._begun.get(job.key)
@@ -333,19 +332,18 @@ class CompilerPool:
             self.is_all_asked = False
 
     def forget(self) -> None:
-        """Give up what nobody waits for any more, and what is being compiled."""
-        with self._lock:
+        """Give up all jobs, also those that are being compiled."""
+        with self._lock:  # so that no process gets another job before it ends
             self._give_up()
-            given_up = list(self._at_work)
-            for child in given_up:
-                child.kill()  # so that it gets no other job
-        for child in given_up:
-            child.end()
+            for actor in self._at_work:
+                actor.renew()
 
     def close(self) -> None:
         """End the processes, whatever they do, for good. Any thread may, and twice."""
+        self._is_closed = True
         try:
-            self._children.end()
+            for actor in list(self._actors):
+                actor.close()
         finally:
             with self._lock:
                 self._give_up()
@@ -358,36 +356,31 @@ class CompilerPool:
             waiting.clear()
         self.is_all_asked = False
 
-    def _work(self) -> None:
-        """Compile in a process of this thread's own, until the processes are ended."""
-        with suppress(AutotuneError):  # they were ended
-            child = self._new_child()
-            while True:
-                child, wish = self._next(child)
-                compiled = self._compiled(child, wish.job)
-                with self._lock:
-                    self._at_work.discard(child)
-                    if isinstance(compiled, ChildGone):  # killed while it was idle
-                        self._asked = {wish.job.key: wish, **self._asked}
-                        continue
-                    self._forget_asked(wish)
-                    if isinstance(compiled, Compiled):
-                        if not compiled.is_cached:
-                            self._times.add(wish.job, compiled.seconds)
-                        wish.future.set_result(compiled)
-                    else:
-                        wish.future.set_exception(compiled)
-                    self._drop_oldest()
+    def _work(self, actor: Actor) -> None:
+        """Compile in one process, until the pool is closed."""
+        with suppress(AutotuneError):  # closed
+            actor.start()
+        while (wish := self._next(actor)) is not None:
+            compiled = self._compiled(actor, wish.job)
+            with self._lock:
+                self._at_work.discard(actor)
+                self._forget_asked(wish)
+                if isinstance(compiled, Compiled):
+                    if not compiled.is_cached:
+                        self._times.add(wish.job, compiled.seconds)
+                    wish.future.set_result(compiled)
+                else:
+                    wish.future.set_exception(compiled)
+                self._drop_oldest()
 
-    def _next(self, child: Child) -> tuple[Child, _Wish]:
-        """Wait for a job; returns it, and a process for it: a new one where this has ended."""
+    def _next(self, actor: Actor) -> _Wish | None:
+        """Wait for a job of a process; return None once the pool is closed."""
         with self._lock:
-            while not (self._asked or self._likely or self._children.is_ended):
+            while not (self._asked or self._likely or self._is_closed):
                 self._changed.wait()
-            if self._children.is_ended:
+            if self._is_closed:
                 self._give_up()
-            if self._children.is_ended or not child.is_ready:
-                child = self._new_child()
+                return None
             waiting = self._asked or self._likely
             key = next(iter(waiting))
             if waiting is self._asked and self.is_all_asked:
@@ -395,21 +388,24 @@ class CompilerPool:
             wish = waiting.pop(key)
             if waiting is self._likely:
                 self._begun[key], self._unasked[key] = wish.future, None
-            self._at_work.add(child)
-            return child, wish
+            self._at_work.add(actor)
+            return wish
 
-    def _compiled(self, child: Child, job: CompileJob) -> Compiled | Exception:
+    def _compiled(self, actor: Actor, job: CompileJob) -> Compiled | Exception:
         try:
-            return child.ask(self._timeout_s, compile_now, job)
-        except ChildTimeout:
+            compiled = actor.ask(compile_now, job, timeout_s=self._timeout_s, key=job.key)
+            if actor.queues and compiled.binary:  # it is in the cache of another machine
+                write_cached(compiled.binary)
+            return compiled
+        except ActorTimeout:
             message = f"compiling took longer than {self._timeout_s:.0f} s"
             return Compiled(None, message, message, self._timeout_s, Status.TIMED_OUT)
-        except ChildGone as error:
-            return error
-        except ChildDied as error:
+        except ActorDied as error:
             message = f"the compiler process died ({error})"
             return Compiled(None, message, message, 0.0)
-        except Exception as error:  # for whoever waits
+        except KeyboardInterrupt:  # the fleet was stopped
+            return AutotuneError(ENDED)
+        except Exception as error:  # for the thread that waits
             return error
 
     def _forget_asked(self, wish: _Wish) -> None:
@@ -423,9 +419,6 @@ class CompilerPool:
         for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
             del self._unasked[key]
             self._begun.pop(key, None)
-
-    def _new_child(self) -> Child:
-        return self._children.begin(begin_for(self._backend_name))
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -442,8 +435,13 @@ class _Wish:
     future: Future[Compiled] = field(default_factory=Future)
 
 
+def compiler_actor(backend_name: str) -> Callable[[], ChildActor]:
+    """Return what makes a compiler process; it loads the backend's compiler when it begins."""
+    return partial(ChildActor, begin_for(backend_name))
+
+
 def begin_for(backend_name: str) -> Callable[[], object]:
-    """What a compiler process begins with."""
+    """Return the function that a compiler process begins with."""
     return partial(_begin_compiler, backend_name)
 
 

@@ -26,7 +26,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import DeviceWorker
 from autotune.values import Configuration
 
 #: Configurations that a GPU has at a time: one is measured, the next is prepared.
@@ -88,9 +88,9 @@ class DeviceEvaluator:
         kernel: Kernel,
         job: Job,
         compilers: CompilerPool,
-        worker: Worker,
+        worker: DeviceWorker,
         rule: StoppingRule | None = None,
-        others: Iterable[tuple[Device, Worker]] = (),
+        others: Iterable[tuple[Device, DeviceWorker]] = (),
     ) -> None:
         self.kernel, self.job, self.compilers = kernel, job, compilers
         self._lanes = [
@@ -365,7 +365,7 @@ class _Ready:
 class _Lane:
     """One device with its worker, its best times, and two threads: one measures, one prepares the next."""
 
-    def __init__(self, kernel: Kernel, job: Job, worker: Worker, rule: StoppingRule) -> None:
+    def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
         # A slower configuration may take less energy, or be better by a metric: it is timed in full.
         self.rule = rule if job.objective.is_time else replace(rule, false_stop=0.0)
@@ -393,7 +393,7 @@ class _Lane:
         known: _Known,
         done: Callable[[_Lane], None],
     ) -> None:
-        before = None if self.worker.queues else self._last
+        before = None if self.worker.actor.queues else self._last
         future = self._threads.submit(task, self, configuration, known, before)
         self._last = future
         self.begun.append(_Begun(configuration, known, future))

@@ -15,7 +15,8 @@ from autotune.devices.binary import Binary
 from autotune.kernel.launches import bound
 from autotune.measure import verify
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job, Launchable
+from autotune.measure.process import retire
+from autotune.measure.tasks import Job, Launchable, draft_of
 from autotune.values import Configuration
 
 #: Rounds, after each of which outputs are compared; after `_LEAST` of them no round begins later than
@@ -30,7 +31,7 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement
 
     Where the device has no room for the second side, the measurement is `OK` with a message.
     """
-    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    draft = draft_of(job, configuration, binary)
     try:
         wrong = _disturbed(Launchable(job, configuration, binary), binary)
         status, message = (Status.WRONG_RESULT, wrong) if wrong else (Status.OK, "")
@@ -39,6 +40,7 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement
     except LaunchError as error:
         status, message = Status.LAUNCH_FAILED, str(error)
     except ContextLostError as error:
+        retire()
         status, message = Status.CRASHED, str(error)
     return replace(draft, status=status, message=" ".join(message.split()))
 

@@ -1,4 +1,4 @@
-"""Child processes that do what they are asked, one task at a time, and can always be ended.
+"""Child processes that run tasks, one at a time, and can always be ended.
 
 They die with their parent, leave Ctrl-C to it, and print to stderr only.
 """
@@ -11,15 +11,18 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.errors import AutotuneError
+from autotune.measure.actor import ENDED, PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns
 
 R = TypeVar("R")
 
@@ -33,8 +36,8 @@ _END_TIMEOUT_S = 60.0
 _END_GLANCE_S = 0.001
 #: Between two looks at whether a task is stuck.
 _GLANCE_S = 0.1
-#: What whoever waits is told when the processes are ended.
-ENDED = "the processes of the run were ended"
+#: A task is given to so many processes, if the others die before they take it up.
+_TRIES = 3
 #: What the interpreter of a child runs. Modules are found where the parent finds them; its main
 #: module is not imported again, so that a script needs no guard against that.
 _PROGRAM = (
@@ -42,22 +45,14 @@ _PROGRAM = (
 )
 
 
-class ChildDied(Exception):
-    """The process ended before it answered."""
-
-
-class ChildGone(ChildDied):
+class ChildGone(ActorDied):
     """The process ended before it took the task up, which another can do."""
 
 
-class ChildTimeout(Exception):
-    """A task took too long; its process was killed."""
-
-
 class Child:
-    """One process, not begun yet; see `Children.begin`.
+    """One process, which `start` begins.
 
-    First it calls ``begin``, a function of a module. Where that fails, the first task will tell.
+    It calls ``begin`` first, a function of a module. If that fails, the first task shows it.
     """
 
     def __init__(self, begin: Callable[[], object] | None = None) -> None:
@@ -65,25 +60,25 @@ class Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_killed = False
-        #: Whether the process has ended, or was not started. No event: a Ctrl-C in one that is waited
-        #: for can leave its lock locked, and whoever waits again would do so for ever.
+        #: Whether the process has ended, or was not started. No event: a Ctrl-C while a thread waits
+        #: for an event can leave its lock locked for ever.
         self.is_gone = False
         self._death = "killed before it was started"
         self._failure: Exception | None = None
         self._connection, self._its_end = Pipe()
         self._connection.send(begin)  # waits there until the process reads it
         self._is_begun = False
-        #: Whether it owes an answer: whoever broke off (Ctrl-C) left it so.
+        #: Whether it owes an answer, also to a thread that Ctrl-C took away.
         self._is_asked = False
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 before it has one."""
+        """The process id; 0 before there is one."""
         return self._process.pid if self._process else 0
 
     @property
     def is_ready(self) -> bool:
-        """Whether it lives, and will do what it is asked next."""
+        """Whether it can take a task."""
         if self._is_killed or self._is_asked or self.is_gone:
             return False
         return not (self._is_begun and self._connection.poll())  # unasked: the end of the pipe
@@ -104,19 +99,13 @@ class Child:
         *args: Any,
         is_stuck: Callable[[], bool] | None = None,
     ) -> R:
-        """Have a function of a module called, and wait for the answer; for one thread at a time.
+        """Call a function of a module in the process, and return its answer; for one thread at a time.
 
-        The time counts from when the process is ready. ``is_stuck`` is asked now and then; once it
-        is true the process is killed, before its time.
+        The time counts from when the process is ready. Once ``is_stuck`` is true the process is
+        killed before its time.
 
-        Raises
-        ------
-        ChildTimeout
-            If it took too long; the process has ended.
-        ChildDied, ChildGone
-            If the process ended.
-        AutotuneError
-            If it could not be started, or another thread has killed it.
+        Raises `ActorTimeout` if the task took too long, `ActorDied` or `ChildGone` if the process
+        ended, and `AutotuneError` if it could not be started or another thread killed it.
         """
         message = pickle.dumps((task, args), pickle.HIGHEST_PROTOCOL)
         self._is_asked = True
@@ -134,9 +123,11 @@ class Child:
                 raise AutotuneError(f"no process can be started: {self._failure}") from error
             # A socket whose other end is closed reports a reset while that has not read everything.
             is_gone = self._is_begun and isinstance(error, ConnectionError)
-            raise (ChildGone if is_gone else ChildDied)(self._death) from error
+            raise (ChildGone if is_gone else ActorDied)(self._death) from error
         self._is_asked = False
-        is_done, result = pickle.loads(answer)
+        is_done, result, is_retired = pickle.loads(answer)
+        if is_retired:
+            self.kill()
         if is_done:
             return result  # type: ignore[no-any-return]
         raise result
@@ -149,7 +140,7 @@ class Child:
                 return self._connection.recv_bytes()
             if left_s == 0.0 or (is_stuck is not None and is_stuck()):
                 self.end()
-                raise ChildTimeout("no progress" if left_s else f"no answer after {timeout_s:g} s")
+                raise ActorTimeout("no progress" if left_s else f"no answer after {timeout_s:g} s")
 
     def kill(self) -> None:
         """Kill the process, whatever it is doing; returns at once. Any thread may, and twice."""
@@ -159,13 +150,7 @@ class Child:
                 self._process.kill()
 
     def end(self) -> None:
-        """Kill the process and wait until it has ended. Any thread may, twice, and after a Ctrl-C.
-
-        Raises
-        ------
-        AutotuneError
-            If it does not end.
-        """
+        """Kill the process and wait until it has ended. Any thread may, twice, and after Ctrl-C."""
         self.kill()
         deadline_s = time.monotonic() + _END_TIMEOUT_S
         while self._process is not None and not self.is_gone:
@@ -213,9 +198,9 @@ _early: dict[bytes, list[Child]] = {}
 
 @contextmanager
 def begun_early(*begins: Callable[[], object]) -> Iterator[None]:
-    """Begin processes for whoever will ask for some that begin so: they come up while the caller does.
+    """Begin processes for actors that will begin so: they come up while the caller goes on.
 
-    Those that nobody asked for end with the context.
+    Processes that no actor took end with the context.
     """
     for begin in begins:
         child = Child(begin)
@@ -230,53 +215,167 @@ def begun_early(*begins: Callable[[], object]) -> Iterator[None]:
             child.end()
 
 
-def _taken_early(begin: Callable[[], object] | None) -> Child | None:
-    with suppress(LookupError):
-        return _early[pickle.dumps(begin)].pop()
-    return None
+class ChildActor:
+    """A child process that is replaced when it dies; see `autotune.measure.actor.Actor`.
 
+    Each process calls ``begin`` first; ``prepare`` is called with a job. ``standbys`` more processes
+    are kept that have begun: a crash then costs a preparation and not an interpreter, too.
+    """
 
-class Children:
-    """The processes of one owner, who can end all of them at any time, for good."""
+    queues = False
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], object] | None = None,
+        prepare: Callable[[Any], object] | None = None,
+        standbys: int = 0,
+    ) -> None:
+        self._begin, self._prepare, self._most_standbys = begin, prepare, standbys
+        #: Held during a task: the process does one at a time.
+        self._turn = threading.Lock()
+        #: Held while a process is begun, or all are ended.
         self._lock = threading.Lock()
         self._all: list[Child] = []
-        self.is_ended = False
+        self._child: Child | None = None
+        self._standbys: list[Child] = []
+        self._prepared: Any = None
+        self._is_closed = False
 
-    def begin(self, begin: Callable[[], object] | None = None) -> Child:
-        """Begin another process; returns at once. See `Child`.
+    @property
+    def pid(self) -> int:
+        """Id of the process; 0 before there is one."""
+        return self._child.pid if self._child else 0
 
-        Raises
-        ------
-        AutotuneError
-            If they were ended.
-        """
+    def start(self) -> None:
+        with self._turn:
+            if self._child is None:
+                self._child = self._begun()
+
+    def ask(
+        self,
+        task: Callable[..., R],
+        *args: Any,
+        job: Any = None,
+        timeout_s: float,
+        turn_limits_s: Sequence[float] = (),
+        key: str = "",
+    ) -> R:
+        if job is not None:
+            args = (job, *args)
+        with self._turn:
+            for left in reversed(range(_TRIES)):
+                self._make_ready(job)
+                assert self._child is not None
+                try:
+                    if turn_limits_s:
+                        return _ask_by_turns(self._child, timeout_s, turn_limits_s, task, args)
+                    return self._child.ask(timeout_s, task, *args)
+                except ChildGone:  # it died before it began with this
+                    if not left:
+                        raise
+        raise AssertionError
+
+    def renew(self) -> None:
+        if self._child is not None:
+            self._child.end()
+
+    def close(self) -> None:
         with self._lock:
-            if self.is_ended:
-                raise AutotuneError(ENDED)
-            early = _taken_early(begin)
-            child = early or Child(begin)
-            self._all = [child, *(known for known in self._all if not known.is_gone)]
-            if early is None:
-                child.start()
-        return child
-
-    def end(self) -> None:
-        """End all of them, whatever they are doing. Any thread may, twice, and after a Ctrl-C."""
-        with self._lock:
-            self.is_ended = True
+            self._is_closed = True
         for child in self._all:
             child.kill()
         for child in self._all:
             child.end()
 
+    def __enter__(self) -> ChildActor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make_ready(self, job: Any) -> None:
+        """Have a living process that has prepared a job; one whose process was killed tries again."""
+        for left in (1, 0):
+            if self._child is None or not self._child.is_ready:
+                self._replace()
+            if job is None or job == self._prepared:
+                return
+            assert self._child is not None and self._prepare is not None
+            self._prepared = None
+            try:
+                self._child.ask(PREPARE_TIMEOUT_S, self._prepare, job)
+                self._prepared = job
+                self._keep_standbys()
+                return
+            except (ActorDied, ActorTimeout) as error:
+                if isinstance(error, ActorTimeout) or not left:
+                    name = self._prepare.__name__
+                    raise AutotuneError(f"the device process failed at {name}: {error}") from error
+
+    def _replace(self) -> None:
+        self._prepared = None
+        if self._child is not None:
+            self._child.end()
+            self._keep_standbys()
+        self._child = self._standbys.pop(0) if self._standbys else self._begun()
+
+    def _keep_standbys(self) -> None:
+        self._standbys = [child for child in self._standbys if child.is_ready]
+        while len(self._standbys) < self._most_standbys:
+            self._standbys.append(self._begun())
+
+    def _begun(self) -> Child:
+        """Begin another process, or take one that was begun early."""
+        with self._lock:
+            if self._is_closed:
+                raise AutotuneError(ENDED)
+            early = _early.get(pickle.dumps(self._begin))
+            child = early.pop() if early else Child(self._begin)
+            self._all = [child, *(known for known in self._all if not known.is_gone)]
+            if not early:
+                child.start()
+        return child
+
+
+def _ask_by_turns(
+    child: Child,
+    timeout_s: float,
+    limits_s: Sequence[float],
+    task: Callable[..., R],
+    args: Sequence[Any],
+) -> R:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "turns"
+        turns = Turns.begin(file)
+        try:
+            answer: R = child.ask(
+                timeout_s, _with_turns, task, file, *args, is_stuck=turns.watch(limits_s)
+            )
+            return answer
+        except (ActorDied, ActorTimeout) as error:
+            error.turn = turns.running
+            raise
+
 
 # ------------------------------------------------------------------ in the child
 
 
+#: Whether this process shall end after the task that it is at.
+_is_retired = False
+
+
+def retire() -> None:
+    """End this process after its task: the next task shall not find what this one broke."""
+    global _is_retired
+    _is_retired = True
+
+
+def _with_turns(task: Callable[..., Any], file: Path, *args: Any) -> Any:
+    return task(*args, Turns(file))
+
+
 def serve(handle: str, parent: str) -> None:
-    """Do what is asked until the parent is gone.
+    """Run tasks until the parent is gone.
 
     ``handle`` is the file descriptor of this end of the pipe, ``parent`` a process id.
     """
@@ -301,15 +400,16 @@ def serve(handle: str, parent: str) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    """Do a task; whether that succeeded, and its result or exception."""
+    """Run a task; pickle whether it succeeded, its result or exception, and `_is_retired`."""
     try:
         task, args = pickle.loads(message)
-        return pickle.dumps((True, task(*args)), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((True, task(*args), _is_retired), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         error.add_note(f"In the child process:\n{traceback.format_exc()}")
         try:
-            answer = pickle.dumps((False, error))
+            answer = pickle.dumps((False, error, _is_retired))
             pickle.loads(answer)
         except Exception:  # the parent could not read it
-            return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+            words = RuntimeError(f"{type(error).__name__}: {error}")
+            return pickle.dumps((False, words, _is_retired))
         return answer

@@ -7,27 +7,24 @@ fails is out with its reason and the others race on. `autotune.run.verdict` name
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from typing import TypeVar
-
-import numpy as np
 
 from autotune.devices.base import ContextLostError, Executor, LaunchError
 from autotune.devices.binary import Binary
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
 from autotune.measure import energy, tasks
+from autotune.measure.actor import PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns
 from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.process import ChildDied, ChildTimeout
+from autotune.measure.process import retire
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Timing
 from autotune.measure.verify import NotDeterministic, WrongResult
-from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
+from autotune.measure.worker import DeviceWorker
 from autotune.values import Configuration
 
 T = TypeVar("T")
@@ -129,7 +126,7 @@ class RaceRules:
     finals: bool = False
 
 
-def race(worker: Worker, job: Job, contenders: Sequence[Contender], rules: RaceRules) -> Race:
+def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules: RaceRules) -> Race:
     """Time contenders interleaved, in a new random order every round.
 
     Rounds of energy windows follow, interleaved too: as many as there is time for, but
@@ -151,11 +148,10 @@ def race(worker: Worker, job: Job, contenders: Sequence[Contender], rules: RaceR
         entered = [place for place in range(len(contenders)) if place not in failures]
         running = [contenders[place] for place in entered]
         left_s = max(least_s, end - time.monotonic())
-        worker.prepare(job)
         heat = _watched(worker, job, running, replace(rules, max_seconds=left_s))
         if isinstance(heat, _Broken):
             culprit = entered[heat.place] if heat.place >= 0 else -1
-            if isinstance(heat.error, ChildDied) and culprit not in suspects:
+            if isinstance(heat.error, ActorDied) and culprit not in suspects:
                 suspects.add(culprit)
             elif culprit < 0:
                 raise AutotuneError(
@@ -167,7 +163,6 @@ def race(worker: Worker, job: Job, contenders: Sequence[Contender], rules: RaceR
         by_place = dict(zip(entered, heat.samples, strict=True))
         failures |= {place: s.failure for place, s in by_place.items() if s.failure}
         if heat.context_lost:
-            worker.renew()
             continue
         return Race(
             # Binaries stay where they are: a race may come back from another machine.
@@ -200,98 +195,51 @@ class _Broken:
 
     #: The contender whose turn it was; -1 before the first.
     place: int
-    error: ChildTimeout | ChildDied
+    error: ActorTimeout | ActorDied
     #: Longest time of that turn.
     limit_s: float
 
     @property
     def failure(self) -> Failure:
-        if isinstance(self.error, ChildTimeout):
+        if isinstance(self.error, ActorTimeout):
             message = f"no sample in {self.limit_s:g} s; the kernel hangs"
             return Failure(Status.TIMED_OUT, message)
         return Failure(Status.CRASHED, f"the process died twice: {self.error}")
 
 
 def _watched(
-    worker: Worker, job: Job, running: Sequence[Contender], rules: RaceRules
+    worker: DeviceWorker, job: Job, running: Sequence[Contender], rules: RaceRules
 ) -> Heat | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
-        PREPARE_TIMEOUT_S if contender.vendor else worker.measure_timeout_s for contender in running
+        PREPARE_TIMEOUT_S if contender.vendor else worker.timeout_s for contender in running
     ]
     windows_s = rules.windows * len(running) * _WINDOW_S
     # The rows of the search are not needed there.
     sent = [replace(contender, row=None) for contender in running]
-    with tempfile.TemporaryDirectory() as folder:
-        progress = Progress.made(Path(folder) / "progress")
-        try:
-            return worker.run(
-                rules.max_seconds + PREPARE_TIMEOUT_S + windows_s,
-                run_heat,
-                job,
-                sent,
-                rules,
-                progress.file,
-                is_stuck=progress.watch(limits_s),
-            )
-        except (ChildTimeout, ChildDied) as error:
-            place = progress.running
-            return _Broken(place, error, limits_s[place] if place >= 0 else PREPARE_TIMEOUT_S)
-
-
-class Progress:
-    """Which contender runs in the worker, in memory that both processes see.
-
-    What hangs, or dies, cannot say so. The file is of two integers: the contender, and a count of
-    its and all others' turns.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._cells = np.memmap(file, np.int64, "r+", shape=(2,))
-
-    @classmethod
-    def made(cls, file: Path) -> Progress:
-        """A new one, where nobody runs."""
-        np.array([-1, 0]).tofile(file)
-        return cls(file)
-
-    @property
-    def running(self) -> int:
-        """Whose turn it is; -1 before the first."""
-        return int(self._cells[0])
-
-    def turn(self, contender: int) -> None:
-        """Say whose turn begins."""
-        self._cells[0] = contender
-        self._cells[1] += 1
-
-    def watch(self, limits_s: Sequence[float]) -> Callable[[], bool]:
-        """A function that tells whether the one that runs has taken too long for one turn."""
-        seen, since = -1, time.monotonic()
-
-        def is_stuck() -> bool:
-            nonlocal seen, since
-            turns = int(self._cells[1])
-            if turns != seen:
-                seen, since = turns, time.monotonic()
-            limit_s = limits_s[self.running] if self.running >= 0 else PREPARE_TIMEOUT_S
-            return time.monotonic() - since > limit_s
-
-        return is_stuck
+    try:
+        return worker.ask(
+            run_heat,
+            sent,
+            rules,
+            job=job,
+            timeout_s=rules.max_seconds + PREPARE_TIMEOUT_S + windows_s,
+            turn_limits_s=limits_s,
+        )
+    except (ActorTimeout, ActorDied) as error:
+        limit_s = limits_s[error.turn] if error.turn >= 0 else PREPARE_TIMEOUT_S
+        return _Broken(error.turn, error, limit_s)
 
 
 # ------------------------------------------------------------------ in the worker
 
 
-def run_heat(
-    job: Job, contenders: Sequence[Contender], rules: RaceRules, progress_file: Path
-) -> Heat:
+def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns: Turns) -> Heat:
     """Race in this process; ends where the context is lost."""
-    progress, failures = Progress(progress_file), dict[int, Failure]()
+    failures = dict[int, Failure]()
     try:
         entrants = [
-            _entrant(job, contender, place, progress, failures)
+            _entrant(job, contender, place, turns, failures)
             for place, contender in enumerate(contenders)
         ]
         timers = [entrant for entrant in entrants if entrant is not None]
@@ -311,7 +259,8 @@ def run_heat(
             if entrant:
                 entrant.verify(len(taken), rules.finals)
     except ContextLostError as error:
-        failures[progress.running] = Failure(Status.CRASHED, str(error))
+        retire()
+        failures[turns.running] = Failure(Status.CRASHED, str(error))
         samples = (ContenderSamples(failure=failures.get(i)) for i in range(len(contenders)))
         return Heat(tuple(samples), context_lost=True)
     return Heat(
@@ -357,11 +306,11 @@ def _entrant(
     job: Job,
     contender: Contender,
     place: int,
-    progress: Progress,
+    turns: Turns,
     failures: dict[int, Failure],
 ) -> Entrant | None:
     """Get a contender ready; None where it failed or cannot run here."""
-    progress.turn(place)
+    turns.begin_turn(place)
     try:
         taken = take(job, contender)
     except ContextLostError:
@@ -373,7 +322,7 @@ def _entrant(
             raise
         failures[place] = Failure(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
     else:
-        return Entrant(taken, place, progress, failures) if taken is not None else None
+        return Entrant(taken, place, turns, failures) if taken is not None else None
     return None
 
 
@@ -395,11 +344,11 @@ class Entrant:
         self,
         taken: tasks.ContenderTimer,
         place: int,
-        progress: Progress,
+        turns: Turns,
         failures: dict[int, Failure],
     ) -> None:
         self._taken, self._timer, self._place = taken, taken.timer, place
-        self._progress, self._failures = progress, failures
+        self._turns, self._failures = turns, failures
         #: On the same data, which gave the same bits.
         self.identical_runs = 0
 
@@ -439,7 +388,7 @@ class Entrant:
     def _tried(self, take: Callable[[int], list[T]], count: int) -> list[T]:
         if self._place in self._failures:
             return []
-        self._progress.turn(self._place)
+        self._turns.begin_turn(self._place)
         try:
             return take(count)
         except (LaunchError, MemoryError) as error:

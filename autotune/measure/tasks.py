@@ -29,6 +29,7 @@ from autotune.measure.data import RANDOM, Dataset, loaded_as, present
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Energy, Measurement, Recheck, Status
 from autotune.measure.objective import TIME, Objective
+from autotune.measure.process import retire
 from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, proven_slow, sample
 from autotune.values import Configuration, Problem
 
@@ -118,6 +119,14 @@ def get_ready(device: Device) -> None:
 
 def prepare(job: Job) -> None:
     """Make context, kernel and device data of a job, unless they are there."""
+    try:
+        _prepare(job)
+    except ContextLostError:
+        retire()
+        raise
+
+
+def _prepare(job: Job) -> None:
     if _state.job == job:
         return
     before = _state.job
@@ -175,7 +184,7 @@ def _verified(
     finish: Callable[[Measurement, Launchable], Measurement],
 ) -> Measurement:
     """Verify a configuration and ``finish`` its measurement; a failure becomes the measurement."""
-    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    draft = draft_of(job, configuration, binary)
     start = time.perf_counter()
     try:
         ready = Launchable(job, configuration, binary)
@@ -198,7 +207,19 @@ def _verified(
             raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
         return _failed(draft, Status.LAUNCH_FAILED, str(error))
     except ContextLostError as error:
+        retire()
         return _failed(draft, Status.CRASHED, str(error))
+
+
+def draft_of(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+    """Return the measurement of a configuration before anything was measured."""
+    return Measurement(
+        configuration,
+        Status.OK,
+        entries=binary.entries,
+        binary_key=binary.key,
+        device_uuid=job.device.uuid,
+    )
 
 
 def interleaved(

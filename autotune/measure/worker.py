@@ -1,79 +1,42 @@
-"""The isolated process of one device, seen from outside: ask, wait at most so long, replace.
-
-Knows that tasks can hang, kill their process or break their context; not what they do.
-"""
+"""Measure on one device by an actor: a hang, crash or lost context costs one configuration."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import overlap, tasks
+from autotune.measure.actor import Actor, ActorDied, ActorTimeout
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.process import Child, ChildDied, Children, ChildTimeout
+from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
 from autotune.values import Configuration
 
 R = TypeVar("R")
-P = ParamSpec("P")
 
-#: Longest time to make a context and upload the data of a problem.
-PREPARE_TIMEOUT_S = 600.0
 #: Longest time one configuration may take to be verified and timed.
 MEASURE_TIMEOUT_S = 20.0
+#: Longest time of a task that only prepares: the preparation has a limit of its own.
+_NOTHING_S = 60.0
 #: Processes that stand by: one that dies without a word is replaced twice within a second, and to
 #: import what a GPU needs takes longer than that.
 STANDBYS = 2
 
 
-class Worker:
-    """One process that holds the context of one device.
+class DeviceWorker:
+    """The measurements on one device, whose context an actor's process holds."""
 
-    Processes begin with all imported that ``device`` needs. So many as ``standbys`` are kept to take
-    the place of one that ends: a crash then costs a context and an upload, not an interpreter too.
-    """
-
-    #: Whether it takes tasks of several threads and keeps them for when it is free; else they had better wait.
-    queues = False
-
-    def __init__(
-        self,
-        measure_timeout_s: float = MEASURE_TIMEOUT_S,
-        device: Device | None = None,
-        standbys: int = 0,
-    ) -> None:
-        self.measure_timeout_s = measure_timeout_s
-        self._begin = None if device is None else begin_for(device)
-        self._most_standbys = standbys
-        #: Held for a task, as the process does one at a time.
-        self._turn = threading.Lock()
-        self._children = Children()
-        self._child: Child | None = None
-        self._standbys: list[Child] = []
-        #: Processes that had to be replaced so far.
-        self.respawns = 0
-        self._prepared: Job | None = None
-
-    def start(self) -> None:
-        """Begin the process, which else happens at the first task; returns at once."""
-        with self._turn:
-            if self._child is None:
-                self._child = self._children.begin(self._begin)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the process; 0 before there is one."""
-        return self._child.pid if self._child else 0
+    def __init__(self, actor: Actor, timeout_s: float = MEASURE_TIMEOUT_S) -> None:
+        self.actor, self.timeout_s = actor, timeout_s
 
     def measure(
         self,
@@ -89,82 +52,46 @@ class Worker:
         A process that dies without a word is tried once more in a fresh one: it may have been
         killed from outside.
         """
-        return self._guarded(
+        return self._measured(
             tasks.measure, job, configuration, binary, rule, best_samples_ms, best_cost
         )
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
-        return self._guarded(tasks.check, job, configuration, binary)
+        return self._measured(tasks.check, job, configuration, binary)
 
     def check_at_once(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Run two launches of a configuration that is right alone at the same time."""
-        return self._guarded(overlap.check, job, configuration, binary)
+        return self._measured(overlap.check, job, configuration, binary)
 
     def prepare(self, job: Job) -> None:
-        """Make the context and upload the data of a job.
+        """Make the context and upload the data of a job; raise `AutotuneError` if that fails."""
+        self.ask(_nothing, job=job, timeout_s=_NOTHING_S)
 
-        Raises
-        ------
-        AutotuneError
-            If that fails; retrying would not help.
-        """
-        if self._prepared == job and self._child is not None and self._child.is_ready:
-            return
-        self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
-        self._prepared = job
-        with self._turn:
-            self._keep_standbys()
-
-    def run(
+    def ask(
         self,
-        timeout_s: float,
         task: Callable[..., R],
         *args: Any,
-        is_stuck: Callable[[], bool] | None = None,
+        job: Job,
+        timeout_s: float,
+        turn_limits_s: Sequence[float] = (),
     ) -> R:
-        """Run any task in the process; tasks of other threads wait. See `Child.ask`.
+        """Run any task on a job; see `Actor.ask`. Raises `AutotuneError` if the job cannot be prepared."""
+        try:
+            return self.actor.ask(
+                task, *args, job=job, timeout_s=timeout_s, turn_limits_s=turn_limits_s
+            )
+        except MemoryError as error:
+            raise AutotuneError(
+                f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi for "
+                "other processes that use the device"
+            ) from error
+        except ContextLostError as error:
+            raise AutotuneError(f"prepare: the device context is lost: {error}") from error
+        except (LaunchError, WrongResult) as error:
+            raise AutotuneError(f"prepare: {error}") from error
 
-        Raises
-        ------
-        ChildTimeout, ChildDied
-            If it took too long, or the process ended; the process has been replaced.
-        AutotuneError
-            If the worker was closed.
-        """
-        self.start()
-        with self._turn:
-            assert self._child is not None
-            if not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
-                self._replace()
-            try:
-                return self._child.ask(timeout_s, task, *args, is_stuck=is_stuck)
-            except (ChildDied, ChildTimeout):
-                self._replace()
-                raise
-
-    def have(
-        self, task: Callable[Concatenate[Worker, P], R], *args: P.args, **options: P.kwargs
-    ) -> R:
-        """Call a function that asks this process for several things, such as a race: where the process is."""
-        return task(self, *args, **options)
-
-    def renew(self) -> None:
-        """Begin a new process: the context of this one is lost."""
-        with self._turn:
-            self._replace()
-
-    def close(self) -> None:
-        """End the process, whatever it is doing, for good. Any thread may, and twice."""
-        self._children.end()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _guarded(
+    def _measured(
         self,
         task: Callable[..., Measurement],
         job: Job,
@@ -181,63 +108,40 @@ class Worker:
             device_uuid=job.device.uuid,
         )
         for _ in range(2):
-            self.prepare(job)
             try:
-                measured = self.run(self.measure_timeout_s, task, job, configuration, binary, *args)
-            except ChildTimeout:
-                message = f"no result after {self.measure_timeout_s:g} s; the kernel hangs"
+                return self.ask(
+                    task, configuration, binary, *args, job=job, timeout_s=self.timeout_s
+                )
+            except ActorTimeout:
+                message = f"no result after {self.timeout_s:g} s; the kernel hangs"
                 return replace(failed, status=Status.TIMED_OUT, message=message)
-            except ChildDied as error:
+            except ActorDied as error:
                 failed = replace(failed, message=f"the process died twice: {error}")
-                continue
-            except MemoryError as error:
-                raise _no_memory(error) from error
-            if measured.status is Status.CRASHED:  # the context is lost
-                self.renew()
-            return replace(measured, device_uuid=job.device.uuid)
         return failed
 
-    def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
-        """Run a task whose failure ends the run; one whose process was killed is begun again."""
-        try:
-            try:
-                return self.run(timeout_s, task, *args)
-            except ChildDied:
-                return self.run(timeout_s, task, *args)
-        except (ChildTimeout, ChildDied) as error:
-            raise AutotuneError(f"the device process failed at {task.__name__}: {error}") from error
-        except ContextLostError as error:
-            self.renew()
-            raise AutotuneError(f"{task.__name__}: the device context is lost: {error}") from error
-        except (LaunchError, WrongResult) as error:
-            raise AutotuneError(f"{task.__name__}: {error}") from error
-        except MemoryError as error:
-            raise _no_memory(error) from error
+    def __enter__(self) -> DeviceWorker:
+        return self
 
-    def _keep_standbys(self) -> None:
-        """Begin what is missing of the processes that stand by."""
-        self._standbys = [child for child in self._standbys if child.is_ready]
-        while len(self._standbys) < self._most_standbys:
-            self._standbys.append(self._children.begin(self._begin))
+    def __exit__(self, *_: object) -> None:
+        self.actor.close()
 
-    def _replace(self) -> None:
-        """Retire a process that ended or whose context is broken."""
-        if self._child is not None:
-            self._child.end()
-        self._prepared = None
-        self._keep_standbys()
-        first = self._standbys.pop(0) if self._standbys else None
-        self._child = first or self._children.begin(self._begin)
-        self.respawns += 1
+
+def device_actor(device: Device | None = None) -> ChildActor:
+    """Return a process that measures on a device of this machine.
+
+    It begins with all imports that ``device`` needs. On a CPU no process stands by: one that starts
+    would disturb what is timed.
+    """
+    if device is None:
+        return ChildActor(prepare=tasks.prepare)
+    standbys = STANDBYS if device.leaves_host_free else 0
+    return ChildActor(begin_for(device), tasks.prepare, standbys)
 
 
 def begin_for(device: Device) -> Callable[[], object]:
-    """What the process of a device begins with."""
+    """Return the function that the process of a device begins with."""
     return partial(tasks.get_ready, device)
 
 
-def _no_memory(error: MemoryError) -> AutotuneError:
-    return AutotuneError(
-        f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi for other "
-        "processes that use the device"
-    )
+def _nothing(_: Job) -> None:
+    pass

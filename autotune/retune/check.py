@@ -243,7 +243,7 @@ def _raced(
     ]
     by_stream = not Timing(entry.race.timing).by_graph
     rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
-    raced = bench.worker.have(race, job, contenders, rules)
+    raced = race(bench.worker, job, contenders, rules)
     if failure := raced.samples[0].failure:
         return Remeasured(failure.status, f"beside its rivals: {failure.message}")
     result = judge(raced, seed=bench.request.seed)

@@ -25,7 +25,7 @@ from autotune.kernel.source import (
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
-from autotune.measure.compiler import CompilerPool
+from autotune.measure.compiler import CompilerPool, compiler_actor
 from autotune.measure.data import (
     EXACT,
     RANDOM,
@@ -37,7 +37,7 @@ from autotune.measure.data import (
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import STANDBYS, Worker
+from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Problem
@@ -52,7 +52,7 @@ class Site(Protocol):
     def compilers(self, request: Request) -> CompilerPool:
         """What compiles for a run."""
 
-    def workers(self, request: Request) -> list[Worker]:
+    def workers(self, request: Request) -> list[DeviceWorker]:
         """What measures: one for each device of the request, in its order."""
 
     def remembered(self, request: Request) -> tuple[str, ...]:
@@ -75,12 +75,12 @@ class LocalSite:
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if request.device.leaves_host_free else 0
         processes = max(1, usable_cores() - spare)
-        return CompilerPool(processes, request.device.backend, on_demand=not spare)
+        make_actor = compiler_actor(request.device.backend)
+        return CompilerPool(processes, make_actor, on_demand=not spare)
 
-    def workers(self, request: Request) -> list[Worker]:
-        # On a CPU a second process that starts would disturb what is timed.
-        standbys = STANDBYS if request.device.leaves_host_free else 0
-        return [Worker(request.timeout_s, device, standbys) for device in request.devices]
+    def workers(self, request: Request) -> list[DeviceWorker]:
+        timeout_s = request.timeout_s
+        return [DeviceWorker(device_actor(device), timeout_s) for device in request.devices]
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         return tuple(device.uuid for device in request.others)
@@ -119,7 +119,7 @@ class Bench:
             self._stack.enter_context(worker)
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> DeviceWorker:
         """The worker of the first device, where finals are held."""
         return self.workers[0]
 
@@ -157,7 +157,7 @@ class Bench:
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
         for worker in self.workers:
-            worker.start()
+            worker.actor.start()
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
@@ -176,7 +176,7 @@ class Bench:
     def _made_there(self, job: Job, meanwhile: Callable[[], object] = lambda: None) -> Job:
         """A job whose data the first device's machine has made; whoever else measures makes its own."""
         meanwhile()
-        self.worker.have(has_data, job)
+        self.worker.prepare(job)
         return job
 
     def job_without_data(self, problem: Problem) -> Job:
@@ -246,10 +246,6 @@ class Bench:
             timing=self.request.timing_of(problem).value,
             arch=self.device.arch,
         )
-
-
-def has_data(worker: Worker, job: Job) -> None:
-    """What a process is asked so that the data of a job are there before they are needed."""
 
 
 def stopping_rule(device: Device) -> StoppingRule:

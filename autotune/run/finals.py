@@ -367,7 +367,7 @@ class Finals:
             finals=True,
         )
         contenders = [*finalists, *(Contender(vendor=name) for name in vendors)]
-        done = self.bench.worker.have(race, evaluator.job, contenders, rules)
+        done = race(self.bench.worker, evaluator.job, contenders, rules)
         failed = []
         for place, failure in done.failures.items():
             contender = contenders[place]

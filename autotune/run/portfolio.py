@@ -130,7 +130,7 @@ def _measured_on(
             contenders.append(Contender(configuration, binary))
     race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, begun + seconds - bench.clock_s()))
     rules = RaceRules(_ROUNDS, bench.request.seed, race_s)
-    raced = bench.worker.have(race, job, contenders, rules)
+    raced = race(bench.worker, job, contenders, rules)
     for contender, samples in zip(contenders, raced.samples, strict=True):
         times[contender.configuration] = median(samples.times_ms) if samples.times_ms else None
     return times

@@ -64,7 +64,9 @@ class SeveralDevicesContract:
         def together(event: object) -> None:
             """After the first result wait for all: else a quick device may do what is there alone."""
             if isinstance(event, Measured) and not waited:
-                waited.extend(worker.run(60, os.getpid) for worker in self.tuning.workers)
+                waited.extend(
+                    worker.actor.ask(os.getpid, timeout_s=60) for worker in self.tuning.workers
+                )
             listener(event)
 
         with Store.open(file) as store:
