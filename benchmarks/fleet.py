@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -47,10 +47,11 @@ from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
 from autotune.fleet.client import Fleet
 from autotune.fleet.site import FleetSite
-from autotune.fleet.worker import FleetPlugin, Host
+from autotune.fleet.worker import COMPILE, FleetPlugin, Host
 from autotune.interop.formats import Recording, read
 from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.tasks import measure
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch
@@ -127,8 +128,19 @@ class SimulatedHost(Host):
 
     spaces: dict[str, Simulated]
 
-    def made(self, key: str, job: Any, device: Device) -> Any:
-        return replace(job, device=device)
+    def made(self, key: str, job: Any, resource: str) -> Any:
+        return replace(job, device=self.devices[resource])
+
+    def run(
+        self, resource: str, task: Any, args: Sequence[Any], limits: Any, job: Any
+    ) -> Compiled | Measurement | None:
+        if resource == COMPILE:
+            return self.compile(*args)
+        if task is not measure:
+            return None  # there is nothing to upload
+        found = self.spaces[job.problem["space"]].measurement(args[0])
+        time.sleep(self.spaces[job.problem["space"]].measure_s(found))
+        return replace(found, configuration=args[0], device_uuid=resource)
 
     def compile(self, job: CompileJob) -> Compiled:
         values = dict(job.defines)
@@ -146,28 +158,6 @@ class SimulatedHost(Host):
         return Compiled(
             Binary(code, (CompiledFunction("k"),), "", job.key), "", "", found.compile_s
         )
-
-    def _worker(self, uuid: str) -> Any:
-        return SimulatedWorker(self.spaces, self.devices[uuid])
-
-
-class SimulatedWorker:
-    """A device whose measurements sleep."""
-
-    def __init__(self, spaces: dict[str, Simulated], device: Device) -> None:
-        self._spaces, self._device = spaces, device
-
-    def prepare(self, job: Any) -> None:
-        """There is nothing to upload."""
-
-    def have(self, task: Callable[..., Any], *args: Any) -> Any:
-        return task(self, *args)
-
-    def measure(self, job: Any, configuration: Configuration, *_: Any) -> Measurement:
-        simulated = self._spaces[job.problem["space"]]
-        found = simulated.measurement(configuration)
-        time.sleep(simulated.measure_s(found))
-        return replace(found, configuration=configuration, device_uuid=self._device.uuid)
 
 
 # ---------------------------------------------------------------------- machines
