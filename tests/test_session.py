@@ -1034,7 +1034,7 @@ def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
 def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy):
     def end_process(tuning, event):
         if isinstance(event, Phase) and event.name == "portfolio":
-            tuning.worker.close()
+            tuning.worker.actor.close()
 
     with pytest.warns(UserWarning, match="the processes of the run were ended"):
         result = tuned(saxpy(), end_process, problems=(N, Problem(n=100)), fixed=FIXED)

@@ -161,14 +161,14 @@ class SeveralDevicesContract:
 
         def kill(event: object) -> None:
             if isinstance(event, SearchStarted):
-                second.append(self.tuning.workers[1].run(60, os.getpid))
+                second.append(self.tuning.workers[1].actor.ask(os.getpid, timeout_s=60))
             elif isinstance(event, Measured) and not killed:
                 killed.extend(second)
                 os.kill(second[0], signal.SIGKILL)
 
         result = self.tuned(self.request("none", "nan"), tmp_path / "s.sqlite", kill)
         rows = self.rows(tmp_path / "s.sqlite")
-        assert killed and self.tuning.workers[1].respawns >= 1
+        assert killed and self.tuning.workers[1].actor.pid not in second
         assert len(rows) == len({row.configuration for row in rows}) == 6
         assert TWIN in {row.device_uuid for row in rows}
         for measurement in result.problems[0].measured:

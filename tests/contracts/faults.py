@@ -131,8 +131,8 @@ class FaultContract:
 
         def kill(event: object) -> None:
             if isinstance(event, Measured):
-                killed.append(tuning.worker.pid)
-                os.kill(tuning.worker.pid, signal.SIGKILL)
+                killed.append(tuning.worker.actor.pid)
+                os.kill(tuning.worker.actor.pid, signal.SIGKILL)
 
         with Store.open(tmp_path / "s.sqlite") as store:
             tuning = Run(request, store, kill)
