@@ -1,7 +1,4 @@
-"""Checks a kernel without tuning it: its data, space, traceability, a compiled sample, a verified sample.
-
-Knows no time and no storage.
-"""
+"""Checks a kernel without tuning it: its data and space, and a compiled and verified sample."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ from autotune.measure.data import EXACT, RANDOM, prepare, prepare_both
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker, device_actor
-from autotune.values import Configuration, Problem, size_of
+from autotune.values import Configuration, size_of
 
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What became of one configuration for one target."""
+    """The result of one configuration for one target."""
 
-    #: ``compiled`` and no more, ``verified``, ``pruned``, ``skipped`` or ``failed``.
+    #: ``compiled``, ``verified``, ``pruned``, ``skipped`` or ``failed``.
     result: str
     registers: int | None = None
     spill_bytes: int | None = None
@@ -43,7 +40,7 @@ class SampleResult:
 
 @dataclass
 class CheckReport:
-    """Everything found; ``failures`` is empty when the kernel is fit to be tuned."""
+    """All findings; without ``failures`` the kernel can be tuned."""
 
     kernel: str
     notes: list[str] = field(default_factory=list)
@@ -55,31 +52,29 @@ class CheckReport:
     not_verified: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Return the report as plain values."""
         return {name: value for name, value in vars(self).items() if name != "rows"}
 
 
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
     """Check a kernel for CUDA architectures, and on the OpenCL device where there is one.
 
-    Its arguments and reference are run first, at the smallest problem. For each target as many
-    configurations are compiled as ``samples`` says. It is a failure that none was verified and
-    nothing says why.
+    Arguments and reference are run at the smallest problem. Then ``samples`` configurations are compiled
+    for each target. The check fails if none was verified and the report has no reason for that.
     """
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
     _rehearse(report, kernel)
-    targets = [for_arch(arch) for arch in archs] if "cuda" in kernel.backends else []
-    for device in targets:
-        _check_compiling(report, kernel, device, samples, seed)
+    for arch in archs if "cuda" in kernel.backends else ():
+        _DeviceCheck(report, kernel, for_arch(arch), samples, seed).compile()
     if "opencl" not in kernel.backends:
         report.not_verified = (
             f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
             f"autotune run {kernel.name} verifies each configuration before it is timed"
         )
     elif found := backend("opencl").devices():
-        _check_on_device(report, kernel, found[-1], samples, seed)
+        _DeviceCheck(report, kernel, found[-1], samples, seed).verify()
     else:
         report.not_verified = f"no OpenCL device ({install('cpu')})"
     if report.not_verified:
@@ -93,7 +88,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
 
 
 def _rehearse(report: CheckReport, kernel: Kernel) -> None:
-    """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
+    """Run arguments and reference; note which numbers were drawn, and how outputs are compared."""
     problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
         dataset = prepare(kernel, problem, which)
@@ -105,125 +100,120 @@ def _rehearse(report: CheckReport, kernel: Kernel) -> None:
         report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
 
 
-def _check_default(report: CheckReport, kernel: Kernel, space: Space, device: Device) -> None:
-    """Note a default that is not valid: `lookup` answers it where nothing is tuned."""
-    broken = [rule.name for rule in broken_constraints(kernel, kernel.default(), device)]
-    if broken:
-        valid = ", ".join(f"{name!r}: {value!r}" for name, value in space.configuration(0).items())
-        report.notes.append(
-            f"the default ({kernel.default()}) is not valid on {device.arch or device.name}, and lookup "
-            f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is valid, "
-            f"such as Kernel(..., default={{{valid}}})"
-        )
+class _DeviceCheck:
+    """A kernel on one device or architecture, with the report that its findings go to."""
 
+    def __init__(
+        self, report: CheckReport, kernel: Kernel, device: Device, samples: int, seed: int
+    ) -> None:
+        self._report, self._kernel, self._device = report, kernel, device
+        self._samples, self._seed = samples, seed
 
-def _check_compiling(
-    report: CheckReport, kernel: Kernel, device: Device, samples: int, seed: int
-) -> None:
-    space = _space(report, kernel, device)
-    if space is None:
-        return
-    _check_default(report, kernel, space, device)
-    problem = kernel.first_problem(device.backend)
-    try:
-        _check_sample(
-            report,
-            device.arch,
-            space,
-            _sample(kernel, space, samples, seed),
-            lambda configuration: _compiled(kernel, configuration, problem, device),
-        )
-    except MissingDependencyError as error:
-        report.notes.append(f"not compiled for {device.arch}: {error}")
+    def compile(self) -> None:
+        """Compile a sample; note a default that is not valid."""
+        space = self._space()
+        if space is None:
+            return
+        self._check_default(space)
+        try:
+            self._check_sample(space, self._compiled)
+        except MissingDependencyError as error:
+            self._report.notes.append(f"not compiled for {self._device.arch}: {error}")
 
+    def verify(self) -> None:
+        """Compile and verify a sample on odd sizes and on the first problem."""
+        kernel, device, space = self._kernel, self._device, self._space()
+        if space is None:
+            return
+        assert kernel.file is not None
+        skipped = [edge for edge in kernel.edge_problems if kernel.misplaced(edge, device)]
+        if skipped:
+            why, count = kernel.misplaced(skipped[0], device), len(kernel.edge_problems)
+            left_out = f"{len(skipped)} of {count} odd sizes left out ({why})"
+            self._report.notes.append(f"{device.arch}: {left_out}")
+        problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
+        with InUse() as in_use, DeviceWorker(device_actor()) as worker:
+            jobs = [
+                Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
+                for problem in problems
+            ]
+            turns = _turns(kernel, jobs)
+            self._check_sample(space, lambda c: _verified(kernel, c, next(turns), worker))
 
-def _check_sample(
-    report: CheckReport,
-    target: str,
-    space: Space,
-    sample: Sequence[Configuration],
-    check: Callable[[Configuration], SampleResult],
-) -> None:
-    failed = []
-    for configuration in sample:
-        found = check(configuration)
-        report.samples.append({"target": target, "config": dict(configuration), **vars(found)})
-        report.rows.append(
-            {
-                "target": target,
-                "configuration": Configuration(space.relevant(configuration)),
-                "registers": found.registers,
-                "spill bytes": found.spill_bytes,
-                "result": found.problem or found.result,
-            }
-        )
-        if found.result == "failed":
-            failed.append(found.problem)
-    if failed:
-        report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
+    def _space(self) -> Space | None:
+        """Enumerate the space, and trace a launch."""
+        kernel, device, notes = self._kernel, self._device, self._report.notes
+        try:
+            space = enumerate_space(kernel, device)
+        except NothingValidError as error:
+            self._report.failures.append(str(error))
+            return None
+        notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
+        if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
+            notes.append(
+                f"{device.arch}: the launch function needs numbers, so record and header can carry "
+                "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"
+            )
+        requirement(kernel, space.configuration(0))
+        return space
 
+    def _check_default(self, space: Space) -> None:
+        kernel, device = self._kernel, self._device
+        broken = [rule.name for rule in broken_constraints(kernel, kernel.default(), device)]
+        if broken:
+            self._report.notes.append(
+                f"the default ({kernel.default()}) is not valid on {device.arch or device.name}, and lookup "
+                f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is valid, "
+                f"such as Kernel(..., default={dict(space.configuration(0))})"
+            )
 
-def _compiled(
-    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
-) -> SampleResult:
-    launches = launch_sequence(kernel, configuration, problem, device)
-    excess = over_limit(launches, None, device)
-    if excess:
-        return _not("pruned", excess)
-    done = compile_now(compile_job(kernel, configuration, problem, device))
-    if done.binary is None:
-        return _not("pruned" if done.status is Status.PRUNED else "failed", done.message)
-    entries = done.binary.entries
-    names = [launch.entry for launch in launches.launches]
-    missing = [name for name in names if not done.binary.entry(name or "")]
-    if missing:
-        return _not("failed", f"the source has no kernel function {missing[0]!r}")
-    return SampleResult(
-        "compiled",
-        max((function.registers or 0 for function in entries), default=None),
-        sum(function.spill_bytes or 0 for function in entries),
-    )
+    def _check_sample(self, space: Space, check: Callable[[Configuration], SampleResult]) -> None:
+        """Check the default where it is valid, and random configurations."""
+        default = space.index(self._kernel.default())
+        drawn = space.sample(np.random.default_rng(self._seed), self._samples)
+        numbers = list(dict.fromkeys([*([] if default is None else [default]), *drawn]))
+        report, target, failed = self._report, self._device.arch, []
+        for configuration in map(space.configuration, numbers[: self._samples]):
+            found = check(configuration)
+            report.samples.append({"target": target, "config": dict(configuration), **vars(found)})
+            report.rows.append(
+                {
+                    "target": target,
+                    "configuration": Configuration(space.relevant(configuration)),
+                    "registers": found.registers,
+                    "spill bytes": found.spill_bytes,
+                    "result": found.problem or found.result,
+                }
+            )
+            if found.result == "failed":
+                failed.append(found.problem)
+        if failed:
+            report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
 
-
-def _not(result: str, why: str) -> SampleResult:
-    return SampleResult(result, problem=f"{result}: {why}")
-
-
-def _check_on_device(
-    report: CheckReport, kernel: Kernel, device: Device, samples: int, seed: int
-) -> None:
-    """Compile and verify a sample on odd sizes and on the smallest problem."""
-    space = _space(report, kernel, device)
-    if space is None:
-        return
-    assert kernel.file is not None
-    problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
-    skipped = [edge for edge in kernel.edge_problems if kernel.misplaced(edge, device)]
-    if skipped:
-        why = kernel.misplaced(skipped[0], device)
-        report.notes.append(
-            f"{device.arch}: {len(skipped)} of {len(kernel.edge_problems)} odd sizes left out ({why})"
-        )
-    with InUse() as in_use, DeviceWorker(device_actor()) as worker:
-        jobs = [
-            Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
-            for problem in problems
-        ]
-        turns = _turns(kernel, jobs)
-        _check_sample(
-            report,
-            device.arch,
-            space,
-            _sample(kernel, space, samples, seed),
-            lambda configuration: _verified(kernel, configuration, next(turns), worker),
-        )
+    def _compiled(self, configuration: Configuration) -> SampleResult:
+        kernel, device = self._kernel, self._device
+        problem = kernel.first_problem(device.backend)
+        launches = launch_sequence(kernel, configuration, problem, device)
+        if excess := over_limit(launches, None, device):
+            return _not("pruned", excess)
+        done = compile_now(compile_job(kernel, configuration, problem, device))
+        if done.binary is None:
+            return _not("pruned" if done.status is Status.PRUNED else "failed", done.message)
+        names = [launch.entry for launch in launches.launches]
+        missing = [name for name in names if not done.binary.entry(name or "")]
+        if missing:
+            return _not("failed", f"the source has no kernel function {missing[0]!r}")
+        entries = done.binary.entries
+        registers = max((function.registers or 0 for function in entries), default=None)
+        spilled = sum(function.spill_bytes or 0 for function in entries)
+        return SampleResult("compiled", registers, spilled)
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """What each configuration of a sample is verified on, without end.
+    """Yield the jobs that each configuration of a sample is verified on, without end.
 
     Each layout that is compiled in costs another compile. The first configuration is verified on all
-    of them, a later one on the layout that is tuned and, in turn, on one other.
+    of them, a later one on the tuned layout and, in turn, on one other.
     """
     compiled_in = [name for name in kernel.static if name in kernel.layout]
     tuned: list[Job] = []
@@ -251,26 +241,5 @@ def _verified(
     return SampleResult("verified")
 
 
-def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:
-    """Enumerate; note what was found, and whether launches can be traced."""
-    try:
-        space = enumerate_space(kernel, device)
-    except NothingValidError as error:
-        report.failures.append(str(error))
-        return None
-    report.notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
-    if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
-        report.notes.append(
-            f"{device.arch}: the launch function needs numbers, so record and header can carry "
-            "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"
-        )
-    requirement(kernel, space.configuration(0))
-    return space
-
-
-def _sample(kernel: Kernel, space: Space, count: int, seed: int) -> list[Configuration]:
-    """The default where it is valid, then a random sample."""
-    default = space.index(kernel.default())
-    numbers = space.sample(np.random.default_rng(seed), count)
-    chosen = ([default] if default is not None else []) + numbers
-    return [space.configuration(i) for i in list(dict.fromkeys(chosen))[:count]]
+def _not(result: str, why: str) -> SampleResult:
+    return SampleResult(result, problem=f"{result}: {why}")

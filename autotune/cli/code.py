@@ -1,4 +1,4 @@
-"""The machine's code of one configuration for a person to read: PTX and SASS."""
+"""Prints the PTX and SASS of one configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.values import Configuration, Problem
 
 
 def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
-    """The PTX of a configuration for a CUDA architecture."""
+    """Return the PTX of a configuration for a CUDA architecture."""
     _needs_cuda(device)
     job = compile_job(kernel, configuration, problem, device)
     # sm_90a, say: as for a cubin
@@ -36,7 +36,7 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
 
 
 def disassembled(binary: Binary, device: Device) -> str:
-    """The machine code of a cubin, by the toolkit's nvdisasm."""
+    """Return the machine code of a cubin, by the toolkit's nvdisasm."""
     _needs_cuda(device)
     tool = shutil.which("nvdisasm")
     if tool is None:

@@ -1,7 +1,4 @@
-"""Writes the two files of a new kernel: something that works, for a person to edit.
-
-Their texts are in ``kernel.cu.j2`` and ``space.py.j2``.
-"""
+"""Writes the two files of a new kernel, from ``kernel.cu.j2`` and ``space.py.j2``."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def _filled(template: str, name: str) -> str:
 
 
 def _words() -> set[str]:
-    """What the space file itself names: ``launch``, ``np``."""
+    """Return the names that the space file uses itself, such as ``launch`` and ``np``."""
     nodes = list(ast.walk(ast.parse(_filled("space.py.j2", "_"))))
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     return used | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
