@@ -1,17 +1,21 @@
-"""From a kernel and a problem to the tuned configuration, and how good the hit is.
+"""From a kernel and a problem to the tuned configuration.
 
-Keeps the table made of the record files and the answers given from it. Light to import, because
-this is what a production process imports: what reads records is imported with the first question.
+Keeps the table made of the record files, and the answers given from it. A production process imports
+this, so it imports only the record's schema before the first question.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
 from autotune.tuned.current import current_device, forget
+from autotune.tuned.record import other_kernel
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
@@ -126,8 +130,6 @@ def clear_cache() -> None:
 
 def recorded_for_other(kernel: Kernel) -> str:
     """Return a warning if lookup answers for another kernel of that name, else an empty text."""
-    from autotune.tuned.record import other_kernel
-
     environ = os.environ
     key = (kernel.name, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
     table = _refreshed(key, kernel.name).table
@@ -138,13 +140,26 @@ def recorded_for_other(kernel: Kernel) -> str:
 
 def _refreshed(key: object, kernel: str) -> _Cached:
     """Return what is cached if no file changed since, else a new table."""
-    if not isinstance(kernel, str) or not kernel.isidentifier():
-        raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
     from autotune.tuned.reading import stamp
 
+    if not isinstance(kernel, str) or not kernel.isidentifier():
+        raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
     state = stamp(kernel)
     cached = _cache.get(key)
     if cached is None or cached.state != state:
-        cached = _cache[key] = _Cached(kernel, state)
+        with _no_collections():
+            cached = _cache[key] = _Cached(kernel, state)
     cached.checked_at = time.monotonic()
     return cached
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Make many objects that stay, without Python walking all objects of the process meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
