@@ -19,7 +19,7 @@ import numpy as np
 from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.devices.binary import Binary
 from autotune.measure import tasks, verify
-from autotune.measure.data import RANDOM, loaded_as
+from autotune.measure.data import RANDOM, load_kernel
 from autotune.measure.race import Contender, take
 from autotune.measure.tasks import Job, Take
 from autotune.values import Configuration
@@ -251,7 +251,7 @@ def accuracy(
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)
-    kernel = loaded_as(job.origin, job.known_by)
+    kernel = load_kernel(job.origin, job.fingerprint)
     vendor = next(call for call in kernel.baselines if call.name == baseline)
     multiply = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
     p = job.problem

@@ -116,7 +116,7 @@ def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> P
 
 def ratios(origin: Any, problem: Any) -> Any:
     """Make the exact data of a kernel of another process; outputs over inputs."""
-    from autotune.measure.data import EXACT, loaded_as, prepare
+    from autotune.measure.data import EXACT, load_kernel, prepare
 
-    made = prepare(loaded_as(origin, ""), problem, EXACT)
+    made = prepare(load_kernel(origin, ""), problem, EXACT)
     return made.expected("out") / made.array("x")

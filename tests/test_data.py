@@ -20,9 +20,9 @@ from autotune.measure.data import (
     EXACT,
     RANDOM,
     Draw,
+    ensure_files,
     prepare,
     prepare_both,
-    present,
 )
 from autotune.values import Problem
 
@@ -704,9 +704,9 @@ def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
     dataset = prepare(given, PROBLEM, RANDOM, seed=4)
     before = dataset.array("x").tobytes(), dataset.expected("out").tobytes()
-    assert present(given, PROBLEM, dataset) == dataset
+    assert ensure_files(given, PROBLEM, dataset) == dataset
     shutil.rmtree(dataset.folder)
-    assert present(given, PROBLEM, dataset) == dataset
+    assert ensure_files(given, PROBLEM, dataset) == dataset
     assert before == (dataset.array("x").tobytes(), dataset.expected("out").tobytes())
 
 
@@ -714,10 +714,10 @@ def test_own_inputs_that_were_removed_cannot_be_made_again(kernel):
     given = kernel()
     own = {"x": np.arange(1000, dtype=np.float32)}
     dataset = prepare(given, PROBLEM, RANDOM, inputs=own)
-    assert present(given, PROBLEM, dataset) == dataset
+    assert ensure_files(given, PROBLEM, dataset) == dataset
     shutil.rmtree(dataset.folder)
     with pytest.raises(AutotuneError, match="run the command again"):
-        present(given, PROBLEM, dataset)
+        ensure_files(given, PROBLEM, dataset)
 
 
 def test_the_disk_is_never_filled(kernel, monkeypatch):

@@ -24,7 +24,7 @@ from autotune.kernel.source import (
     text_fingerprint,
 )
 from autotune.measure.compiler import compile_job
-from autotune.measure.data import EXACT, loaded_as, prepare
+from autotune.measure.data import EXACT, load_kernel, prepare
 
 
 def write(folder, **files):
@@ -414,6 +414,6 @@ def test_an_edit_during_a_run_is_the_next_ones(tmp_path):
         factors[own_fingerprint(kernel), source_fingerprint(kernel)] = factor, "factor * x" in text
     assert factors.pop((known_by, source)) == (6, True)
     assert list(factors.values()) == [(3, False)]
-    assert own_fingerprint(loaded_as(file, own_fingerprint(load_file(file)))) != known_by
+    assert own_fingerprint(load_kernel(file, own_fingerprint(load_file(file)))) != known_by
     with pytest.raises(AutotuneError, match="was changed while it was in use"):
-        loaded_as(file, known_by)
+        load_kernel(file, known_by)

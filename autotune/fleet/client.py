@@ -380,12 +380,12 @@ class Fleet:
         )
         return self._waited(future, lambda: is_over() or not self.is_there(place))
 
-    def sent(self, kernel: Kernel, known_by: str) -> bytes:
+    def sent(self, kernel: Kernel, fingerprint: str) -> bytes:
         """Return a kernel by value."""
         with self._lock:
-            if known_by not in self._kernels:
-                self._kernels[known_by] = travelling(kernel)
-            return self._kernels[known_by]
+            if fingerprint not in self._kernels:
+                self._kernels[fingerprint] = travelling(kernel)
+            return self._kernels[fingerprint]
 
     def _sent_job(self, job: Job) -> tuple[str, Future]:
         """Return the name of a job, and the future by which Dask sends it to each machine once."""

@@ -118,8 +118,8 @@ class FleetSite:
         """Return uuids of the model's other cards, which may have measured for this run before."""
         return tuple(device.uuid for device in self.fleet.others(request.device))
 
-    def origin_of(self, kernel: Kernel, known_by: str) -> bytes:
-        return self.fleet.sent(kernel, known_by)
+    def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
+        return self.fleet.sent(kernel, fingerprint)
 
     def why_no_energy(self, device: Device) -> str:
         return self._actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)

@@ -33,7 +33,7 @@ from autotune.files import cache_folder
 from autotune.measure.actor import ActorDied, ActorTimeout
 from autotune.measure.cache import DATA, InUse
 from autotune.measure.compiler import begin_for
-from autotune.measure.data import loaded_as, prepare
+from autotune.measure.data import load_kernel, prepare
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.worker import device_actor
@@ -145,7 +145,7 @@ class Host:
         """Return a client's job for this device, with its data on this machine's disk."""
         device = self.devices[resource]
         if (key, device.uuid) not in self._jobs:
-            kernel = loaded_as(job.origin, job.known_by)
+            kernel = load_kernel(job.origin, job.fingerprint)
             with self._lock:
                 if self._in_use is None:
                     self._in_use = self._stack.enter_context(InUse())

@@ -5,9 +5,9 @@
 `objective`   the cost of a measurement, by time, energy or a metric
 `data`        inputs and references of a problem; `draw` has the generator
 `cache`       data sets and binaries on disk
-`process`     a child process
+`actor`       the contract of what runs tasks; `process` is a child process
 `compiler`    the processes that compile
-`worker`      the process of a device; `tasks` is the code inside it
+`worker`      measurements on one device; `tasks` is the code in its process
 `verify`      outputs, inputs and guard bands; `overlap` two launches at once
 `timing`      samples, and when there are enough
 `energy`      the energy of a call

@@ -179,17 +179,17 @@ def prepare_both(
     return made
 
 
-def described(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
+def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
     """Return a data set without its files, for another machine that makes them."""
     return Dataset(which, _folder(_key(kernel, problem, which, seed, None)), (), {}, seed)
 
 
-def loaded_as(origin: Origin, known_by: str) -> Kernel:
+def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
     """Load the kernel of another process; AutotuneError if its functions were changed since."""
     if isinstance(origin, bytes):
         return restored(origin)
     kernel = load_file(origin)
-    if known_by and own_fingerprint(kernel) != known_by:
+    if fingerprint and own_fingerprint(kernel) != fingerprint:
         raise AutotuneError(
             f"{kernel.name} ({origin.name}): the space file, or a module that it imports, was changed "
             "while it was in use; what was measured is kept: run the command again"
@@ -197,7 +197,7 @@ def loaded_as(origin: Origin, known_by: str) -> Kernel:
     return kernel
 
 
-def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
+def ensure_files(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
     """Return a data set whose files exist, and make it again if they were removed."""
     if _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs) is not None:
         return dataset

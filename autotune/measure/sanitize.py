@@ -32,7 +32,7 @@ from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import RANDOM, Argument, Dataset, loaded_as
+from autotune.measure.data import RANDOM, Argument, Dataset, load_kernel
 from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
 from autotune.values import Configuration, Problem
@@ -258,7 +258,7 @@ class _BareData(DeviceData):
 def launch(executor: CudaExecutor, trial: Trial) -> None:
     """Run a trial's launch sequence once."""
     job, configuration = trial.job, trial.configuration
-    kernel = loaded_as(job.origin, job.known_by)
+    kernel = load_kernel(job.origin, job.fingerprint)
     dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
     data = _BareData(executor, {RANDOM: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))

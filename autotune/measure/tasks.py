@@ -25,7 +25,7 @@ from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
-from autotune.measure.data import RANDOM, Dataset, loaded_as, present
+from autotune.measure.data import RANDOM, Dataset, ensure_files, load_kernel
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Energy, Measurement, Recheck, Status
 from autotune.measure.objective import TIME, Objective
@@ -74,7 +74,7 @@ class Job:
     datasets: tuple[Dataset, ...]
     caches: Caches = Caches.COLD
     #: Fingerprint of the kernel's functions; empty where they are not compared.
-    known_by: str = ""
+    fingerprint: str = ""
     #: Energy is measured if it needs energy.
     objective: Objective = TIME
 
@@ -134,12 +134,12 @@ def _prepare(job: Job) -> None:
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    functions = job.origin, job.known_by
-    if before is None or not job.known_by or (before.origin, before.known_by) != functions:
-        _state.kernel = loaded_as(job.origin, job.known_by)
+    functions = job.origin, job.fingerprint
+    if before is None or not job.fingerprint or (before.origin, before.fingerprint) != functions:
+        _state.kernel = load_kernel(job.origin, job.fingerprint)
     assert _state.kernel is not None
     # They may have been removed to make room on the disk.
-    datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
+    datasets = [ensure_files(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(
         _state.executor, {dataset.name: dataset for dataset in datasets}
     )

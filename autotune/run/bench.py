@@ -29,10 +29,10 @@ from autotune.measure.compiler import CompilerPool, compiler_actor
 from autotune.measure.data import (
     EXACT,
     RANDOM,
-    described,
     inputs_fingerprint,
     prepare,
     prepare_both,
+    without_files,
 )
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
@@ -58,7 +58,7 @@ class Site(Protocol):
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Uuids of further devices whose rows answer for this run."""
 
-    def origin_of(self, kernel: Kernel, known_by: str) -> Origin:
+    def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
         """How what measures gets a kernel."""
 
     def why_no_energy(self, device: Device) -> str:
@@ -85,7 +85,7 @@ class LocalSite:
     def remembered(self, request: Request) -> tuple[str, ...]:
         return tuple(device.uuid for device in request.others)
 
-    def origin_of(self, kernel: Kernel, known_by: str) -> Origin:
+    def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
         return origin_of(kernel)
 
     def why_no_energy(self, device: Device) -> str:
@@ -164,7 +164,7 @@ class Bench:
         with self.off_budget():
             if not self.site.shares_disk:
                 names = (EXACT, RANDOM)
-                drawn = (described(self.kernel, problem, name, chosen) for name in names)
+                drawn = (without_files(self.kernel, problem, name, chosen) for name in names)
                 return self._made_there(replace(job, datasets=tuple(drawn)), meanwhile)
             datasets = (
                 (prepare(self.kernel, problem, RANDOM, chosen, inputs, self._in_use),)
@@ -181,11 +181,11 @@ class Bench:
 
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
-        known_by = own_fingerprint(self.kernel)
+        fingerprint = own_fingerprint(self.kernel)
         request = self.request
-        origin = self.site.origin_of(self.kernel, known_by)
+        origin = self.site.origin_of(self.kernel, fingerprint)
         caches = request.caches_of(problem)
-        return Job(origin, problem, self.device, (), caches, known_by, request.objective)
+        return Job(origin, problem, self.device, (), caches, fingerprint, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
         """What turns measurements of a problem into what is minimised."""
@@ -220,7 +220,7 @@ class Bench:
                 drawn = (
                     prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
                     if self.site.shares_disk
-                    else described(self.kernel, job.problem, RANDOM, other)
+                    else without_files(self.kernel, job.problem, RANDOM, other)
                 )
                 datasets = tuple(
                     drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
