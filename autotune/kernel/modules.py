@@ -117,7 +117,8 @@ class _Folder:
             taken = [
                 name
                 for top in self.names
-                if top in sys.modules and not is_installed(sys.modules[top].__spec__)
+                if top in sys.modules
+                and not is_installed(getattr(sys.modules[top], "__spec__", None))
                 for name in list(sys.modules)
                 if name == top or name.startswith(f"{top}.")
             ]

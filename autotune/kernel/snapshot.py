@@ -62,23 +62,19 @@ def snapshot(kernel: Kernel) -> Kernel:
 def travelling(kernel: Kernel) -> bytes:
     """Return a kernel as it is now for another machine, with the person's own modules; see `restored`."""
     with modules.running(kernel.folder):
-        own = [name for name, module in sys.modules.items() if _is_own(name, module, kernel.folder)]
         state = (kernel, own_fingerprint(kernel), frozenset[str](), modules_fingerprint(()))
-        return _pickled(kernel, state, own)
+        return _pickled(kernel, state, _own_modules(kernel.folder))
 
 
-def _is_own(name: str, module: object, folder: Path | None) -> bool:
-    """Return whether a module that was imported is a person's own, and a file."""
-    if not getattr(module, "__file__", None):
-        return False
-    home = modules.home_of(name.partition(".")[0], folder)
-    return home is not None and not _is_of_packages(home)
-
-
-@functools.cache
-def _is_of_packages(folder: Path) -> bool:
-    """Return whether packages were installed into a folder, as by ``pip install --target``."""
-    return any(folder.glob("*.dist-info"))
+def _own_modules(folder: Path | None) -> list[str]:
+    """Return the names of the imported modules that are a person's own files."""
+    files = {
+        name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)
+    }
+    homes = {top: modules.home_of(top, folder) for top in {name.split(".")[0] for name in files}}
+    # Packages may be installed in any folder, as by ``pip install --target``.
+    own = {top for top, home in homes.items() if home and not any(home.glob("*.dist-info"))}
+    return [name for name in files if name.split(".")[0] in own]
 
 
 def restored(state: bytes) -> Kernel:
