@@ -242,7 +242,7 @@ def test_a_damaged_record_stops_no_command(
         captured = capsys.readouterr()
         assert captured.err.count("warning") == captured.err.count(str(bad)) == 1
         assert "internal error" not in captured.err
-    for command in (["compare", str(file), str(bad)], ["import", str(bad)]):
+    for command in (["report", str(bad), "--against", str(file)], ["import", str(bad)]):
         assert str(bad) in fails(capsys, 1, *command)
 
 
@@ -471,16 +471,16 @@ def test_the_cache_is_shown_and_cleared(
     (made / "x.npy").write_bytes(bytes(20480))
     (tmp_path / "binaries" / "ab").mkdir(parents=True)
     (tmp_path / "binaries" / "ab" / f"{'ab' * 32}.msgpack").write_bytes(b"code")
-    assert run(["cache"]) == 0
+    assert run(["doctor", "cache"]) == 0
     shown = capsys.readouterr().out
     assert "20 KiB" in shown
     assert "1.5 MiB" in shown
-    assert run(["cache", "--clear", "binaries", "--json"]) == 0
+    assert run(["doctor", "cache", "--clear", "binaries", "--json"]) == 0
     captured = capsys.readouterr()
     rows = {row["kind"]: (row["kept"], row["size_bytes"]) for row in json.loads(captured.out)}
     assert rows == {"data": (1, 20480), "binaries": (0, 0)}
     assert "binaries: 4 B removed" in captured.err
-    assert run(["cache", "--clear"]) == 0
+    assert run(["doctor", "cache", "--clear"]) == 0
     assert not list((tmp_path / "data").iterdir())
 
 
@@ -489,6 +489,8 @@ def test_a_bad_size_of_the_cache_is_one_clear_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", size)
-    assert "expected a size in bytes, for example 16G or 500M" in fails(capsys, 2, "cache")
+    assert "expected a size in bytes, for example 16G or 500M" in fails(
+        capsys, 2, "doctor", "cache"
+    )
     message = fails(capsys, 2, "run", "saxpy", "--spaces", SAXPY, "--budget", "1evals")
     assert "AUTOTUNE_CACHE_SIZE" in message

@@ -1,4 +1,4 @@
-"""`autotune compare`: what won in two records of one kernel, and whether it is slower now."""
+"""`autotune report --against`: what won in two records of one kernel, and whether it is slower now."""
 
 import json
 from pathlib import Path
@@ -110,18 +110,19 @@ def test_a_regression_ends_with_5(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = map(str, files)
-    assert run(["compare", old, new]) == 5
+    assert run(["report", new, "--against", old]) == 5
     printed = capsys.readouterr()
     assert "BM 64 → 128" in printed.out
     assert "1.100 (1.078 … 1.122)" in printed.out
     assert "1 of 1 problems are slower by more than 5 %" in printed.err
-    assert run(["compare", old, new, "--threshold", "10"]) == 0
-    assert run(["compare", new, old]) == 0
+    assert run(["report", new, "--against", old, "--threshold", "10"]) == 0
+    assert run(["report", old, "--against", new]) == 0
 
 
 def test_one_json_document(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Printed whole, also where it ends in a regression."""
-    assert run(["compare", *map(str, files), "--json"]) == 5
+    old, new = map(str, files)
+    assert run(["report", new, "--against", old, "--json"]) == 5
     (row,) = json.loads(capsys.readouterr().out)
     assert row["kernel"] == KERNEL
     assert row["problem"] == AT
@@ -136,7 +137,7 @@ def test_one_json_document(files: tuple[Path, Path], capsys: pytest.CaptureFixtu
 def test_nothing_in_common_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write(tmp_path / "a", record([timed(1.0)]))
     second = write(tmp_path / "b", record([entry(problem(8, 8))], "Test GPU B"))
-    assert run(["compare", str(first), str(second)]) == 0
+    assert run(["report", str(second), "--against", str(first)]) == 0
     printed = capsys.readouterr()
     assert "no problem is in both" in printed.err
     assert "only first" in printed.out
@@ -157,10 +158,10 @@ def test_mistakes_are_one_line(
         (1, str(tmp_path / "nix.json"), "No such file"),
         (2, other, "two kernels"),
     ):
-        assert run(["compare", old, wrong]) == code
+        assert run(["report", wrong, "--against", old]) == code
         printed = capsys.readouterr()
         assert not printed.out
         assert printed.err.startswith("error: ")
         assert message in printed.err
         assert printed.err.count("\n") == 1
-    assert run(["compare", old]) == 2
+    assert run(["report", "--against", old]) == 2

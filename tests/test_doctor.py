@@ -298,7 +298,7 @@ def test_a_large_cache_and_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     with open(tmp_path / "large", "wb") as file:
         file.truncate(11 << 30)  # a hole: it takes no room
     (cache,) = places.cache(NO_GPU)
-    assert cache.state == "warn" and cache.remedy == "autotune cache --clear"
+    assert cache.state == "warn" and cache.remedy == "autotune doctor cache --clear"
     for free, state in ((3 << 30, "warn"), (1 << 20, "bad")):
         found = places.disk(NO_GPU, lambda _, free=free: free)
         assert {finding.state for finding in found} == {state}

@@ -1,4 +1,4 @@
-"""`autotune portfolio`: a record that was tuned in pieces gets one matrix, and keeps its winners."""
+"""`autotune retune --portfolio`: a record that was tuned in pieces gets one matrix, and keeps its winners."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     header.write_text("")
     # As on a machine that has compiled nothing, which is no part of the budget.
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
-    assert run(["portfolio", "saxpy", "--budget", "10s", *ON_CPU]) == 0
+    assert run(["retune", "saxpy", "--portfolio", "--budget", "10s", *ON_CPU]) == 0
     after = record()
     assert after["problems"] == before["problems"]
     matrix = after["portfolio"]
@@ -77,16 +77,16 @@ def test_a_matrix_that_is_far_wider_stays(
     }
     record_file("saxpy").write_text(json.dumps(document))
     capsys.readouterr()
-    assert run(["portfolio", "saxpy", "--budget", "1s", *ON_CPU]) == 0
+    assert run(["retune", "saxpy", "--portfolio", "--budget", "1s", *ON_CPU]) == 0
     said = capsys.readouterr().err
-    assert re.search(rf"{len(wide)} configurations on 2 problems kept, which are far more", said)
-    assert "give more than --budget 1s" in said
+    assert re.search(rf"the {len(wide)} configurations on 2 problems of before are kept", said)
+    assert "raise --budget above 1s" in said
     assert record()["portfolio"]["configurations"] == wide
 
 
 def test_one_problem_is_no_portfolio(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = record()
-    assert run(["portfolio", "saxpy", *ON_CPU]) == 3
+    assert run(["retune", "saxpy", "--portfolio", *ON_CPU]) == 3
     assert "1 problems with" in capsys.readouterr().err
     assert record() == before
 
@@ -96,13 +96,13 @@ def test_one_problem_is_no_portfolio(project: Path, capsys: pytest.CaptureFixtur
     [
         (("saxpy", "--budget", "5evals"), "--budget is a time"),
         (("transpose",), "nothing is tuned there; run: autotune run transpose"),
-        (("saxpy", "--records", "nowhere"), "nothing is tuned there; run: autotune run saxpy"),
+        (("saxpy", "--out", "nowhere"), "nothing is tuned there; run: autotune run saxpy"),
     ],
 )
 def test_what_cannot_be_measured_is_told(
     project: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
 ) -> None:
-    assert run(["portfolio", *arguments, *ON_CPU]) == 2
+    assert run(["retune", "--portfolio", *arguments, *ON_CPU]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -111,7 +111,7 @@ def test_a_kernel_that_was_changed_since_is_tuned_first(
 ) -> None:
     source = project / "kernels" / "saxpy.cu"
     source.write_text(source.read_text() + "\n#define CHANGED\n")
-    assert run(["portfolio", "saxpy", *ON_CPU]) == 2
+    assert run(["retune", "saxpy", "--portfolio", *ON_CPU]) == 2
     assert "tuned before the kernel was changed" in capsys.readouterr().err
 
 

@@ -277,7 +277,7 @@ def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     """In the named folder: the user's own records and those that ship do not count."""
     (made,) = Path("reports").glob("*/twin.json")
     made.unlink()
-    command = ["tune-all", *NAMES, "--device", "opencl:cpu", "--hours", "0.0003"]
+    command = ["retune", *NAMES, "--all", "--device", "opencl:cpu", "--max-hours", "0.0003"]
     assert run(command) == 0
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()[1:]] == ["twin"]

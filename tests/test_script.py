@@ -175,14 +175,17 @@ def test_what_needs_a_hand_is_said_and_marked(
     assert made.count("# TODO: ") == len(said)
 
 
-def test_a_script_that_others_may_write_is_not_run(tmp_path: Path, capsys: Any) -> None:
+def test_a_script_that_others_may_write_is_not_run(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = written(tmp_path, "open('it_ran', 'w')\n" + minimal())
     script.chmod(0o666)
     made = ["new", "--from", str(script), "--into", str(tmp_path / "into")]
     assert run(made) == 2
     assert "anybody may write it" in capsys.readouterr().err
     assert not (tmp_path / "it_ran").exists()
-    assert run([*made, "--trust", str(tmp_path)]) == 0
+    monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path))
+    assert run(made) == 0
 
 
 def test_made_up_results_are_not_written(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ class TestShared:
 
     def test_a_server_that_stays_away_gets_the_rows_from_the_next_run(self, server: Server) -> None:
         address = server.database()
-        with pytest.warns(UserWarning, match="autotune store merge"), ExitStack() as absence:
+        with pytest.warns(UserWarning, match="autotune doctor merge"), ExitStack() as absence:
             with open_for_runs(address) as store:
                 store.add(store.begin_run(RUN), SCOPE, numbered(1))
                 absence.enter_context(away(server, address))
@@ -290,7 +290,7 @@ class TestShared:
     ) -> None:
         address = server.database()
         stop = Interrupted("Ctrl-C")
-        kept = pytest.warns(UserWarning, match="autotune store merge")
+        kept = pytest.warns(UserWarning, match="autotune doctor merge")
         with kept, pytest.raises(Interrupted), open_for_runs(address) as store:
             store.add(store.begin_run(RUN), SCOPE, numbered(1))
             monkeypatch.setattr(SharedStore, "push", lambda self: time.sleep(20))
@@ -388,19 +388,19 @@ class TestAccess:
         source = str(tmp_path / "a.sqlite")
         with Store.open(source) as store:
             store.add(store.begin_run(RUN), SCOPE, numbered(1))
-        assert run(["store", "merge", source, bare]) == 1
+        assert run(["doctor", "merge", source, bare]) == 1
         assert "no password supplied" in capsys.readouterr().err
         monkeypatch.setenv("PGPASSFILE", str(passwords))
-        assert run(["store", "merge", source, bare]) == 0
+        assert run(["doctor", "merge", source, bare]) == 0
         monkeypatch.delenv("PGPASSFILE")
         monkeypatch.setenv("PGPASSWORD", server.password)
-        assert run(["store", "merge", bare, source]) == 0
-        assert run(["store", "merge", source, address]) == 2
+        assert run(["doctor", "merge", bare, source]) == 0
+        assert run(["doctor", "merge", source, address]) == 2
         printed = capsys.readouterr()
         assert "sees the password of a command line" in printed.err
         assert "1 added to postgresql://tester@127.0.0.1" in printed.out
         monkeypatch.setenv("AUTOTUNE_STORE", address)
-        assert run(["store", "info", "--json"]) == 0
+        assert run(["doctor", "store", "--json"]) == 0
         printed = capsys.readouterr()
         assert json.loads(printed.out)["rows"] == 1
         for text in (printed.out, printed.err):
@@ -427,14 +427,14 @@ def test_what_a_store_holds(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_STORE", str(other.address))
-    assert run(["store", "info", "--json"]) == 0
+    assert run(["doctor", "store", "--json"]) == 0
     held = json.loads(capsys.readouterr().out)
     assert held["rows"] == 4 and held["kernels"] == {"reduce": 1, "sgemm": 3}
-    assert run(["store", "info"]) == 0
+    assert run(["doctor", "store"]) == 0
     assert "4 rows" in capsys.readouterr().out
     missing = str(tmp_path / "none.sqlite")
-    assert run(["store", "merge", missing, str(other.address)]) == 1
-    assert run(["store", "merge", str(other.address), str(other.address)]) == 2
+    assert run(["doctor", "merge", missing, str(other.address)]) == 1
+    assert run(["doctor", "merge", str(other.address), str(other.address)]) == 2
     errors = capsys.readouterr().err
     assert "no such file" in errors and "are one store" in errors
     assert not Path(missing).exists()

@@ -35,19 +35,14 @@ COMMANDS = {
     "check": ("kernels", "Check a space file; compile a sample of it for each architecture."),
     "lookup": ("records", "Answer with the tuned configuration for a problem."),
     "results": ("records", "List what was measured, or the runs that measured it."),
-    "report": ("records", "Write the report of what is in the store."),
+    "report": ("records", "Write reports, or compare two tuned records."),
     "export": ("records", "Write tuned results in another format."),
     "import": ("exchange", "Take in a tuned record, or what other tools measured."),
-    "compare": ("records", "Compare tuned records, problem by problem."),
-    "retune": ("upkeep", "Tune again what went stale, and say why."),
-    "tune-all": ("upkeep", "Tune every bundled kernel on this machine's GPU, to contribute it."),
-    "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
-    "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
+    "retune": ("upkeep", "Tune again what is stale, missing or named."),
+    "check-tuned": ("upkeep", "Measure tuned entries again; exit code 5 on a regression."),
     "fleet": ("fleet", "Run a cluster of this machine's GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
-    "store": ("storage", "Show what the results store holds, or merge two stores."),
-    "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
-    "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
+    "doctor": ("machine", "Check this machine, its cache and its results store."),
 }
 
 
@@ -120,7 +115,7 @@ def autotune() -> None:
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 nothing valid or right, 4 no usable device,
-    5 regression, 130 interrupted (results are kept).
+    5 regression, 6 fleet lost, 130 interrupted (results are kept).
     """
 
 

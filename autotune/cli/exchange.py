@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli import shown, warn
-from autotune.cli.options import PATH, SPACES, TRUST
+from autotune.cli.options import PATH, SPACES
 from autotune.cli.records import record_of
 from autotune.cli.tables import words
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     "--problem", metavar="FIELD=N,...", help="The problem, where FILE has no or other fields."
 )
 @SPACES
-@TRUST
 def import_(
     file: Path, kernel: str | None, device: str | None, problem: str | None, spaces: Path | None
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import FOLDER, JSON, PATH, SPACES, TRUST, kernel_names
+from autotune.cli.options import FOLDER, JSON, PATH, SPACES, kernel_names
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @click.command("list")
 @click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
 @SPACES
-@TRUST
 @JSON
 def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     """List kernels (default), strategies or devices.
@@ -88,7 +87,6 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 @click.option("--problem", metavar="FIELD=N,...", help="Problem of the configuration's launch.")
 @click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
 @SPACES
-@TRUST
 @JSON
 def show(
     kernel: str,
@@ -218,7 +216,6 @@ def _show_configuration(
     default=".",
     help="Folder that gets kernels/ and spaces/; default: this one.",
 )
-@TRUST
 def new(name: str | None, script: Path | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
 
@@ -277,7 +274,6 @@ def _port(script: Path, name: str, into: Path) -> None:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
 @SPACES
-@TRUST
 @JSON
 def check(
     kernel: str, archs: tuple[str, ...], samples: int, seed: int, spaces: Path | None, as_json: bool

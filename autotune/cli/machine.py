@@ -1,25 +1,29 @@
-"""`autotune doctor` and `autotune cache`: the state of this machine, and the files kept on its disk."""
+"""`autotune doctor`: check this machine, its cache and its results store."""
 
 from __future__ import annotations
 
 import click
 
-from autotune.cli import emit_json
+from autotune.cli import emit_json, storage
 from autotune.cli.options import JSON
 from autotune.cli.tables import print_table
 
 
-@click.command("doctor")
+@click.group("doctor", invoke_without_command=True)
 @click.option("--limits", is_flag=True, help="Measure what the device reaches, once, and keep it.")
 @click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
 @JSON
-def doctor(limits: bool, device: str | None, as_json: bool) -> None:
+@click.pass_context
+def doctor(context: click.Context, limits: bool, device: str | None, as_json: bool) -> None:
     """Check this machine, and print the command that fixes each problem.
 
     \b
     autotune doctor
     autotune doctor --limits
+    autotune doctor cache --clear
     """
+    if context.invoked_subcommand:
+        return
     if limits:
         _limits(device, as_json)
         return
@@ -69,25 +73,25 @@ def _limits(name: str | None, as_json: bool) -> None:
         click.echo(f"  {limit}  {words}")
 
 
-@click.command("cache")
+@doctor.command("cache")
 @click.option(
     "--clear",
     type=click.Choice(["all", "data", "binaries"]),
     is_flag=False,
     flag_value="all",
-    help="Remove what no run in progress works with: all of it, or one kind.",
+    help="Remove files that no run in progress uses: all, or one kind.",
 )
 @JSON
 def cache(clear: str | None, as_json: bool) -> None:
-    """Show what is kept so that it need not be made again, or remove it.
+    """Show the size of cached data sets and binaries, or remove them.
 
-    AUTOTUNE_CACHE_SIZE (default 4G) bounds the data sets that are kept between two runs, and a quarter
-    of it the compiled binaries: what was used longest ago goes first. AUTOTUNE_CACHE_DIR is where.
+    AUTOTUNE_CACHE_DIR names the folder. AUTOTUNE_CACHE_SIZE (default 4G) limits the data sets that stay
+    between two runs; a quarter of it limits the binaries. The least recently used files go first.
 
     \b
-    autotune cache
-    autotune cache --clear
-    autotune cache --clear data
+    autotune doctor cache
+    autotune doctor cache --clear
+    autotune doctor cache --clear data
     """
     from autotune.files import cache_folder
     from autotune.measure.cache import BINARIES, DATA, entries, limit_bytes
@@ -110,4 +114,7 @@ def cache(clear: str | None, as_json: bool) -> None:
         )
 
 
-COMMANDS = {"doctor": doctor, "cache": cache}
+doctor.add_command(storage.store)
+doctor.add_command(storage.merge)
+
+COMMANDS = {"doctor": doctor}

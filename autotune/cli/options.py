@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,25 +25,6 @@ SPACES = click.option("--spaces", type=PATH, help="Folder of space files.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-def _trust(_: click.Context, __: click.Parameter, folders: tuple[Path, ...]) -> None:
-    """Trust folders in this process and those that it starts."""
-    from autotune.kernel.trust import TRUST
-
-    for folder in map(str, map(Path.absolute, folders)):
-        if os.pathsep in folder:
-            raise click.BadParameter(f"{folder}: its name has a {os.pathsep!r}")
-        os.environ[TRUST] = os.pathsep.join(filter(None, (folder, os.environ.get(TRUST))))
-
-
-TRUST = click.option(
-    "--trust",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="FOLDER",
-    multiple=True,
-    expose_value=False,
-    callback=_trust,
-    help="Run code of this folder, whoever may write it (repeatable).",
-)
 FLEET = click.option(
     "--fleet",
     metavar="WHERE",

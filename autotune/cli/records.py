@@ -1,4 +1,4 @@
-"""`autotune lookup`, `results`, `report`, `export`, `compare`: what is known already."""
+"""`autotune lookup`, `results`, `report`, `export`: show what was measured and tuned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import JSON, PATH, SPACES, TRUST, kernel_names, out_option
+from autotune.cli.options import JSON, PATH, SPACES, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _OUT = out_option("Folder to write to.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
 @click.option("--deterministic", is_flag=True, help="Only what gives the same bits in every run.")
 @SPACES
-@TRUST
 @JSON
 def lookup(
     kernel: str,
@@ -295,37 +294,66 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 @click.command("report")
-@click.argument("kernel", required=False, shell_complete=kernel_names)
+@click.argument("kernel", required=False, metavar="[KERNEL|FILE]", shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
 @click.option(
     "--from",
     "source",
     type=PATH,
     metavar="DIR",
-    help="Folder of tuned records, which are then all that is told; default: yours and the store.",
+    help="Folder of tuned records to report instead of yours and the store.",
+)
+@click.option("--single", is_flag=True, help="Put the scripts into each page: 2 MB more each.")
+@click.option(
+    "--against",
+    type=PATH,
+    metavar="FILE",
+    help="Compare the tuned record FILE with this older one instead.",
 )
 @click.option(
-    "--single", is_flag=True, help="Pages that need no script beside them, 2 MB more each."
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="With --against: a regression is slower by more than this.",
 )
 @SPACES
-@TRUST
 @_OUT
+@click.option("--json", "as_json", is_flag=True, help="With --against: print one JSON document.")
 def report(
     kernel: str | None,
     device: str | None,
     source: Path | None,
     single: bool,
+    against: Path | None,
+    threshold: float,
     spaces: Path | None,
     out: Path,
+    as_json: bool,
 ) -> None:
-    """Write the report of KERNEL, or of all, from what is in the store, or from tuned records alone.
+    """Write the report of KERNEL, or of all, from the store and your tuned records.
 
-    OUT/index.html leads to all that is tuned, and says what of it is stale.
+    OUT/index.html links to all reports and says what is stale.
+
+    With --against, compare two tuned records of one kernel, problem by problem: time of the newer over
+    the older, with 95 % intervals, and the parameters in which the winners differ. Exit code 5 if both
+    are of one model of device and a problem is surely slower by more than the threshold.
 
     \b
     autotune report sgemm
     autotune report --from reports --out reports
+    autotune report new/sgemm.json --against old/sgemm.json
     """
+    from autotune.errors import UsageError
+
+    if against is not None:
+        if kernel is None:
+            raise UsageError("report --against: name the newer tuned record too: FILE.json")
+        _compare(against, Path(kernel), threshold, as_json)
+        return
+    if as_json:
+        raise UsageError("report: --json needs --against; reports are files")
     from contextlib import nullcontext
 
     from autotune.report.index import write_index
@@ -409,7 +437,6 @@ def _chosen(
     help="Folder of tuned records; default: yours, else what ships.",
 )
 @_OUT
-@TRUST
 def export(
     kernel: str,
     format: str,
@@ -536,29 +563,8 @@ def _results_folder(device_name: str, problem: Problem, timing: str = "") -> str
     return f"{Device('cuda', device_name, '').folder}/{place}"
 
 
-@click.command("compare")
-@click.argument("first", type=PATH)
-@click.argument("second", type=PATH)
-@click.option(
-    "--threshold",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="By how much a problem may be slower.",
-)
-@JSON
-def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
-    """Compare two tuned records of one kernel, problem by problem.
-
-    Shows in which parameters the winners differ, and the time of SECOND over that of FIRST with what
-    both 95 % intervals allow. Where both are of one model of device, exit code 5 if even the least of
-    that is above the threshold; another device that is slower is no regression.
-
-    \b
-    autotune compare old/sgemm.json new/sgemm.json
-    autotune compare reports/NVIDIA_H100_80GB_HBM3/sgemm.json reports/NVIDIA_H200/sgemm.json
-    """
+def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
+    """Show the times of the second record over those of the first; raise if it is slower."""
     from autotune.errors import RegressionError
     from autotune.tuned.comparison import Change, compared
 
@@ -653,5 +659,4 @@ COMMANDS = {
     "results": results,
     "report": report,
     "export": export,
-    "compare": compare,
 }

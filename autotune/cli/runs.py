@@ -1,4 +1,4 @@
-"""`autotune run`: a run of a kernel, or one configuration measured, or a recorded space replayed."""
+"""`autotune run`: tune kernels, measure one configuration, or replay a recorded space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, TRUST, kernel_names, out_option
+from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
@@ -117,7 +117,6 @@ _CLOCK_CHANGE = 0.03
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
-@TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
     kernels: tuple[str, ...],
@@ -140,7 +139,7 @@ def run(
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the fastest verified configuration of KERNEL for each problem; of several with --fleet.
+    """Find the fastest verified configuration of each KERNEL for each problem, one after the other.
 
     Every configuration is compiled, checked against numpy on two data sets and timed, each in an
     isolated process. Ctrl-C keeps what was measured and decided; the same command goes on from there.
@@ -155,9 +154,8 @@ def run(
     from autotune.cli import parsing
 
     kernel, *further = kernels
-    if not fleet and (further or max_hours):
-        lone = f"{len(kernels)} kernels" if further else "--max-hours"
-        raise UsageError(f"run: {lone} need --fleet; without, one kernel is tuned at a time")
+    if max_hours and not fleet:
+        raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
     if device and device.startswith("replay:"):
         from autotune.search.names import find
         from autotune.search.session import Budget
@@ -226,8 +224,9 @@ def run(
         hours_s = None if max_hours is None else max_hours * 3600
         _run_on_fleet(fleet, declared, device, request, hours_s, folder, as_json)
         return
-    asked = request(declared[0], devices)
-    _run(asked.with_default_problems(), folder, as_json)
+    for each in declared:
+        on = devices if each is declared[0] else choose_devices(device, each.backends)
+        _run(request(each, on).with_default_problems(), folder, as_json)
 
 
 def _folder_for(objective: str, out: Path) -> Path:

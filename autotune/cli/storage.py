@@ -1,4 +1,4 @@
-"""`autotune store`: what the results store holds, merging two of them; the list of runs."""
+"""`autotune doctor store` and `merge`: the results store; the list of runs for `autotune results`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,16 @@ from autotune.cli.options import JSON
 from autotune.cli.tables import print_table
 
 
-@click.group("store")
-def store() -> None:
-    """Show what the results store holds, or merge two stores.
+@click.command("store")
+@JSON
+def store(as_json: bool) -> None:
+    """Show where the results store is, and its rows by kernel.
 
     AUTOTUNE_STORE names the store: a SQLite file or postgresql://user@host/database. Passwords are
     read from ~/.pgpass, PGPASSWORD or AUTOTUNE_STORE, and printed nowhere.
 
     \b
-    autotune store info
-    """
-
-
-@store.command("info")
-@JSON
-def info(as_json: bool) -> None:
-    """Show where the store is, and its rows by kernel.
-
-    \b
-    autotune store info
+    autotune doctor store
     """
     from autotune.store import Store, default_url
 
@@ -45,18 +36,18 @@ def info(as_json: bool) -> None:
         print_table({"kernel": name, "rows": f"{count:,}"} for name, count in kernels.items())
 
 
-@store.command("merge")
+@click.command("merge")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="INTO")
 def merge(source: str, target: str) -> None:
-    """Add to the store INTO the rows of FROM that it lacks; files and servers in any direction.
+    """Add to the results store INTO the rows of FROM that it lacks: files or servers.
 
     Rows are compared by content. Merging again adds nothing, and continues a merge that was stopped.
     FROM is not changed. Of two rows of one configuration the later one is remembered.
 
     \b
-    autotune store merge node7.sqlite all.sqlite
-    autotune store merge all.sqlite postgresql://tuner@db.example.com/autotune
+    autotune doctor merge node7.sqlite all.sqlite
+    autotune doctor merge all.sqlite postgresql://tuner@db.example.com/autotune
     """
     from autotune.errors import UsageError
     from autotune.store import Store, merging
@@ -116,6 +107,3 @@ def _duration(seconds: int) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
-COMMANDS = {"store": store}

@@ -1,4 +1,4 @@
-"""`autotune retune`, `portfolio`, `check-tuned`, `schedule`: keeping what is tuned fresh."""
+"""`autotune retune`, `check-tuned`, `schedule`: tune again, check for regressions, on a schedule."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from autotune.cli import emit_json
 from autotune.cli.options import (
@@ -18,15 +19,16 @@ from autotune.cli.options import (
     FOLDER,
     JSON,
     SPACES,
-    TRUST,
     kernel_names,
     out_option,
 )
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
+    from autotune.devices.device import Device
     from autotune.retune.check import Checked
     from autotune.retune.retuning import GateReport, RetuneOptions, RetuneOutcome
+    from autotune.retune.stale import StaleQuery
     from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
@@ -114,26 +116,40 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("retune")
 @_KERNELS
-@click.option("--stale", is_flag=True, help="Only what went stale; without, KERNELs are named.")
+@click.option("--stale", is_flag=True, help="Only what is stale; without KERNELs, of all kernels.")
+@click.option(
+    "--all",
+    "missing",
+    is_flag=True,
+    help="All sizes without a current entry in OUT, with full effort; of all bundled kernels if none "
+    "is named. --max-hours (default 1) is shared by the sizes.",
+)
+@click.option(
+    "--portfolio",
+    is_flag=True,
+    help="Measure the winners of all problems on every problem, for lookups of other sizes. Searches "
+    "nothing. --budget (default 60s) begins when all are compiled. The record is yours, or that of --out.",
+)
 @_HOURS
 @click.option(
     "--max-age",
     default="90d",
     show_default=True,
     metavar="AGE",
-    help="Measure again what is older: 90d, 12w, 36h or never.",
+    help="With --stale: measure again what is older: 90d, 12w, 36h or never.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what is stale, and why.")
+@click.option("--dry-run", is_flag=True, help="Only print what is stale, and why.")
 @_DEVICE
 @_ARCH
 @_how_to_search
 @SPACES
-@TRUST
 @_OUT
 @JSON
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
+    missing: bool,
+    portfolio: bool,
     max_age: str,
     dry_run: bool,
     selectors: tuple[str, ...],
@@ -142,45 +158,103 @@ def retune(
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Tune again what went stale on each device, and say why; of KERNELs or of all.
+    """Tune KERNELs again: all their problems, or only what is stale, missing, or the portfolio.
 
-    Source, arguments or options changed, or never tuned here: search. Driver or compiler changed,
-    or older than --max-age: the winner and its runners-up are verified and measured again, and
-    searched for only where the winner is wrong, slower by more than 2 % or no longer among the
-    best. Nothing stale: it ends at once. Several at once are safe.
+    Stale means: source, arguments or options changed, or never tuned here: search. Driver or compiler
+    changed, or older than --max-age: verify and measure the winner and its runners-up, and search only
+    if the winner is wrong, slower by more than 2 % or no longer among the best. Several commands at
+    once are safe. A command that was interrupted continues if it is given again.
 
     \b
     autotune retune --stale --dry-run
     autotune retune --stale --max-hours 2
     autotune retune sgemm --effort full
+    autotune retune --all --max-hours 8
+    autotune retune sgemm --portfolio --budget 2m
     """
-    from autotune.errors import AutotuneError, UsageError
-    from autotune.retune.retuning import RetuneStatus
-    from autotune.retune.retuning import retune as retune_stale
+    from autotune.errors import UsageError
+    from autotune.retune.retuning import retune as retune_kernels
     from autotune.retune.stale import StaleQuery, age_in_days, find_devices
 
-    if not stale and not kernels:
-        raise UsageError("retune: name kernels, or ask for what is stale: autotune retune --stale")
+    if stale + missing + portfolio > 1:
+        raise UsageError("retune: --stale, --all and --portfolio exclude one another")
+    if portfolio and not kernels:
+        raise UsageError("retune --portfolio: name kernels, for example sgemm")
+    if not (stale or missing or kernels):
+        raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
+    devices = find_devices(selectors, archs, options.fleet)
+    if portfolio:
+        for kernel in kernels:
+            _measure_portfolio(kernel, devices[0], options, spaces)
+        return
     query = StaleQuery(
-        devices=find_devices(selectors, archs, options.fleet),
+        devices=devices,
         kernels=kernels,
         spaces=spaces,
         effort=options.effort.name,
         max_age_days=age_in_days(max_age),
         only_stale=stale,
     )
-    outcomes = retune_stale(query, replace(options, dry_run=dry_run))
+    if missing:
+        query, options = _all_sizes(query, options)
+    outcomes = retune_kernels(query, replace(options, dry_run=dry_run))
     if as_json:
         emit_json([_outcome_row(outcome) for outcome in outcomes])
     elif outcomes:
         _show_outcomes(outcomes)
     else:
         names = ", ".join(device.name for device in query.devices)
-        click.echo(f"nothing is stale on {names}", err=True)
+        click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
+    if missing:
+        _say_what_to_commit(outcomes, options.out / query.devices[0].folder)
+    _require_no_failure(outcomes)
+
+
+def _all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, RetuneOptions]:
+    """Return query and options for all sizes that have no current entry in the output folder."""
+    from autotune.kernel.catalog import bundled_folder, find_kernel, listings
+    from autotune.run.request import EFFORTS
+
+    device, bundled = query.devices[0], bundled_folder("spaces")
+    names = query.kernels or tuple(
+        listing.name
+        for listing in listings(query.spaces)
+        if listing.file.is_relative_to(bundled)
+        and device.backend in find_kernel(listing.name, query.spaces).backends
+    )
+    seconds = 3600.0 if options.seconds is None else options.seconds
+    return (
+        replace(
+            query,
+            devices=(device,),
+            kernels=names,
+            effort="full",
+            max_age_days=None,
+            only_stale=True,
+            records=options.out,
+        ),
+        replace(options, effort=EFFORTS["full"], seconds=seconds, share_seconds=True),
+    )
+
+
+def _say_what_to_commit(outcomes: Sequence[RetuneOutcome], folder: Path) -> None:
+    from autotune.retune.retuning import RetuneStatus
+
+    skipped = sum(outcome.result is RetuneStatus.SKIPPED for outcome in outcomes)
+    if skipped:
+        click.echo(f"{skipped} of {len(outcomes)} are left; run the same command again", err=True)
+    if folder.is_dir():
+        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
+
+
+def _require_no_failure(outcomes: Sequence[RetuneOutcome]) -> None:
+    from autotune.errors import AutotuneError
+    from autotune.retune.retuning import RetuneStatus
+
     failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:
         first = failed[0]
-        raise AutotuneError(f"{len(failed)} not tuned; {first.kernel}: {first.message}")
+        raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
 
 
 def _outcome_row(outcome: RetuneOutcome) -> dict[str, Any]:
@@ -204,84 +278,6 @@ def _show_outcomes(outcomes: Iterable[RetuneOutcome]) -> None:
     )
 
 
-@click.command("tune-all")
-@_KERNELS
-@click.option(
-    "--hours",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="H",
-    help="Of this command; the sizes that are not tuned yet share it.",
-)
-@click.option(
-    "--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU, else the CPU."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and inputs."
-)
-@SPACES
-@TRUST
-@_OUT
-def tune_all(
-    kernels: tuple[str, ...],
-    hours: float,
-    device: str | None,
-    seed: int,
-    spaces: Path | None,
-    out: Path,
-) -> None:
-    """Tune KERNELs, or all that are bundled, for all their sizes on one device.
-
-    For whoever has a GPU that has no records yet: see docs/contribute-a-gpu.md. A kernel at a time;
-    what has a current entry in OUT is left alone, so the same command goes on where it ended, or
-    where Ctrl-C ended it. At the end it says what to commit.
-
-    \b
-    autotune tune-all --hours 8
-    autotune tune-all copy ffma gemv --hours 0.5
-    """
-    from autotune.cli.progress import RunProgress
-    from autotune.errors import AutotuneError
-    from autotune.kernel.catalog import bundled_folder, find_kernel, listings
-    from autotune.retune.retuning import RetuneOptions, RetuneStatus, retune
-    from autotune.retune.stale import StaleQuery, find_devices
-
-    (chosen,) = find_devices((device,) if device else ())[:1]
-    bundled = bundled_folder("spaces")
-    names = kernels or tuple(
-        listing.name
-        for listing in listings(spaces)
-        if listing.file.is_relative_to(bundled)
-        and chosen.backend in find_kernel(listing.name, spaces).backends
-    )
-    query = StaleQuery(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
-    options = RetuneOptions(
-        seconds=hours * 3600,
-        share_seconds=True,
-        out=out,
-        seed=seed,
-        command=shlex.join(["autotune", "tune-all", *(Path(name).name for name in kernels)]),
-        progress=RunProgress,
-        say=lambda text: click.echo(text, err=True),
-    )
-    outcomes = retune(query, options)
-    folder = out / chosen.folder
-    if outcomes:
-        _show_outcomes(outcomes)
-    else:
-        click.echo(f"nothing is left to tune on {chosen.name}", err=True)
-    left = sum(outcome.result is RetuneStatus.SKIPPED for outcome in outcomes)
-    if left:
-        click.echo(f"{left} of {len(outcomes)} left; the same command goes on", err=True)
-    if folder.is_dir():
-        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
-    failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
-    if failed:
-        first = failed[0]
-        raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
-
-
 @click.command("check-tuned")
 @_KERNELS
 @click.option(
@@ -298,7 +294,6 @@ def tune_all(
 @_ARCH
 @_how_to_search
 @SPACES
-@TRUST
 @_OUT
 @JSON
 def check_tuned(
@@ -468,77 +463,45 @@ def schedule(
     click.echo(f"install: {INSTALL[kind]}", err=True)
 
 
-@click.command("portfolio")
-@click.argument("kernel", shell_complete=kernel_names)
-@click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
-@click.option(
-    "--budget",
-    metavar="TIME",
-    default="60s",
-    show_default=True,
-    help="Once all are compiled. Where it does not suffice, fewer configurations are measured; "
-    "then a far wider matrix stays.",
-)
-@click.option(
-    "--records",
-    type=FOLDER,
-    metavar="DIR",
-    help="Folder of tuned records, read and written; default: yours.",
-)
-@SPACES
-@TRUST
-def portfolio(
-    kernel: str, device: str | None, budget: str, records: Path | None, spaces: Path | None
+def _measure_portfolio(
+    name: str, device: Device, options: RetuneOptions, spaces: Path | None
 ) -> None:
-    """Measure what won anywhere on every tuned problem of KERNEL, for lookups of other sizes.
-
-    A run does so for its own problems. This is for a record that was tuned in pieces, or whose run
-    had too little time to compare more than a few configurations. Searches nothing; winners stay.
-
-    \b
-    autotune portfolio sgemm
-    autotune portfolio sgemm --budget 2m --records reports
-    """
+    """Measure the portfolio of a kernel's record in the output folder again."""
     from autotune.cli.progress import RunProgress
-    from autotune.devices.choose import choose_device
     from autotune.errors import UsageError
     from autotune.kernel.catalog import find_kernel
     from autotune.report.publish import amend
     from autotune.run.portfolio import renewed
-    from autotune.search.session import Budget
     from autotune.tuned.reading import read, user_folder
 
-    seconds = Budget.parse(budget).seconds
-    if seconds is None:
-        raise UsageError(f"portfolio: --budget is a time, for example 90s, not {budget!r}")
-    declared = find_kernel(kernel, spaces)
-    chosen = choose_device(device, declared.backends)
-    folder = records or Path(user_folder())
-    path = folder / chosen.folder / f"{declared.name}.json"
+    budget_s = options.budget.seconds if options.budget else 60.0
+    if budget_s is None:
+        raise UsageError("retune --portfolio: --budget is a time, for example 90s")
+    kernel = find_kernel(name, spaces)
+    source = click.get_current_context().get_parameter_source("out")
+    folder = options.out if source is ParameterSource.COMMANDLINE else Path(user_folder())
+    path = folder / device.folder / f"{kernel.name}.json"
     if not path.exists():
-        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
+        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {kernel.name}")
     record = read(path)
-    with RunProgress(declared.name, len(record.problems)) as progress:
-        record = renewed(record, declared, chosen, seconds, progress)
+    with RunProgress(kernel.name, len(record.problems)) as progress:
+        record = renewed(record, kernel, device, budget_s, progress)
     measured, kept = record.portfolio, amend(folder, record).portfolio
     if kept.median_ms != measured.median_ms:
         click.echo(
-            f"portfolio: {_width(measured)} were measured, and {_width(kept)} kept, which are far more; "
-            f"give more than --budget {budget}",
+            f"portfolio: {_width(measured)} were measured; the {_width(kept)} of before are kept; "
+            f"raise --budget above {budget_s:g}s",
             err=True,
         )
     click.echo(f"portfolio: {_width(kept)}; record: {path}", err=True)
 
 
 def _width(matrix: Portfolio) -> str:
-    """How much a portfolio has measured, in words."""
     return f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
 
 
 COMMANDS = {
     "retune": retune,
-    "portfolio": portfolio,
-    "tune-all": tune_all,
     "check-tuned": check_tuned,
     "schedule": schedule,
 }

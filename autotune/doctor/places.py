@@ -79,7 +79,7 @@ def cache(_: Nvidia) -> Iterator[Finding]:
         own = "export AUTOTUNE_CACHE_DIR=$HOME/.cache/autotune"
         yield Finding("cache", "bad", text, fault.mend or own)
     elif size > 2 * limit:  # a run in progress takes more
-        yield Finding("cache", "warn", text, "autotune cache --clear")
+        yield Finding("cache", "warn", text, "autotune doctor cache --clear")
     else:
         yield Finding("cache", "ok", text)
 
@@ -95,7 +95,7 @@ def disk(
             yield Finding("disk", "ok", text)
         else:
             state: State = "warn" if free >= _TOO_LITTLE_DISK_BYTES else "bad"
-            yield Finding("disk", state, text, "autotune cache --clear")
+            yield Finding("disk", state, text, "autotune doctor cache --clear")
 
 
 def spaces(_: Nvidia) -> Iterator[Finding]:

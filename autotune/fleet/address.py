@@ -59,7 +59,7 @@ def _read(file: Path) -> str:
     if fault is not None:
         raise UsageError(
             f"{fault.place}: {fault.what}, and the scheduler that {file.name} names runs code as you; if you "
-            f"know who writes it, add --trust {shlex.quote(str(fault.project))} (or set {TRUST})"
+            f"know who writes it, set {TRUST}={shlex.quote(str(fault.project))}"
         )
     try:
         return str(json.loads(file.read_bytes())["address"])

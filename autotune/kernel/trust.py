@@ -45,7 +45,7 @@ def refuse_foreign(file: Path) -> None:
         mend = f"run: {fault.mend}; or, " if fault.mend else ""
         raise SpecError(
             f"{fault.place}: {fault.what}, and {leads}; {mend}if you know what is there, "
-            f"add --trust {shlex.quote(str(fault.project))} (or set {TRUST})"
+            f"set {TRUST}={shlex.quote(str(fault.project))}"
         )
 
 

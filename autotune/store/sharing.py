@@ -1,7 +1,7 @@
 """The store of runs: a local SQLite file, whose rows a shared server gets by merges.
 
 A run waits for the server when it begins, and never for it to write. What the server did not get
-stays in the file; the next run with this server, or `autotune store merge`, sends it.
+stays in the file; the next run with this server, or `autotune doctor merge`, sends it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SharedStore(Store):
             if pushing.is_alive() or self._fault:
                 warnings.warn(
                     f"{self._fault or server.address}: some rows are only in {self.address}; the "
-                    "next run with this store sends them, or: autotune store merge "
+                    "next run with this store sends them, or: autotune doctor merge "
                     f"{self.address} {server.address}",
                     stacklevel=1,
                 )
