@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.search.names import Search
     from autotune.search.session import Budget
-    from autotune.tuned.record import TunedProblem, TunedRecord
+    from autotune.tuned.record import TunedRecord
 
 #: A reference whose time changed by this share in the course of a search is worth a warning.
 _CLOCK_CHANGE = 0.03
@@ -263,8 +263,8 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
 
         click.echo(encode(published.record).decode(), nl=False)
     else:
-        _show_winners(result, published)
-    _say_where(result, published)
+        show_winners(result, published)
+    say_where(result, published)
 
 
 def _run_on_fleet(
@@ -311,8 +311,8 @@ def _run_on_fleet(
                 published = publish(done.result, out)
                 documents.append(encode(published.record).decode().strip())
                 if not as_json:
-                    _show_winners(done.result, published)
-                _say_where(done.result, published)
+                    show_winners(done.result, published)
+                say_where(done.result, published)
     if as_json and documents:
         click.echo(documents[0] if len(requests) == 1 else f"[{','.join(documents)}]")
     if failed:
@@ -340,73 +340,21 @@ def _rows_of(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
-def _show_winners(result: RunResult, published: Published) -> None:
-    from autotune.measure.timing import Timing
+def show_winners(result: RunResult, published: Published) -> None:
+    from autotune.report.answer import answers
+    from autotune.report.sources import of_run
+    from autotune.report.table import NONE
 
-    space = result.problems[0].space
-    rows = []
-    for solved in result.solved:
-        entry = published.record.tuned(solved.problem)
-        if entry is None:
-            continue
-        low, high = entry.winner.time_ms.interval
-        rows.append(
-            {
-                "problem": words(entry.problem),
-                "median ms": entry.median_ms,
-                "timing": Timing(entry.race.timing).remark,
-                "95 % interval": f"{low:.4g} … {high:.4g}",
-                "energy mJ": _energy_of(entry),
-                **{name: entry.metrics.get(name) for name in result.request.kernel.metrics},
-                "rate": _rate_of(entry),
-                "vs vendor": _vendor_of(entry),
-                "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
-                if entry.limit_fraction
-                else "",
-                "tied": _tied_of(entry),
-                "noise": "noisy" if entry.race.noise else "",
-                "configuration": words(space.relevant(entry.configuration)),
-            }
-        )
-    wanted = result.request.objective
+    table = answers(of_run(result, published.record), with_configurations=True)
+    wanted, request = result.request.objective, result.request
     tuned_for = "" if wanted.is_time else f", tuned for {wanted.name}"
-    kernel, device = result.request.kernel.name, result.request.device.name
-    print_table(rows, title=f"{kernel} on {device}{tuned_for}")
+    cells = (
+        {name: "" if cell == NONE else cell for name, cell in row.items()} for row in table.cells()
+    )
+    print_table(cells, title=f"{request.kernel.name} on {request.device.name}{tuned_for}")
 
 
-def _energy_of(entry: TunedProblem) -> str:
-    taken = entry.winner.energy
-    if taken is None:
-        return ""
-    low, high = taken.call_mj.interval
-    return f"{taken.call_mj.value:.4g} ({low:.4g} … {high:.4g}) at {taken.power_w or 0:.0f} W"
-
-
-def _rate_of(entry: TunedProblem) -> str:
-    """The rate that says most: arithmetic where there is much of it per byte."""
-    flops, moved = entry.gflop_per_s, entry.gb_per_s
-    if flops and moved and flops > 4 * moved:
-        return f"{flops / 1000:.3g} TFLOP/s" if flops >= 1000 else f"{flops:.3g} GFLOP/s"
-    return f"{moved:.4g} GB/s" if moved else ""
-
-
-def _vendor_of(entry: TunedProblem) -> str:
-    speedup = entry.race.speedup
-    if speedup is None:
-        return ""
-    low, high = speedup.interval
-    return f"{speedup.value:.3f} × {entry.race.vendor_name} ({low:.3f} … {high:.3f})"
-
-
-def _tied_of(entry: TunedProblem) -> str:
-    """How many are tied, and their time over the winner's: rounds decide it, not medians."""
-    found = entry.race
-    ratios = sorted(each.ratio.value for each in found.runners_up if each.tied and each.ratio)
-    span = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
-    return f"{found.tied} ({span} ×)" if span else str(found.tied)
-
-
-def _say_where(result: RunResult, published: Published) -> None:
+def say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)

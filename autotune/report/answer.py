@@ -20,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.verdict import LESS_NOISE
-from autotune.tuned.record import TIME, Sizes, TunedProblem
+from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -57,8 +57,11 @@ def warnings(content: ReportContent) -> list[str]:
     return [*told, f"For results with less noise, {LESS_NOISE}."] if is_noisy else told
 
 
-def answers(content: ReportContent) -> Table:
-    """Per problem: time, interval, rate, vendor, limit, ties."""
+def answers(content: ReportContent, with_configurations: bool = False) -> Table:
+    """Return the winners' table: per problem time, interval, rate, vendor, limit, ties.
+
+    Pages have a table of configurations beside it; where one table is shown they are its last column.
+    """
     vendors = dict.fromkeys(
         problem.entry.race.vendor_name
         for problem in content.problems
@@ -77,7 +80,12 @@ def answers(content: ReportContent) -> Table:
         if all(row[column] == NONE for row in rows):
             for row in rows:
                 del row[column]
-    return Table.of(rows)
+    if not with_configurations:
+        return Table.of(rows)
+    for row, problem in zip(rows, content.problems, strict=True):
+        winner = problem.entry.configuration if problem.entry else {}
+        row["Configuration"] = configuration_text(content, winner) if winner else NONE
+    return Table.of(rows, words="Configuration", wide="Configuration")
 
 
 def configurations(content: ReportContent) -> Table:
@@ -240,9 +248,16 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
         "Rate": _rate_text(entry) if entry else NONE,
         speed: wording.one_line(vendor),
         "Share of measured limit": limit,
-        "Tied": wording.count(entry.race.tied if entry else None),
+        "Tied": _tied(entry.race) if entry else NONE,
         "Tried": wording.count(tried),
     }
+
+
+def _tied(race: RaceResult) -> str:
+    """Return how many are tied, with their time over the winner's: rounds decide it, not medians."""
+    ratios = sorted(each.ratio.value for each in race.runners_up if each.tied and each.ratio)
+    ends = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
+    return wording.count(race.tied) + (f" ({ends}×)" if ends else "")
 
 
 def _time(entry: TunedProblem) -> str:

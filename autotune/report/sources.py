@@ -62,6 +62,13 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     return content_of(record, problems, space, about)
 
 
+def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
+    """Return the content of a run without the record's other problems."""
+    content = from_run(run, record)
+    now = {result.problem for result in run.problems}
+    return replace(content, problems=tuple(p for p in content.problems if p.problem in now))
+
+
 def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
     """The content of what the store remembers about a kernel and the record's device.
 

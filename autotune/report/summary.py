@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.errors import MissingDependencyError
 from autotune.measure.measurement import Measurement
 from autotune.report import answer, wording
-from autotune.report.content import ReportContent
-from autotune.report.sources import from_run
+from autotune.report.sources import of_run
 from autotune.report.svg import Figure, Scale
 from autotune.report.table import Table
 from autotune.run.result import ProblemResult, RunResult
@@ -50,9 +48,9 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
     if record is None:
         parts.append(_table(_single(run)))
         return f"<div>{''.join(parts)}</div>"
-    content = _content(run, record)
+    content = of_run(run, record)
     parts.append(f"<p>{_text(answer.headline(content))}</p>")
-    parts += [_table(answer.answers(content)), _table(answer.configurations(content))]
+    parts.append(_table(answer.answers(content, with_configurations=True)))
     parts += [f"<p>{_text(warning)}</p>" for warning in answer.warnings(content)]
     drawn = picture(run)
     if drawn:
@@ -120,13 +118,6 @@ def _add(figure: plotly.Figure, problem: ProblemResult, row: int) -> None:
             col=1,
         )
     figure.update_yaxes(type="log", title="ms", row=row, col=1)
-
-
-def _content(run: RunResult, record: TunedRecord) -> ReportContent:
-    """The report of what was tuned now; the record may hold more."""
-    content = from_run(run, record)
-    now = {problem.problem for problem in run.problems}
-    return replace(content, problems=tuple(p for p in content.problems if p.problem in now))
 
 
 def _outcome(problem: ProblemResult, record: TunedRecord | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.measure.measurement import Status
@@ -52,6 +52,10 @@ class Table:
             wide=frozenset(i for i, name in enumerate(columns) if name == wide),
             strong=frozenset(strong),
         )
+
+    def cells(self) -> Iterator[dict[str, str]]:
+        """Yield each row by its columns."""
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
 def problem_name(problem: ProblemContent) -> str:
