@@ -75,6 +75,11 @@ def installed(**versions: str) -> Callable[[str], str]:
     return lambda name: known.get(name, "")
 
 
+def checked(topic: str) -> list[Finding]:
+    """The findings of one check."""
+    return findings([check for check in doctor.CHECKS if check[0] == topic])
+
+
 def error_named(name: str) -> Exception:
     made: Exception = type(name, (Exception,), {})()
     return made
@@ -267,11 +272,11 @@ def test_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A fresh place is fine, and stays untouched; a file that is no store is bad."""
     file = tmp_path / "deep" / "store.sqlite"
     monkeypatch.setenv("AUTOTUNE_STORE", str(file))
-    (fresh,) = places.store(NO_GPU)
+    (fresh,) = checked("store")
     assert fresh.state == "ok" and not file.parent.exists()
     file.parent.mkdir()
     file.write_bytes(b"this is no database" * 1000)
-    (damaged,) = places.store(NO_GPU)
+    (damaged,) = checked("store")
     assert damaged.state == "bad" and damaged.remedy.startswith("export AUTOTUNE_STORE=")
 
 
@@ -279,7 +284,7 @@ def test_a_store_that_does_not_answer_shows_no_password(monkeypatch: pytest.Monk
     """What the driver of the database says is stripped of the password."""
     pytest.importorskip("psycopg")
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:hunter2@127.0.0.1:1/results")
-    (found,) = places.store(NO_GPU)
+    (found,) = checked("store")
     assert found.state == "bad" and "hunter2" not in found.text
 
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from autotune.doctor import nvidia, places, software
 from autotune.doctor.finding import Finding, State, first_line, tried
+from autotune.errors import MissingDependencyError
 from autotune.extras import install
 
 __all__ = ["Finding", "State", "findings"]
@@ -52,6 +53,8 @@ def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
     for topic, check, remedy in checks:
         try:
             found += check(machine)
+        except MissingDependencyError as error:
+            found.append(Finding(topic, "bad", error.lack, install(error.extra)))
         except Exception as error:
             text = f"cannot be used or looked at ({type(error).__name__}: {first_line(error)})"
             found.append(Finding(topic, "bad", text, remedy))

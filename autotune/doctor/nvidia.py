@@ -124,7 +124,7 @@ def permissions(nvidia: Nvidia) -> Iterator[Finding]:
     for node in closed:
         text = f"{node} may not be opened by this user"
         yield Finding("permissions", "bad", text, f"sudo chmod a+rw {node}")
-    if nvidia.gpus and (dev / "nvidiactl").exists() and not (dev / "nvidia-uvm").exists():
+    if nvidia.gpus and dev / "nvidiactl" in there and dev / "nvidia-uvm" not in there:
         text = "/dev/nvidia-uvm is not there: CUDA cannot start"
         yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
     elif there and not closed:

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.doctor.nvidia import Nvidia
-from autotune.errors import UsageError
-from autotune.extras import install
+from autotune.errors import DeviceError, MissingDependencyError, StoreError
 from autotune.files import cache_folder, data_folder
 from autotune.kernel.trust import TRUST, ForeignPlace, fault_of
-from autotune.measure.cache import BINARIES, DATA, SETTING, limit_bytes
+from autotune.measure.cache import BINARIES, DATA, limit_bytes
 from autotune.report import wording
 
 _LITTLE_DISK_BYTES = 5 << 30
@@ -38,41 +37,28 @@ def environment(nvidia: Nvidia) -> Iterator[Finding]:
 
 
 def store(_: Nvidia) -> Iterator[Finding]:
-    from autotune.errors import MissingDependencyError, StoreError
+    from autotune.store import Store, default_url
+    from autotune.store.address import Address
 
-    try:
-        from autotune.store import Store, default_url
-        from autotune.store.address import Address
-
-        address = Address.parse(default_url(), wait_s=2.0)
-        if address.path is None:
-            with address.engine().connect():
-                pass
-        elif address.path.exists():
-            Store.open(address.path, wait_s=2.0).close()
-            _try_writing(address.path.parent)
-        else:
-            _try_writing(next(place for place in address.path.parents if place.exists()))
-    except MissingDependencyError as error:
-        yield Finding("store", "bad", error.lack, install(error.extra))
-    except StoreError as error:
-        yield Finding("store", "bad", first_line(error), OTHER_STORE)
-    except Exception as error:  # of the database's driver
-        text = f"{address} cannot be used: {address.without_secrets(first_line(error))}"
-        yield Finding("store", "bad", text, OTHER_STORE)
+    address = Address.parse(default_url(), wait_s=2.0)
+    if address.path is None:
+        try:
+            address.engine().connect().close()
+        except Exception as error:  # of the database's driver, which may quote the password
+            raise StoreError(address.without_secrets(first_line(error))) from None
+    elif address.path.exists():
+        Store.open(address.path, wait_s=2.0).close()
+        _try_writing(address.path.parent)
     else:
-        yield Finding("store", "ok", str(address))
+        _try_writing(next(place for place in address.path.parents if place.exists()))
+    yield Finding("store", "ok", str(address))
 
 
 def cache(_: Nvidia) -> Iterator[Finding]:
     folder = cache_folder("binaries").parent
     _try_writing(folder)
     size = sum(_size_bytes(file) for file in folder.rglob("*"))
-    try:
-        limit = limit_bytes(DATA) + limit_bytes(BINARIES)
-    except UsageError as error:
-        yield Finding("cache", "bad", first_line(error), f"unset {SETTING}")
-        return
+    limit = limit_bytes(DATA) + limit_bytes(BINARIES)
     text = f"{folder}: {wording.size(size)}; at most {wording.size(limit)} stay between runs"
     if fault := fault_of(folder):
         text = f"{fault.place}: {fault.what}: what is kept in {folder} is not used"
@@ -117,7 +103,6 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
 
 
 def records(_: Nvidia) -> Iterator[Finding]:
-    from autotune.errors import DeviceError, MissingDependencyError
     from autotune.retune.stale import StaleQuery, find_devices, survey
 
     try:
