@@ -150,7 +150,10 @@ class DeviceEvaluator:
                 batch.take_up(any(lane.begun for lane in self._lanes))
                 begun = 0
                 while (lane := self._idlest()) and batch.supply():
-                    self._begin(lane, batch, begin)
+                    configuration, known = batch.ready.popleft()
+                    if not lane.begun:
+                        begin(configuration)
+                    lane.begin(self._measured, configuration, known, batch.done.put)
                     begun += 1
                 if begun and self.has_room:
                     continue  # the next may be compiled, too, and go to another device
@@ -181,16 +184,14 @@ class DeviceEvaluator:
         """Return the binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
-    def _begin(self, lane: _Lane, batch: _Batch, begin: Callable[[Configuration], None]) -> None:
-        configuration, known = batch.ready.popleft()
-        if not lane.begun:
-            begin(configuration)
-        lane.begin(self._measured, configuration, known, batch.done.put)
-
     def job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
         """Return the compile job, or the measurement of a pruned configuration; kept, as hints repeat."""
         if configuration not in self._known:
-            why = self._pruned(configuration)
+            why = (
+                over_limit(self._launches(configuration), None, self.job.device)
+                if self.kernel.allows(configuration, self.job.problem)
+                else f"it requires what {self.job.problem} does not meet"
+            )
             self._known[configuration] = (
                 Measurement(configuration, Status.PRUNED, why)
                 if why
@@ -205,12 +206,6 @@ class DeviceEvaluator:
 
     def _launches(self, configuration: Configuration) -> LaunchSequence:
         return launch_sequence(self.kernel, configuration, self.job.problem, self.job.device)
-
-    def _pruned(self, configuration: Configuration) -> str:
-        """Return why a configuration is pruned before compiling, or an empty text."""
-        if not self.kernel.allows(configuration, self.job.problem):
-            return f"it requires what {self.job.problem} does not meet"
-        return over_limit(self._launches(configuration), None, self.job.device)
 
     def _measured(
         self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
