@@ -1,1 +1,12 @@
-"""Many machines as one: kernels tuned on the workers of a Dask cluster (the extra ``fleet``)."""
+"""Many machines as one: kernels tuned on the workers of a Dask cluster (the extra ``fleet``).
+
+========= ================================================================
+`address` finds a scheduler, refuses an open one, and connects to it
+`cluster` a scheduler and workers of this machine
+`client`  cards, compilers and tasks of a cluster
+`site`    the actors of a run
+`drive`   several runs, one at a time on each model
+`worker`  the code inside a Dask worker
+`status`  the local fleet in words
+========= ================================================================
+"""

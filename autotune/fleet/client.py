@@ -8,25 +8,32 @@ import threading
 import time
 import warnings
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
 
-from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError, UsageError, unknown
 from autotune.fleet.address import connected, find
-from autotune.fleet.worker import COMPILE, NAME, Claim, HostError, claim, keep, run_task
+from autotune.fleet.worker import (
+    COMPILE,
+    NAME,
+    Claim,
+    HostError,
+    claim,
+    keep,
+    run_task,
+    toolchain_of,
+)
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
-from autotune.measure.actor import ActorDied
+from autotune.measure.actor import ENDED, ActorDied
 from autotune.measure.tasks import Job
 
 #: Between two looks at the workers, and at whether the answer to a task can still come.
@@ -47,7 +54,7 @@ class WorkerLost(Exception):
 
 @dataclass(frozen=True)
 class Model:
-    """What cards have in common whose times may stand in one record."""
+    """The properties that cards share whose times may stand in one record."""
 
     backend: str
     name: str
@@ -78,16 +85,6 @@ class Card:
         return self.device.uuid
 
 
-@dataclass
-class _Failures:
-    """Failed tasks of a Dask worker."""
-
-    #: Configurations and problems for which they failed.
-    failed: set[Hashable] = field(default_factory=set)
-    #: The last failure of a worker that gets no more tasks; else empty.
-    set_aside: str = ""
-
-
 @dataclass(frozen=True)
 class Place:
     """The workers that may run a task, and the resource that it takes there: a card, or a compiler."""
@@ -109,7 +106,10 @@ class Fleet:
         self.refused: dict[str, str] = {}
         self.is_stopped = False
         self._lock = threading.RLock()
-        self._failures: dict[str, _Failures] = {}
+        #: What the tasks of each worker failed for, by address.
+        self._failed: defaultdict[str, set[Hashable]] = defaultdict(set)
+        #: The last failure of each worker that gets no more tasks, by address.
+        self._set_aside: dict[str, str] = {}
         #: Compiler processes of each worker, by backend.
         self._compilers: dict[str, dict[str, int]] = {}
         #: Backends that some worker compiled for at some time.
@@ -153,7 +153,7 @@ class Fleet:
 
     def _admit(self, address: str, announced: dict[str, Any]) -> None:
         toolchains = announced["toolchains"]
-        fitting = [name for name, tool in toolchains.items() if tool == _toolchain(name)]
+        fitting = [name for name, tool in toolchains.items() if tool == toolchain_of(name)]
         if compilers := int(announced["compilers"]):
             self._compilers[address] = dict.fromkeys(fitting, compilers)
             self._compiled_for.update(fitting)
@@ -163,7 +163,7 @@ class Fleet:
                 self._refuse(
                     address,
                     f"{device.name} at {address} compiles with {toolchains[device.backend]}, "
-                    f"this client with {_toolchain(device.backend)}; install the same on both",
+                    f"this client with {toolchain_of(device.backend)}; install the same on both",
                 )
                 continue
             known = self.cards.get(device.uuid)
@@ -201,11 +201,7 @@ class Fleet:
 
     def is_usable(self, card: Card) -> bool:
         """Return whether a card gets tasks: its worker is there and was not set aside."""
-        return card.address in self._alive and not self._is_set_aside(card.address)
-
-    def _is_set_aside(self, address: str) -> bool:
-        failures = self._failures.get(address)
-        return failures is not None and bool(failures.set_aside)
+        return card.address in self._alive and card.address not in self._set_aside
 
     def usable(self, model: Model | None = None) -> list[Card]:
         """Return the usable cards of a model, or of all models, by uuid."""
@@ -282,8 +278,7 @@ class Fleet:
 
         self._wait_for(is_there)
         if not left:
-            aside = [failures.set_aside for failures in self._failures.values()]
-            why = "; ".join(filter(None, aside)) or "their workers are gone"
+            why = "; ".join(self._set_aside.values()) or "their workers are gone"
             raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
         # Those that share the cards that are left are spread over them.
         spread = left[zlib.crc32(wanted.encode()) % len(left)]
@@ -302,7 +297,7 @@ class Fleet:
                 fitting[:] = [
                     address
                     for address, known in self._compilers.items()
-                    if known.get(backend_name) and not self._is_set_aside(address)
+                    if known.get(backend_name) and address not in self._set_aside
                 ]
             return bool(fitting) or backend_name not in self._compiled_for
 
@@ -332,7 +327,7 @@ class Fleet:
         """Return whether no lost worker would help if it came back."""
         with self._lock:
             known = [card for card in self.cards.values() if Model.of(card.device) == model]
-        return all(card.address in but or self._is_set_aside(card.address) for card in known)
+        return all(card.address in but or card.address in self._set_aside for card in known)
 
     def _wait_for(self, is_there: Callable[[], bool]) -> None:
         """Wait until lost workers are back, `RETURN_S` at most."""
@@ -344,14 +339,13 @@ class Fleet:
     def blame(self, error: HostError, what: Hashable) -> None:
         """Note a failed task of a worker; set the worker aside after `MOST_FAILURES`."""
         with self._lock:
-            failures = self._failures.setdefault(error.address, _Failures())
-            failures.failed.add(what)
-            if len(failures.failed) >= MOST_FAILURES and not failures.set_aside:
-                failures.set_aside = str(error)
-                warnings.warn(
-                    f"{error.address} failed {MOST_FAILURES} times and is set aside: {error}",
-                    stacklevel=2,
-                )
+            self._failed[error.address].add(what)
+            if len(self._failed[error.address]) < MOST_FAILURES or error.address in self._set_aside:
+                return
+            self._set_aside[error.address] = str(error)
+        warnings.warn(
+            f"{error.address} failed {MOST_FAILURES} times and is set aside: {error}", stacklevel=2
+        )
 
     # ------------------------------------------------------------------ tasks
 
@@ -438,6 +432,8 @@ class Fleet:
     def _raise_if_over(self, is_lost: Callable[[], bool] = lambda: False) -> None:
         if self.is_stopped:
             raise KeyboardInterrupt
+        if self._ended.is_set():
+            raise AutotuneError(ENDED)
         self._require_scheduler()
         if is_lost():
             raise WorkerLost("its worker is gone")
@@ -458,15 +454,6 @@ def of(where: str) -> Iterator[Fleet]:
     """
     with connected(find(where)) as client, Fleet(client) as fleet:
         yield fleet
-
-
-@cache
-def _toolchain(name: str) -> str:
-    """Return name and version of this machine's compiler; empty where there is none."""
-    try:
-        return backend(name).toolchain()
-    except AutotuneError:
-        return ""
 
 
 _numbers = iter(range(1 << 62))

@@ -101,7 +101,7 @@ class Host:
         for _ in range(max(1, compilers)):
             self._compilers.put(self._stack.enter_context(ChildActor(begin_for(""))))
         names = list(backends) or [name for name in BACKENDS if not backend(name).why_unavailable()]
-        self._toolchains = {name: _toolchain(name) for name in names or ["cuda"]}
+        self._toolchains = {name: toolchain_of(name) for name in names or ["cuda"]}
 
     def announcement(self) -> dict[str, Any]:
         """Return what every heartbeat carries to clients: plain values."""
@@ -172,7 +172,8 @@ class Host:
             return self._actors[uuid]
 
 
-def _toolchain(name: str) -> str:
+@cache
+def toolchain_of(name: str) -> str:
     """Return name and version of a compiler; empty where it is not installed."""
     try:
         return backend(name).toolchain()
@@ -191,14 +192,9 @@ def _making() -> Iterator[None]:
 class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
     """The plugin that makes a Dask worker one of a fleet.
 
-    Parameters
-    ----------
-    devices : sequence of str or Device, optional
-        Selectors as those of ``--device``, ``none`` for a worker that only compiles. Default: every
-        device of the first backend that has one.
-    compilers : int, optional
-        Compiler processes. Default: the cores that devices leave free, for a worker without
-        devices; else one for each device, for which a core is left.
+    ``devices`` are selectors as those of ``--device``, or ``none``; default: all of the first backend
+    that has one. ``compilers`` are processes; default: one for each core of a worker without devices,
+    else one for each device, for which a core is left.
     """
 
     name = NAME

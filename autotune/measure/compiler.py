@@ -1,7 +1,6 @@
-"""Source + configuration + architecture -> `Binary`, in parallel processes, through a cache.
+"""Compile configurations in parallel processes, through a cache on the disk.
 
-The cache is addressed by content: a binary's key is the sha256 of all that decides its code. Knows
-nothing of time or correctness.
+A binary's key in the cache is the sha256 of all that decides its code.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from autotune.values import Configuration, Problem
 COMPILE_TIMEOUT_S = 60.0
 #: Jobs that wait because they are likely to be asked for, and binaries kept in memory for the same reason.
 LIKELY = 256
-#: How far compilers stand back for the processes that measure and decide, which wake up often and for
-#: short, and would else wait a tick of the scheduler (4 ms) for a core now and then.
+#: Niceness of compilers. The processes that measure and decide wake up often and for short, and
+#: would else wait a tick of the scheduler (4 ms) for a core now and then.
 _NICENESS = 10
-#: By how much, as a logarithm, a symbol's value that was never seen may lengthen a compile: what is not
-#: known is begun early, since what is done first is what is short.
+#: Logarithm of the factor by which an unseen value of a symbol may lengthen a compile: unknown
+#: compiles begin early, since those that are done first are the short ones.
 _DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 4
@@ -58,7 +57,7 @@ _SUM_BYTES = 4
 
 @dataclass(frozen=True)
 class CompileJob:
-    """All that decides one binary. Crosses to a compiler process."""
+    """All that decides one binary."""
 
     source: str
     defines: tuple[tuple[str, str], ...]
@@ -71,7 +70,7 @@ class CompileJob:
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Now, since whoever asks for it does so in many threads at once, under a lock.
+        # Now: later many threads ask for it at once, under a lock.
         text = json.dumps(
             [
                 _CACHE_VERSION,
@@ -90,7 +89,7 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Compiled:
-    """How a compile ended: a binary, or why there is none."""
+    """The end of a compile: a binary, or why there is none."""
 
     binary: Binary | None
     #: One line for a person; empty when all is well.
@@ -108,13 +107,7 @@ class Compiled:
 def compile_job(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> CompileJob:
-    """Everything needed to compile one configuration.
-
-    Raises
-    ------
-    SpecError
-        If the source is missing or the options hook fails.
-    """
+    """Return all that is needed to compile one configuration."""
     launches = launch_sequence(kernel, configuration, problem, device).launches
     return CompileJob(
         source=source_text(kernel, kernel.source_file(configuration)),
@@ -146,7 +139,7 @@ def compile_now(job: CompileJob) -> Compiled:
 
 
 def compiled_before(job: CompileJob) -> Compiled | None:
-    """What the cache has of a job."""
+    """Read the binary of a job from the cache; None where it is not there."""
     start = time.perf_counter()
     cached = _read_cached(job.key)
     if cached is None:
@@ -155,14 +148,14 @@ def compiled_before(job: CompileJob) -> Compiled | None:
 
 
 def first_error(log: str) -> str:
-    """The line of a compile log that says what is wrong."""
+    """Return the line of a compile log that says what is wrong."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["the compiler gave no reason"])[0]
 
 
 class CompileTimes:
-    """How long compiles take, learned from those that are done: by the symbols they are given.
+    """The expected duration of compiles, learned from finished ones by the symbols they are given.
 
     A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds, and
     as if it had been seen once more, `_DOUBT` above: parameters act by factors, as unrolled loops do.
@@ -174,7 +167,7 @@ class CompileTimes:
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
     def add(self, job: CompileJob, seconds: float) -> None:
-        """Learn how long a compile took."""
+        """Learn from a finished compile."""
         length = math.log(max(seconds, 1e-3))
         self._count, self._sum = self._count + 1, self._sum + length
         self._longest_s = max(self._longest_s, seconds)
@@ -183,14 +176,14 @@ class CompileTimes:
             self._seen[define] = count + 1, total + length
 
     def expected(self, job: CompileJob) -> float:
-        """What to rank by who takes long: a logarithm of seconds, too high where little is known."""
+        """Return the expected logarithm of seconds, too high where little is known."""
         mean = self._mean
         seen = [self._seen.get(define, (0, 0.0)) for define in job.defines]
         return mean + sum((total - count * mean + _DOUBT) / (count + 1) for count, total in seen)
 
     @property
     def longest_in_typical(self) -> float:
-        """How many typical compiles the longest so far lasts; 1 where nothing is known."""
+        """The longest compile so far over the typical one; 1 where nothing is known."""
         return self._longest_s / math.exp(self._mean) if self._count else 1.0
 
     @property
@@ -240,18 +233,17 @@ class CompilerPool:
         self._is_closed = False
 
     def start(self) -> None:
-        """Start the processes, which else happens at the first job; returns at once."""
+        """Start the processes, which else happens at the first job; return at once."""
         with self._lock:
             work = len(self._at_work) + len(self._asked) + len(self._likely)
             wanted = max(1, min(work, self.processes)) if self._on_demand else self.processes
             while len(self._actors) < wanted and not self._is_closed:
                 self._actors.append(self._make_actor())
-                work_with = threading.Thread(target=self._work, args=self._actors[-1:], daemon=True)
-                work_with.start()
+                threading.Thread(target=self._work, args=self._actors[-1:], daemon=True).start()
 
     @property
     def has_enough(self) -> bool:
-        """Whether what was asked for, beyond what is at work, lasts as long as the longest compile.
+        """True where the waiting jobs last as long as the longest compile.
 
         Then all processes end at about the same time, whatever comes.
         """
@@ -259,15 +251,7 @@ class CompilerPool:
             return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
-        """Have something compiled; returns at once, with what holds the result or will.
-
-        What was compiled before waits for no process: it is read.
-
-        Raises
-        ------
-        AutotuneError
-            If the processes were ended.
-        """
+        """Compile a job, or read its binary from the cache; return at once, with the future of it."""
         with self._lock:
             is_begun = job.key in self._begun
         before = None if is_begun else compiled_before(job)
@@ -291,7 +275,7 @@ class CompilerPool:
             return future
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
-        """Say what will likely be asked for next, best first; returns at once."""
+        """Compile jobs that will likely be submitted next, best first; return at once."""
         suggested = {job.key: _Wish(job) for job in jobs}
         with self._lock:
             wishes = {**suggested, **self._likely}
@@ -301,13 +285,7 @@ class CompilerPool:
             self._changed.notify_all()
 
     def result(self, job: CompileJob) -> Compiled:
-        """Wait for a binary; compiles it next if nobody asked before.
-
-        Raises
-        ------
-        AutotuneError
-            If the processes were ended.
-        """
+        """Wait for a binary; compile it next if it was not submitted before."""
         with self._lock:
             future = self.submit(job)
             if job.key in self._asked:
@@ -315,13 +293,13 @@ class CompilerPool:
         return future.result()
 
     def ready(self, job: CompileJob) -> bool:
-        """Whether something that was suggested is compiled."""
+        """Return whether a suggested job is compiled."""
         with self._lock:
             future = self._begun.get(job.key)
             return future is not None and future.done()
 
     def drop(self) -> None:
-        """Let go of what was asked for; what is being compiled is finished, for who may ask for it next."""
+        """Give up the jobs that wait; those that are being compiled are finished, for later."""
         with self._lock:
             for key, wish in self._asked.items():
                 del self._begun[key]
@@ -409,13 +387,13 @@ class CompilerPool:
             return error
 
     def _forget_asked(self, wish: _Wish) -> None:
-        """Whoever asked for it has the future; what nobody asked for is kept for who will."""
+        """Forget a finished job; keep one that was only suggested."""
         key = wish.job.key
         if key not in self._unasked and self._begun.get(key) is wish.future:
             del self._begun[key]
 
     def _drop_oldest(self) -> None:
-        """Keep only so much of what nobody asked for; the rest is in the cache on disk."""
+        """Forget the oldest suggested jobs that are done; they are in the cache on the disk."""
         for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
             del self._unasked[key]
             self._begun.pop(key, None)
@@ -429,7 +407,7 @@ class CompilerPool:
 
 @dataclass(frozen=True, eq=False)
 class _Wish:
-    """A job that waits for a process, and the future that whoever waits for it holds."""
+    """A job that waits for a process, and its future."""
 
     job: CompileJob
     future: Future[Compiled] = field(default_factory=Future)
@@ -458,7 +436,7 @@ def _cached_file(key: str) -> Path:
 
 
 def _read_cached(key: str) -> Binary | None:
-    """The binary of a key; a damaged file is a miss, and so is one that others may have written."""
+    """Read the binary of a key; a damaged file is a miss, and so is one that others may write."""
     try:
         file = _cached_file(key)
         if fault_of(file):
@@ -474,7 +452,7 @@ def _read_cached(key: str) -> Binary | None:
 
 
 def write_cached(binary: Binary) -> None:
-    """Keep a binary on this machine; a cache that cannot be written only costs time."""
+    """Keep a binary on this machine, if the cache can be written."""
     data = msgspec.msgpack.encode(binary)
     checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):
@@ -484,13 +462,7 @@ def write_cached(binary: Binary) -> None:
 def compiled_for(
     kernel: Kernel, configuration: Mapping[str, Any], problem: Problem, device: Device
 ) -> Binary:
-    """Compile one configuration in this process.
-
-    Raises
-    ------
-    SpecError
-        If the compiler rejects it; the message has the compiler's first error.
-    """
+    """Compile one configuration in this process; raise `SpecError` if the compiler rejects it."""
     chosen = Configuration(configuration)
     compiled = compile_now(compile_job(kernel, chosen, problem, device))
     if compiled.binary is None:

@@ -78,13 +78,13 @@ class Child:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can take a task."""
+        """True while the process can take a task."""
         if self._is_killed or self._is_asked or self.is_gone:
             return False
         return not (self._is_begun and self._connection.poll())  # unasked: the end of the pipe
 
     def start(self) -> None:
-        """Start the process; returns at once."""
+        """Start the process; return at once."""
         try:
             threading.Thread(target=self._keep, daemon=True).start()
         except RuntimeError as error:  # no more threads
@@ -143,7 +143,7 @@ class Child:
                 raise ActorTimeout("no progress" if left_s else f"no answer after {timeout_s:g} s")
 
     def kill(self) -> None:
-        """Kill the process, whatever it is doing; returns at once. Any thread may, and twice."""
+        """Kill the process, whatever it does; return at once. Any thread may, and twice."""
         with self._lock:
             self._is_killed = True
             if self._process is not None:
@@ -165,7 +165,7 @@ class Child:
         """Start the process and wait for its end, in a thread that lasts as long as it does.
 
         A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
-        those who ask are threads of a search, which ends earlier.
+        the threads of a search end earlier.
         """
         # A child inherits it, until `serve`.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -173,7 +173,7 @@ class Child:
             with self._lock:
                 if not self._is_killed:
                     self._process = self._started()
-        except Exception as error:  # for whoever asks
+        except Exception as error:  # for `ask`
             self._failure = error
         finally:
             self._its_end.close()
@@ -192,7 +192,7 @@ class Child:
         )
 
 
-#: Processes that were begun before anybody asked for them, by what they begin with.
+#: Processes of `begun_early`, by what they begin with.
 _early: dict[bytes, list[Child]] = {}
 
 
