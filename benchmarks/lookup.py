@@ -7,7 +7,7 @@ of sgemm for compute capability 9.0. Prints milliseconds and microseconds; fails
 
 How good its answers are, without a device: each tuned problem of the shipped records is left out, alone and with
 what lies near it; the table is made anew of the others, with the configurations that these would have found, and
-asked for it. The share of the best speed that the answer gets is held against what was promised. Rows go into
+asked for it. The share of the best speed that the answer gets is compared with what was expected. Rows go into
 ``results/lookup.json``.
 
     python benchmarks/lookup.py --left-out
@@ -75,7 +75,7 @@ EMPTIED = (-1, 32)
 SIZES, BUDGET_S = 4, 20
 TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
 ROUNDS = 50
-#: What keeps its promise in so many of ten cases is honest.
+#: Share of the answers that must reach what was expected.
 AIM = 0.9
 #: Multiprocessors of T4, RTX 3090, A100, B200 and RTX 5090.
 SM_COUNTS = (40, 82, 108, 148, 170)
@@ -154,7 +154,7 @@ def left_out(record: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
 
 
 def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]) -> dict[str, Any]:
-    """What a record of the known problems promises for another, and what that gets."""
+    """Return what a record of the known problems expects for another, and what that gets."""
     matrix = record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True))
     best = [min(range(len(c)), key=lambda i: c[i] or math.inf) for c in columns]
@@ -265,20 +265,20 @@ def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
     write(out / "lookup-elsewhere.json", {**provenance(), "rows": rows})
 
 
-# ---------------------------------------------------------------------- what promises are worth
+# ---------------------------------------------------------------------- what expectations are worth
 
 
-def judged(promised: float | None, got: float | None) -> dict[str, Any]:
-    """The part of a row that says whether a promise held; null where none was made, or it is not known."""
-    got = None if got is None else round(got, 4)  # as promises are
-    held = None if promised is None or got is None else got >= promised
-    return {"promised": promised, "got": got, "held": held}
+def judged(expected: float | None, got: float | None) -> dict[str, Any]:
+    """Return whether an expectation held; null where there was none, or the share is not known."""
+    got = None if got is None else round(got, 4)  # as expectations are
+    held = None if expected is None or got is None else got >= expected
+    return {"expected": expected, "got": got, "held": held}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A table of how many promises held, a line for each kernel and device."""
+    """Return a table of how many expectations held, a line for each kernel and device."""
     lines = [
-        "| kernel | device | promised, mean | got, mean | held | held with neighbours left out | nothing promised |",
+        "| kernel | device | expected, mean | got, mean | held | held with neighbours left out | nothing expected |",
         "|---|---|---|---|---|---|---|",
     ]
     for kernel, device in dict.fromkeys((row["kernel"], row["device"]) for row in rows):
@@ -288,7 +288,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         unknown = sum(row["held"] is None for row in mine)
         means = [
             f"{statistics.mean(row[name] for row in alone):.3f}" if alone else "–"
-            for name in ("promised", "got")
+            for name in ("expected", "got")
         ]
         cells = (kernel, device, *means, _held(alone), _held(others), str(unknown))
         lines.append(f"| {' | '.join(cells)} |")
@@ -296,10 +296,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def told_of(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Print the table, and how many promises held of how many."""
+    """Print the table, and how many expectations held of how many."""
     print("\n".join(summary(rows)))
     told = [row["held"] for row in rows if row["held"] is not None]
-    print(f"{sum(told)} of {len(told)} promises held")
+    print(f"{sum(told)} of {len(told)} expectations held")
     return sum(told), len(told)
 
 

@@ -59,7 +59,7 @@ def test_help_says_what_is_measured_and_where_it_goes(
     assert "--out" in shown
 
 
-def test_promises_are_held_against_what_problems_get_that_are_left_out(
+def test_expectations_are_compared_with_what_left_out_problems_get(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Of both cards: each problem alone, and with its neighbours."""
@@ -74,8 +74,8 @@ def test_promises_are_held_against_what_problems_get_that_are_left_out(
     assert all(row["nearest"] > row["left_out_within"] for row in rows if row["left_out_within"])
     told = [row for row in rows if row["held"] is not None]
     assert told
-    assert all(row["held"] == (row["got"] >= row["promised"]) for row in told)
+    assert all(row["held"] == (row["got"] >= row["expected"]) for row in told)
     assert (
-        f"{sum(row['held'] for row in told)} of {len(told)} promises held"
+        f"{sum(row['held'] for row in told)} of {len(told)} expectations held"
         in capsys.readouterr().out
     )
