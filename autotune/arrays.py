@@ -82,7 +82,7 @@ def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
                 equal &= wide < beyond
             if not equal.all():
                 equal |= np.isnan(short) & np.isnan(wide)
-                if not equal.all():  # only ever to False: another thread may have said so meanwhile
+                if not equal.all():  # only ever to False: another thread may have set it
                     same = False
 
     in_pieces(narrow, len(cuts), 1)

@@ -22,9 +22,9 @@ def bundled_path(kind: str, package: str = _PACKAGE) -> str:
 
     It lies next to the package in a checkout, and inside an installed package.
     """
-    beside = os.path.dirname(package)
-    is_checkout = os.path.exists(os.path.join(beside, "pyproject.toml"))
-    return os.path.join(beside if is_checkout else os.path.join(package, "_bundled"), kind)
+    parent = os.path.dirname(package)
+    is_checkout = os.path.exists(os.path.join(parent, "pyproject.toml"))
+    return os.path.join(parent if is_checkout else os.path.join(package, "_bundled"), kind)
 
 
 def cache_folder(kind: str) -> Path:

@@ -407,7 +407,7 @@ def test_what_ran_is_listed_with_how_it_ended(url: str) -> None:
             ("interrupted", 0),
             ("failed", 0),
             ("running", 0),
-            ("killed or elsewhere", 1),
+            ("unknown", 1),
         ]
         assert [run.id for run in found] == sorted(run.id for run in found)
         assert (found[0].command, found[0].device_name) == (RUN.command, RUN.device_name)

@@ -72,7 +72,7 @@ def test_what_is_missing_is_added_once(url: str, other: Store, tmp_path: Path) -
         store.add(mine, SCOPE, numbered(7))
         done = merge(other, store)
         assert (done.rows, done.added, done.runs) == (4, 4, 2)
-        assert [run.ended for run in store.runs()][1:] == ["finished", "killed or elsewhere"]
+        assert [run.ended for run in store.runs()][1:] == ["finished", "unknown"]
         assert store.interrupted_attempts(OTHER) == {}  # they stay where they are
         assert store.remembered(SCOPE)[numbered(2).configuration] == numbered(2)
         before = contents(store)

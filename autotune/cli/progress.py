@@ -1,4 +1,4 @@
-"""Progress of runs: a bar on a terminal or in a notebook, elsewhere a line every half a minute.
+"""Progress of runs: a bar on a terminal or in a notebook, a line every half a minute in logs.
 
 Events come from the thread that searches; any other thread may ask a `RunStatus`.
 """

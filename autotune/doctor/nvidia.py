@@ -15,7 +15,7 @@ from autotune.extras import install
 
 #: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
 OLDEST_DRIVER = {13: 580, 12: 525}
-#: A GPU that works more than this before we start is somebody's.
+#: A GPU that is busier than this is in use by another program.
 _BUSY_PERCENT = 10
 #: By NVML's error; a mismatch is what an update under a running kernel leaves.
 _REMEDIES = {

@@ -108,7 +108,7 @@ def records(_: Nvidia) -> Iterator[Finding]:
     try:
         devices = find_devices()
     except (DeviceError, MissingDependencyError):
-        return  # said already: nothing here can be tuned for
+        return  # another check reports it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged records are among the targets
         found = survey(StaleQuery(devices, max_age_days=_MAX_AGE_DAYS))

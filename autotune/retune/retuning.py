@@ -365,10 +365,10 @@ class Retuner(ExitStack):
         mine = [Path(user_folder())] if record.objective == TIME else []
         for directory in {*mine, *own}:
             amend(directory, record)
-        beside = _entry_at(path_of(self.options.out, record), known.entry.problem)
-        if beside is None or beside.configuration != known.entry.configuration:
+        in_out = _entry_at(path_of(self.options.out, record), known.entry.problem)
+        if in_out is None or in_out.configuration != known.entry.configuration:
             return
-        if beside.median_ms == known.entry.median_ms:
+        if in_out.median_ms == known.entry.median_ms:
             amend(self.options.out, record)
 
     # ------------------------------------------------------------------ searching

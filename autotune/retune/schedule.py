@@ -1,6 +1,6 @@
 """Entries that re-tune by schedule: cron, systemd, Slurm, GitHub; one per GPU architecture.
 
-Fills in the ``.j2`` templates beside this module. Every text is quoted for the program that reads it.
+Fills in the ``.j2`` templates of this folder. Every text is quoted for the program that reads it.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class Store(Database):
     ) -> list[PastRun]:
         """List runs, oldest first: the newest of those that match; a device by name.
 
-        A run that did not end in good order is ``killed`` where its process is gone, and ``killed or
-        elsewhere`` where that cannot be seen from here: after a restart, or from another machine.
+        A run without an end is ``killed`` where its process is gone, and ``unknown`` where that cannot be
+        seen from here: after a restart, or from another machine.
         """
         wanted = [(kernel, runs.c.kernel == kernel), (device, runs.c.device_name == device)]
         matching = [condition for value, condition in wanted if value is not None]
@@ -331,7 +331,7 @@ def _ending(run: sa.RowMapping) -> RunEnding:
     if _is_alive(run["process"]):
         return "running"
     boot = run["process"].partition(" ")[0]
-    return "killed" if boot and boot == _text(_BOOT) else "killed or elsewhere"
+    return "killed" if boot and boot == _text(_BOOT) else "unknown"
 
 
 def _columns(measurement: Measurement) -> dict[str, object]:

@@ -117,7 +117,7 @@ class Address:
         except OSError as error:
             raise StoreError(
                 f"results store {path}: its folder cannot be made or entered ({error.strerror}); "
-                "mend its permissions, or name another file by AUTOTUNE_STORE"
+                "change its permissions, or name another file by AUTOTUNE_STORE"
             ) from None
         if is_folder:
             raise StoreError(f"{path} is a folder; name a file in it: {path / 'store.sqlite'}")

@@ -16,7 +16,7 @@ SQLITE = {
     "see which one it is: fuser '{where}'",
     "SQLITE_LOCKED": "another part of this process has held its lock for {wait:g} s",
     "SQLITE_FULL": f"the disk is full; free some space: {KEPT}",
-    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; mend "
+    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; change "
     f"that: {KEPT}",
     "SQLITE_TOOBIG": "a value is too large for the database",
     "SQLITE_NOTADB": "it is no SQLite database, or a damaged one, and was left as it is; move it "
@@ -24,9 +24,9 @@ SQLITE = {
     "SQLITE_CORRUPT": "the file is damaged; move it away, and save what can be read: "
     "sqlite3 OLD .recover | sqlite3 NEW",
     "SQLITE_CONSTRAINT": NO_RUN,
-    "SQLITE_CANTOPEN": "the file or its folder may not be opened or written by this user; mend its "
+    "SQLITE_CANTOPEN": "the file or its folder may not be opened or written by this user; change its "
     "permissions, or name another file by AUTOTUNE_STORE",
-    "SQLITE_READONLY": "the file or its folder is read-only for this user; mend its permissions, "
+    "SQLITE_READONLY": "the file or its folder is read-only for this user; change its permissions, "
     "or name another file by AUTOTUNE_STORE",
 }
 for _name in ("SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOLFS"):
@@ -53,9 +53,9 @@ CHANGED = "the tables are not as this version of autotune left them; name anothe
 def explained(error: Exception, address: Address) -> StoreError:
     """Return an error of SQLAlchemy as one message; raise it ``from None``: a driver's may quote secrets."""
     cause = getattr(error, "orig", None) or error
-    said = address.without_secrets(" ".join(str(cause).split()))
+    text = address.without_secrets(" ".join(str(cause).split()))
     advice = _advice(cause, address).format(wait=address.wait_s, where=address)
-    return StoreError(f"results store {address}: {said}: {advice}")
+    return StoreError(f"results store {address}: {text}: {advice}")
 
 
 def _advice(cause: Exception, address: Address) -> str:

@@ -24,7 +24,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 RunState: TypeAlias = Literal["done", "budget", "interrupted", "failed"]
 #: How a run ended as far as this machine can see; ``done`` of `RunState` is ``finished``.
 RunEnding: TypeAlias = Literal[
-    "running", "finished", "budget", "interrupted", "failed", "killed", "killed or elsewhere"
+    "running", "finished", "budget", "interrupted", "failed", "killed", "unknown"
 ]
 
 
