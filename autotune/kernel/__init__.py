@@ -1,4 +1,4 @@
-"""What a person declares, and what follows from it without a device.
+"""A kernel's declaration, and everything that follows from it without a device.
 
 Public modules: `spec` (`Kernel` and the types of launches and outputs), `declaration` (options, rules and
 functions of a kernel), `names` (checks of names and values), `expression` (traced integers), `catalog` (finds

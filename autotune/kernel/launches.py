@@ -241,7 +241,7 @@ def _check_types(
         found = f"{np.dtype(dtypes[name])}*" if is_array else str(value.dtype)
         if not declared or found == declared:
             continue
-        # Bytes may be told in many ways; a floating type for another is a mistake.
+        # Integer types may differ in name; another floating type is a mistake.
         if is_array and declared[-1] == "*" and not ("float" in found and "float" in declared):
             continue
         raise LaunchError(

@@ -38,16 +38,16 @@ _DECIDING_OPTIONS = (
 )
 #: Functions that choose configurations or compare results.
 _SEARCH_HOOKS = frozenset(
-    {
+    [
         "constraint",
         "applies",
-        "baseline",
         "requires",
         "exclusive",
         "deterministic",
         "call",
+        "baseline",
         "metric",
-    }
+    ]
 )
 #: Packages whose versions are not in the fingerprint: the keys of `measure.data` have numpy's.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
@@ -164,9 +164,9 @@ def source_commit(kernel: Kernel) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    said = done.stdout.splitlines()
-    commit = next((line.split()[2] for line in said if line.startswith("# branch.oid ")), "")
-    about = [line for line in said if not line.startswith("#")]
+    lines = done.stdout.splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    about = [line for line in lines if not line.startswith("#")]
     if not commit.isalnum() or any(line.startswith(("?", "!")) for line in about):
         return ""
     return f"{commit}-dirty" if about else commit

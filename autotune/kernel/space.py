@@ -315,7 +315,7 @@ def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table
     for number, position in enumerate(order):
         known, left = set(order[: number + 1]), order[number:]
         ready = [condition for condition in conditions if condition.needs <= known]
-        if not conditions and governed.isdisjoint(left):  # so many are sure to come
+        if not conditions and governed.isdisjoint(left):  # this many rows are certain
             sure = sum(part.count for part in parts) * math.prod(sizes[p] for p in left)
             _refuse_more(kernel, constraints, most, sure)
         conditions = [condition for condition in conditions if not condition.needs <= known]

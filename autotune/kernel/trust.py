@@ -20,7 +20,7 @@ from pathlib import Path
 from autotune.errors import SpecError
 from autotune.files import bundled_path
 
-#: Folders that are trusted whoever owns them, as ``PATH`` lists folders. Child processes inherit it.
+#: Lists trusted folders, as ``PATH`` does. Child processes inherit it.
 TRUST = "AUTOTUNE_TRUST"
 
 
@@ -111,7 +111,7 @@ def _project(file: Path) -> Path:
 
 
 def _other_writers(status: os.stat_result) -> str:
-    """Return who may write a place beside its owner; empty where nobody may."""
+    """Return who else than the owner may write a place; empty where nobody may."""
     if stat.S_ISLNK(status.st_mode):  # the mode of a link means nothing
         return ""
     if status.st_mode & stat.S_IWOTH:
