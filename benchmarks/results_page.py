@@ -1,7 +1,7 @@
-"""Writes what was measured beside the vendor's libraries into README.md, its picture and docs/results.md.
+"""Write the races against the vendor's libraries into README.md, its picture and docs/results.md.
 
 ``results/vendor-<device>.json`` holds the tuned sizes of a device, ``results/unlisted-<device>.json`` sizes
-that nobody tunes. In both pages what lies between the marks is replaced.
+that are not tuned. The script replaces the text between the marks of both pages.
 
 python benchmarks/results_page.py [--check]
 """
@@ -38,11 +38,9 @@ Document = Mapping[str, Any]
 #: By kernel, in the order in which they are shown.
 Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
 
-#: Beside ratios of rows of the earlier form, and what it means.
+#: Marks ratios of rows of the earlier form.
 _EARLIER = "‡"
-_EARLIER_MEANS = (
-    f"{_EARLIER} An earlier form: beside the vendor's usual call alone, and cold alone."
-)
+_EARLIER_MEANS = f"{_EARLIER} An earlier form: against the vendor's usual call alone, cold alone."
 #: The vendor's call that a space file names, by kernel.
 _USUAL = {
     "sgemm": "cublasSgemm",
@@ -116,13 +114,16 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
 
 
 def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
-    """For each device what it comes to for each kernel, what is missing, where it comes from, and the table."""
+    """Return for each device its origin, a table of kernels, failures, missing sizes and the table of sizes."""
     lines = []
     for document in documents:
         rows, failures = document["rows"], document.get("failures", [])
-        lines += [f"### {_short(document)}", "", *_spread_lines(rows), *_slower_lines(rows)]
-        lines += [
-            f"- {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
+        lines += [f"### {_short(document)}", ""]
+        if rows:
+            earlier = f" {_EARLIER_MEANS}" if _has_earlier(rows) else ""
+            lines += [f"{_provenance(document)}{earlier}", "", *_kernels_table(rows), ""]
+        notes = [
+            f"- {row['kernel']}: failed at {_size(row['problem'])}: {row['error']}"
             for row in failures
         ]
         known = {_key(row) for row in (*rows, *failures)}
@@ -131,52 +132,57 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 size for size in listed if _key({"kernel": kernel, "problem": size}) not in known
             ]
             if missing:
-                lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
+                notes.append(f"- {kernel}: not measured: {demands.listed(missing)}")
+        lines += [*notes, ""] if notes else []
         if rows:
-            table = _table([(document, _known(document))], sizes, _COLUMNS)
-            earlier = f" {_EARLIER_MEANS}" if _has_earlier(rows) else ""
-            lines += ["", f"{_provenance(document)}{earlier}", "", *table]
-        lines.append("")
+            lines += [*_table([(document, _known(document))], sizes, _COLUMNS), ""]
     return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
 
 
-def _spread_lines(rows: Sequence[Row]) -> list[str]:
-    """Of each kernel the geometric mean and the worst ratio in each state; apart, of new sizes and old rows."""
-    lines = []
+def _kernels_table(rows: Sequence[Row]) -> list[str]:
+    """Return the geometric mean and the worst ratio of each kernel in each state; new sizes and old rows apart."""
+    lines = [f"|kernel|sizes|slower at|{'|'.join(demands.STATES)}|", "|---|--:|--:|---|---|---|"]
     current = list(filter(demands.is_current, rows))
-    for what, chosen in (
+    for suffix, chosen in (
         ("", [row for row in current if row.get("listed", True)]),
-        (", sizes of no earlier table", [row for row in current if not row.get("listed", True)]),
+        (", new sizes", [row for row in current if not row.get("listed", True)]),
         (_EARLIER, [row for row in rows if row not in current]),
     ):
-        states = {
-            state: demands.spreads(chosen, column) for state, column in demands.STATES.items()
-        }
-        for kernel in states["cold"]:
-            told = [
-                f"{state} {found[kernel]}" for state, found in states.items() if kernel in found
-            ]
-            lines.append(f"- {kernel}{what}: {'; '.join(told)}")
-    return lines
-
-
-def _slower_lines(rows: Sequence[Row]) -> list[str]:
-    """Of each kernel the sizes at which it is surely slower in some state, the worst first."""
-    columns = demands.STATES.values()
-    lines = []
-    for kernel in demands.SIZES:
-        mine = [r for r in rows if r["kernel"] == kernel and r["ratio"] and demands.is_current(r)]
-        slower = [row for row in mine if any(row[f"{name}_ci"][1] < 1 for name in columns)]
-        if slower:
-            slower.sort(key=lambda row: min(row[name] for name in columns))
-            sizes = (
-                f"{demands.describe(row['problem'])} "
-                + " / ".join(f"{row[name]:.3f}" for name in columns)
-                for row in slower
+        for kernel in demands.SIZES:
+            mine = [row for row in chosen if row["kernel"] == kernel and row["ratio"]]
+            if not mine:
+                continue
+            slower = sum(
+                any(_is_slower(row, name) for name in demands.STATES.values()) for row in mine
             )
-            told = "; ".join(sizes)
-            lines.append(f"- {kernel}, slower at {len(slower)} of {len(mine)}: {told}")
+            cells = [_spread(mine, column) for column in demands.STATES.values()]
+            lines.append(_line(f"{kernel}{suffix}", str(len(mine)), str(slower), *cells))
     return lines
+
+
+def _spread(rows: Sequence[Row], column: str) -> str:
+    """Return the geometric mean of a column and its worst ratio with the size, "" where no row has it."""
+    measured = [row for row in rows if row.get(column) is not None]
+    if not measured:
+        return ""
+    worst = min(measured, key=lambda row: float(row[column]))
+    mean = demands.geometric_mean([row[column] for row in measured])
+    return f"{mean:.3f}, least {worst[column]:.3f} at {_size(worst['problem'])}"
+
+
+def _is_slower(row: Row, column: str) -> bool:
+    """Return whether the whole interval of a ratio lies below 1."""
+    interval = row.get(f"{column}_ci")
+    return bool(interval) and interval[1] < 1
+
+
+def _size(problem: Mapping[str, int | str]) -> str:
+    """Return a size as one word where it is a product: ``1111×901×703``."""
+    return demands.describe(problem).replace(" x ", "×")
+
+
+def _line(*cells: str) -> str:
+    return f"|{'|'.join(cells)}|"
 
 
 def _sorted(documents: Iterable[Document]) -> list[Document]:
@@ -202,24 +208,24 @@ def _key(row: Row) -> str:
 def _table(
     devices: Sequence[tuple[Document, Sequence[Row]]], sizes: Sizes, columns: Sequence[str]
 ) -> list[str]:
-    """One line per kernel and size, devices side by side; of a device the columns that any row fills."""
-    head, rule = "| kernel | size |", "|---|---|"
+    """Return one line per kernel and size, devices side by side; of a device the columns that any row fills."""
+    head, rule = "|kernel|size|", "|---|---|"
     by_key = [{_key(row): _cells(row) for row in rows} for _, rows in devices]
     filled = [
         [column for column in columns if any(column in cells for cells in by_size.values())]
         for by_size in by_key
     ]
     for (document, _), shown in zip(devices, filled, strict=True):
-        short = f" {_short(document)}:" if len(devices) > 1 else ""
-        head += "".join(f"{short} {column} |" for column in shown)
+        short = f"{_short(document)}: " if len(devices) > 1 else ""
+        head += "".join(f"{short}{column}|" for column in shown)
         rule += "--:|" * len(shown)
     any_row = {_key(row): row for _, rows in reversed(devices) for row in rows}
     lines = []
     for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
-        cells = [row["kernel"], demands.describe(row["problem"])]
+        cells = [row["kernel"], _size(row["problem"])]
         for by_size, shown in zip(by_key, filled, strict=True):
             cells += [by_size.get(key, {}).get(column, "") for column in shown]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(_line(*cells))
     return [head, rule, *lines]
 
 
@@ -230,21 +236,24 @@ def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """What the columns hold; of a row of an older version less. Under load: times and ratio of a second."""
+    """Return the cells of a row by column; of an older row fewer. Under load: times and ratio of a second.
+
+    A ratio is bold where its whole interval lies below 1.
+    """
     load = row.get("ours_sustained_ms")
     time_ms = load or row["ours_ms"]
     mark = ("" if row["quality"] == "exact" else "\\*") + ("†" if load else "")
     cells = {"time": _time(time_ms) + mark, "rate": _rate(row, time_ms)}
     if row["ratio"]:
         low, high = row["ratio_ci"]
-        ratio = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+        ratio = f"{_ratio(row, 'ratio')} ({low:.3f}–{high:.3f})"
         loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
         earlier = "" if demands.is_current(row) else _EARLIER
         cells["cold (95 %)"] = f"{loaded}{ratio}{earlier}"
         cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
         for state in ("clean", "hot"):
-            if found := row.get(f"ratio_{state}"):
-                cells[state] = f"{found:.3f}"
+            if row.get(f"ratio_{state}"):
+                cells[state] = _ratio(row, f"ratio_{state}")
     if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
         by_l2 = " (L2)" if row.get("limit_by_l2") else ""
         cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
@@ -255,8 +264,12 @@ def _cells(row: Row) -> dict[str, str]:
     return cells
 
 
+def _ratio(row: Row, column: str) -> str:
+    return f"**{row[column]:.3f}**" if _is_slower(row, column) else f"{row[column]:.3f}"
+
+
 def _name(rival: str, kernel: str) -> str:
-    """A rival as a table names it: which heuristic it was, or which block of a loop, the results' file says."""
+    """Return a rival's name for a table, without the number of the heuristic or of the loop's block."""
     if rival in ("", "cublas", "cub"):
         return _USUAL.get(kernel, rival)
     return re.sub(r" \d+$", "", rival.partition(",")[0])

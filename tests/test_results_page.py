@@ -69,7 +69,19 @@ def section(text: str, title: str, device: str = "H100") -> list[str]:
 
 
 def cells_of(lines: list[str], kernel: str) -> list[list[str]]:
-    return [line.strip("| ").split(" | ") for line in lines if line.startswith(f"| {kernel} |")]
+    """The cells of the rows of sizes; the table of kernels has six columns."""
+    rows = [line.strip("|").split("|") for line in lines if line.startswith(f"|{kernel}|")]
+    return [cells for cells in rows if cells[1:2] and not cells[-1].count(", least")]
+
+
+def kernel_line(lines: list[str], name: str) -> list[str]:
+    """The cells of a kernel's means."""
+    rows = (line.strip("|").split("|") for line in lines if line.startswith(f"|{name}|"))
+    return next(cells for cells in rows if any(", least" in cell for cell in cells))
+
+
+def compact(size: dict[str, Any]) -> str:
+    return str(demands.describe(size)).replace(" x ", "×")
 
 
 def test_what_is_committed_is_what_the_results_say() -> None:
@@ -83,8 +95,8 @@ def test_the_readme_shows_examples_of_both_devices_with_date_and_command() -> No
     rows = [row("gemv", example, 0.9), row("gemv", GEMV[0], 1.5)]
     lines = results_page.summary([document(H100, rows), document(H200, rows[:1])]).splitlines()
     (cells,) = cells_of(lines, "gemv")
-    assert cells[1] == demands.describe(example) and cells.count("0.900 (0.890–0.910)") == 2
-    assert any(line.startswith("| kernel | size | H100: time |") for line in lines)
+    assert cells[1] == compact(example) and cells.count("**0.900** (0.890–0.910)") == 2
+    assert any(line.startswith("|kernel|size|H100: time|") for line in lines)
     text = " ".join(lines)
     assert "2026-11-20: `python benchmarks/vendor.py`" in text and "cublas 13.1.0" in text
 
@@ -95,15 +107,15 @@ def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
     first = document(H100, [*rows, row("gemv", GEMV[0], 1.5)])
     second = document(H200, [row("gemv", further, 1.5)])
     lines = section(results_page.page([first, second], []), "Tuned")
-    sizes = [demands.describe(size) for size in (GEMV[0], GEMV[1], further, odd)]
+    sizes = [compact(size) for size in (GEMV[0], GEMV[1], further, odd)]
     assert [cells[1] for cells in cells_of(lines, "gemv")] == sizes
     mean = demands.geometric_mean([1.5, 1.5, 0.6, 1.2])
-    told = f"- gemv: cold geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095; clean "
-    assert any(line.startswith(told) for line in lines)
+    worst = f"{mean:.3f}, least 0.600 at 4097×4095"
+    assert kernel_line(lines, "gemv")[:4] == ["gemv", "4", "1", worst]
     listed = len(find_kernel("gemv").problems["cuda"])
     others = section(results_page.page([first, second], []), "Tuned", "H200")
     assert f"- gemv: not measured: {listed - 1} sizes" in others
-    assert [cells[1] for cells in cells_of(others, "gemv")] == [demands.describe(further)]
+    assert [cells[1] for cells in cells_of(others, "gemv")] == [compact(further)]
 
 
 def test_a_row_shows_its_rival_states_limit_error_and_bits() -> None:
@@ -121,36 +133,32 @@ def test_a_row_shows_its_rival_states_limit_error_and_bits() -> None:
         *("104.0% read (L2)", "0.7", "vary"),
     ]
     mean = demands.geometric_mean([1.5, 0.9])
-    assert any(
-        f"; hot geometric mean {mean:.3f} over 2, worst 0.900 at 4096 x 4096" in x for x in lines
-    )
+    assert kernel_line(lines, "gemv")[-1] == f"{mean:.3f}, least 0.900 at 4096×4096"
 
 
-def test_sizes_that_are_surely_slower_are_named_the_worst_first() -> None:
+def test_ratios_that_are_surely_slower_are_bold_and_counted() -> None:
     noise = row("gemv", GEMV[0], 0.995)
     hot = row("gemv", GEMV[1], 1.2, ratio_hot=0.9, ratio_hot_ci=[0.89, 0.91])
     worst = row("gemv", GEMV[2], 0.8)
     lines = section(results_page.page([document(H100, [noise, hot, worst])], []), "Tuned")
-    told = [line for line in lines if line.startswith("- gemv, slower")]
-    sizes = [demands.describe(size) for size in (GEMV[2], GEMV[1])]
-    assert told == [
-        f"- gemv, slower at 2 of 3: {sizes[0]} 0.800 / 0.800 / 0.800; "
-        f"{sizes[1]} 1.200 / 1.200 / 0.900"
-    ]
+    assert kernel_line(lines, "gemv")[1:3] == ["3", "2"]
+    bold = [[cell.startswith("**") for cell in cells[5:8]] for cells in cells_of(lines, "gemv")]
+    assert bold == [[False] * 3, [False, False, True], [True] * 3]
 
 
 def test_rows_of_the_earlier_form_are_marked_and_summed_up_apart() -> None:
     rows = [row("gemv", GEMV[0], 1.5, rival="cublasLt 2"), earlier("gemv", GEMV[1], 3.0)]
     lines = section(results_page.page([document(H100, rows)], []), "Tuned")
-    told = [line for line in lines if line.startswith("- gemv")]
-    assert told[0].startswith("- gemv: cold geometric mean 1.500 over 1")
-    assert told[1] == "- gemv‡: cold geometric mean 3.000 over 1, worst 3.000 at 4096 x 4096"
+    assert kernel_line(lines, "gemv")[3].startswith("1.500, least 1.500")
+    assert kernel_line(lines, "gemv‡")[3:] == ["3.000, least 3.000 at 4096×4096"]
     assert [cells[5] for cells in cells_of(lines, "gemv")] == [
         *("1.500 (1.490–1.510)", "3.000 (2.990–3.010)‡"),
     ]
-    assert any("‡ An earlier form: beside the vendor's usual call" in line for line in lines)
+    assert any("‡ An earlier form: against the vendor's usual call" in line for line in lines)
     alone = results_page.page([document(H200, rows[1:])], [])
-    assert cells_of(alone.splitlines(), "gemv")[0][-1] == "99.5% copy" and "| clean |" not in alone
+    assert (
+        cells_of(alone.splitlines(), "gemv")[0][-1] == "99.5% copy" and "|clean|hot|of" not in alone
+    )
     assert "‡" not in results_page.page([document(H100, rows[:1])], [])
 
 
@@ -165,9 +173,8 @@ def test_what_takes_long_shows_what_it_takes_under_load() -> None:
 def test_sizes_of_no_earlier_table_are_summed_up_apart() -> None:
     old, new = row("gemv", GEMV[0], 2.0, listed=True), row("gemv", GEMV[1], 0.5, listed=False)
     lines = section(results_page.page([document(H100, [old, new])], []), "Tuned")
-    told = [line for line in lines if line.startswith("- gemv")]
-    assert told[0].startswith("- gemv: cold geometric mean 2.000 over 1")
-    assert told[1].startswith("- gemv, sizes of no earlier table: cold geometric mean 0.500 over 1")
+    assert kernel_line(lines, "gemv")[1:4:2] == ["1", f"2.000, least 2.000 at {compact(GEMV[0])}"]
+    assert kernel_line(lines, "gemv, new sizes")[3].startswith("0.500")
 
 
 def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
@@ -178,7 +185,7 @@ def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
     text = results_page.page([document(H100, []), document(H200, [])], [unlisted])
     lines = section(text, "Sizes that are not tuned")
     rows = cells_of(lines, "reduce")
-    assert [cells[1] for cells in rows] == [demands.describe(size) for size in rest]
+    assert [cells[1] for cells in rows] == [compact(size) for size in rest]
     assert all(cells[2].endswith("\\*") for cells in rows)
     assert "- reduce: failed at 100000: WrongError: 3 of 4" in lines
     new, every = len(demands.FURTHER["reduce"]), len(demands.untuned("reduce"))
