@@ -13,12 +13,14 @@ It tunes nothing, prints nothing, never raises, and makes no device context.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 from typing import TypeAlias
 
 from autotune.doctor import nvidia, places, software
 from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.errors import MissingDependencyError
 from autotune.extras import install
+from autotune.fleet import status
 
 __all__ = ["Finding", "State", "findings"]
 
@@ -39,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("disk", places.disk, "df -h"),
     ("spaces", places.spaces, "autotune list"),
+    ("fleet", lambda _: starmap(Finding, status.local()), "autotune fleet start --local"),
     ("records", places.records, places.RETUNE),
 )
 
