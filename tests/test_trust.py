@@ -106,25 +106,11 @@ def open_parent(folder, _):
     return file, f"anybody may write it, and scale.py is .*; run: chmod o-w {folder}"
 
 
-def open_far_above(folder, _):
-    (folder / "a" / "b").mkdir(parents=True)
-    (folder / "a").chmod(0o777)
-    return write_space(folder / "a" / "b", RUN), f"{folder}/a: anybody may write it"
-
-
 def link_in_an_open_folder(folder, _):
     (folder / "open").mkdir()
     (folder / "open" / "link.py").symlink_to(write_space(folder, RUN))
     (folder / "open").chmod(0o777)
     return folder / "open" / "link.py", "open: anybody may write it, and link.py is code"
-
-
-def linked_folder_in_an_open_folder(folder, _):
-    write_space(folder, RUN)
-    (folder / "open").mkdir()
-    (folder / "open" / "spaces").symlink_to("../spaces")
-    (folder / "open").chmod(0o777)
-    return folder / "open" / "spaces" / "scale.py", "open: anybody may write it"
 
 
 def link_to_an_open_folder(folder, _):
@@ -146,9 +132,7 @@ ATTACKS = [
     others_folder,
     open_file,
     open_parent,
-    open_far_above,
     link_in_an_open_folder,
-    linked_folder_in_an_open_folder,
     link_to_an_open_folder,
     others_link,
 ]
