@@ -1,4 +1,4 @@
-"""The answer to a question of a table: checks fields, finds the device, and describes the hit."""
+"""Answers a question from a table: checks fields, finds the device, and describes the hit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two tuned records of one kernel, problem by problem: what won in each, and the ratio of the times.
-
-Values only; knows no files, and measures nothing: `autotune.retune.check` does.
-"""
+"""Compares two tuned records of one kernel, problem by problem."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from autotune.tuned.record import Sizes, TunedProblem, TunedRecord, Value, key_o
 class Change(StrEnum):
     """The change of a problem from the first record to the second."""
 
-    #: Within the threshold, or not told apart by the intervals.
+    #: Within the threshold, or equal by the intervals.
     HELD = "held"
     FASTER = "faster"
     SLOWER = "slower"

@@ -1,8 +1,4 @@
-"""Which device a launch would use now, found without starting CUDA.
-
-Knows the driver's and the management library by ctypes; nothing of kernels or records. Standard
-library only.
-"""
+"""Finds the device that a launch would use now, without starting CUDA. Standard library only."""
 
 from __future__ import annotations
 

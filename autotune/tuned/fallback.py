@@ -1,4 +1,4 @@
-"""The portfolio matrix -> the answers for problems that were not measured, and the speed to expect.
+"""Makes answers for problems that were not measured of the portfolio matrix.
 
 `answer_tables` decides once, so that lookups in Python and C++ only walk a table. Of several ways
 to answer it takes the one that answers best for problems that are left out of the matrix. With a
@@ -57,8 +57,8 @@ def answer_tables(
 
     A table has one row per problem that some configuration runs, in the portfolio's order. Of each
     problem ``winners_ms`` may have the time of the search's winner, which need not be in the matrix:
-    expectations are shares of the best of both. Rows have further plans for ``layouts`` beside
-    the ``plain`` one that is tuned.
+    expectations are shares of the best of both. Rows have further plans for ``layouts``
+    other than the ``plain`` one that is tuned.
     """
     demands = [(layout, False) for layout in layouts]
     demands += [(layout, True) for layout in (plain, *layouts)]

@@ -1,12 +1,9 @@
-"""How long a configuration would take for a problem, or on a device, that was never measured.
+"""Predicts the time of a configuration for a problem, or on a device, that was never measured.
 
-Walks what was fitted when the record was made (`autotune.tuned.prediction` says how); knows no
-tables. Only operations that the exported header does bit for bit alike: sums and products of
-doubles in one order, and integers of 64 bits.
-
-On another device blocks come in other waves: as many at a time as its multiprocessors hold. The
-times of a round and of a wave stay what they were. Scaling them by the devices' rates of memory and
-arithmetic was tried from H100 to H200 and back, and chose worse (docs/winners.md).
+`autotune.tuned.prediction` fits the costs. Only operations that the exported header does bit for bit
+alike: sums and products of doubles in one order, and integers of 64 bits. On another device blocks
+come in other waves, as many at a time as its multiprocessors hold, and the times of a round and of
+a wave stay. Scaling them by the devices' rates chose worse (docs/winners.md).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The portfolio matrix -> how long each configuration would take for problems never measured.
+"""Fits the time of each configuration to its row of the portfolio matrix.
 
-The time of a configuration is fitted to its row of the matrix as a sum of what
+A fitted time is the sum of three parts:
 
-- is spent once: products of up to two problem fields,
-- each round of blocks takes, of which a multiprocessor has ``ceil(blocks / multiprocessors)``, and
-- each wave takes, of which a device has ``ceil(blocks / resident blocks)``: single fields.
+- once: products of up to two problem fields
+- in each round of blocks, of which a multiprocessor has ``ceil(blocks / multiprocessors)``: single
+  fields
+- in each wave, of which a device has ``ceil(blocks / resident blocks)``: single fields
 
-So 144 blocks are seen to take twice as long as 120 on 132 multiprocessors. Coefficients are not
-negative and relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least
-Squares Problems*, 1974). How many blocks of a configuration are resident is fitted as well, by
-trying. Then it is asked, field by field, how much longer what is misaligned took than that says.
-Knows no kernels and no devices.
+So 144 blocks take twice as long as 120 on 132 multiprocessors. Coefficients are not negative and
+relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least Squares
+Problems*, 1974). The number of resident blocks is fitted by trying. Then each field gets a factor:
+how much longer misaligned problems took than this predicts.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Predictor:
         aligned = self._fit(designs, times)
         if aligned is None:
             return None
-        # Means of the logarithms, beside a constant, drawn towards 0 by INDIFFERENCE.
+        # Means of the logarithms with a constant, drawn towards 0 by INDIFFERENCE.
         missed = np.log(times / (self.least_ms + designs[aligned.resident] @ aligned.coefficients))
         columns = np.hstack([misaligned, np.ones((len(rows), 1))])
         drawn = np.diag([INDIFFERENCE] * len(self.names) + [1e-6])

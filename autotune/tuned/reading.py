@@ -1,7 +1,6 @@
-"""Where tuned records lie, and how they are found and read; `autotune.tuned.writing` writes them.
+"""Finds and reads tuned records, at ``<directory>/<device folder>/<kernel>.json``.
 
-A record lies at ``<directory>/<device folder>/<kernel>.json``. Lookup imports this, so what is heavy
-is imported where it is used.
+Lookup imports this module, so it imports what is heavy only where that is used.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Most bytes of a record: a hundred times the largest that ships, and read in half a second.
 MAX_BYTES = 32 << 20
-#: Most letters of what is said about a file's content.
+#: Most letters that a message quotes of a file.
 _MAX_REASON = 300
 
 
@@ -127,7 +126,7 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
     for layer, directory in layers():
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
-            if os.path.lexists(path):  # a link that leads nowhere is told of
+            if os.path.lexists(path):  # warns of a link that leads nowhere
                 yield layer, folder, path
 
 
@@ -247,9 +246,9 @@ def _refuse_others(data: bytes, name: str) -> None:
         )
 
 
-def _brief(said: object) -> str:
+def _brief(message: object) -> str:
     """Shorten a message, which may quote much of the file."""
-    text = str(said)
+    text = str(message)
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 

@@ -1,7 +1,6 @@
-"""The tuned record: the schema of what is known about one kernel on one device.
+"""The schema of a tuned record, all that is known about one kernel on one device, and its check.
 
-Values only, and what must hold between them that types cannot say; knows no files, nor how a
-configuration was found. Lookup imports it, so what is heavy is imported where it is used.
+Lookup imports this module, so it imports what is heavy only where that is used.
 """
 
 from __future__ import annotations
@@ -79,18 +78,18 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, device: Device) -> RecordedDevice:
-        """What a record keeps of a live device."""
+        """Return what a record keeps of a live device."""
         return cls(**{name: getattr(device, name) for name in cls.__struct_fields__})
 
     @property
     def folder(self) -> str:
-        """Name of the device as a folder."""
+        """Return the name of the device as a folder."""
         from autotune.devices.device import Device
 
         return Device(self.backend, self.name, self.arch).folder
 
     def planned_for(self) -> Device:
-        """The device as far as it is known without being here, to plan launches for."""
+        """Return a device to plan launches for, of the recorded properties."""
         from dataclasses import replace
 
         from autotune.devices.device import Device, for_arch
@@ -122,7 +121,7 @@ class FillStep(msgspec.Struct, frozen=True, kw_only=True, tag="fill", tag_field=
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and how its main launch looks, that of the kernel's name: what lookup answers with."""
+    """A configuration and its main launch, that of the kernel's name: the answer of a lookup."""
 
     configuration: Mapping[str, Value]
     block: Triple
@@ -139,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
 
     def allows(self, fields: Mapping[str, object]) -> bool:
-        """Whether a problem satisfies what this plan requires."""
+        """Return whether a problem satisfies this plan's condition."""
         if self.requires is None:
             return True
         try:
@@ -148,7 +147,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
     def fits(self, arch: str) -> bool:
-        """Whether it is known, or else likely, to be valid on another architecture."""
+        """Return whether the plan is known, or else likely, to be valid on an architecture."""
         if self.archs is not None:
             return arch in self.archs
         return self.shared_bytes <= COMMON_SHARED_BYTES
@@ -172,7 +171,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval; of no width where it was not recorded."""
+        """Return the interval; of no width where it was not recorded."""
         return self.low or self.value, self.high or self.value
 
 
@@ -233,43 +232,43 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def winner(self) -> ContenderResult:
-        """The configuration that was chosen."""
+        """Return the configuration that was chosen."""
         return self.contenders[0]
 
     @property
     def finalists(self) -> tuple[ContenderResult, ...]:
-        """The configurations: the winner, then the others best first."""
+        """Return the configurations: the winner, then the others best first."""
         return tuple(found for found in self.contenders if not found.vendor)
 
     @property
     def runners_up(self) -> tuple[ContenderResult, ...]:
-        """The configurations but the winner, best first."""
+        """Return the configurations without the winner, best first."""
         return self.finalists[1:]
 
     @property
     def vendor(self) -> ContenderResult | None:
-        """The fastest vendor call: beating a slower one proves nothing."""
+        """Return the fastest vendor call: beating a slower one proves nothing."""
         return next((found for found in self.contenders if found.vendor), None)
 
     @property
     def vendor_name(self) -> str:
-        """The name of that call; empty where there is none."""
+        """Return the name of that call; empty where there is none."""
         return self.vendor.vendor if self.vendor else ""
 
     @property
     def speedup(self) -> Estimate | None:
-        """Its time over the winner's in the same rounds: above 1 the winner is faster."""
+        """Return its time over the winner's in the same rounds: above 1 the winner is faster."""
         return (self.vendor.time_ratio or self.vendor.ratio) if self.vendor else None
 
     @property
     def best_deterministic(self) -> ContenderResult | None:
-        """The best deterministic configuration where the winner is not one; None: there is none."""
+        """Return the best deterministic configuration where the winner is not one; None: there is none."""
         if self.winner.deterministic:
             return None
         return next((found for found in self.runners_up if found.deterministic), None)
 
     def of(self, configuration: Mapping[str, Value]) -> ContenderResult | None:
-        """The result of a configuration; None where it has none."""
+        """Return the result of a configuration; None where it has none."""
         wanted = dict(configuration)
         return next((found for found in self.finalists if found.configuration == wanted), None)
 
@@ -336,22 +335,22 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def plan(self) -> Plan:
-        """The winner's plan."""
+        """Return the winner's plan."""
         return self.plans[0]
 
     @property
     def configuration(self) -> Mapping[str, Value]:
-        """The winner's configuration."""
+        """Return the winner's configuration."""
         return self.plan.configuration
 
     @property
     def winner(self) -> ContenderResult:
-        """The winner's result in the finals."""
+        """Return the winner's result in the finals."""
         return self.race.winner
 
     @property
     def median_ms(self) -> float:
-        """The winner's time in the finals."""
+        """Return the winner's time in the finals."""
         return self.winner.time_ms.value
 
     def untraced_grid(self, kernel: str) -> Triple | None:
@@ -378,7 +377,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What chooses for problems that were not measured: the least of the costs that they allow."""
+    """The costs of which the least that a problem allows chooses its configuration."""
 
     multiple: Positive
     costs: tuple[Cost, ...]
@@ -420,7 +419,7 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the latest run that wrote the record ran with."""
+    """The versions and the time of the latest run that wrote the record."""
 
     version: str
     toolchain: str
@@ -510,9 +509,9 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def other_kernel(
     kernel: Kernel, where: str, fields: Iterable[str], parameters: Iterable[str]
 ) -> str:
-    """Say, for a person, that what is recorded under a kernel's name is of another; empty: it is not.
+    """Return a warning if a record of a kernel's name is of another kernel, else an empty text.
 
-    Names alone tell two kernels apart: of one whose source changed problems are stale.
+    Only names count: problems of a kernel whose source changed are stale.
     """
     pairs = (
         ("problem fields", fields, kernel.fields),
@@ -533,12 +532,12 @@ def other_kernel(
 
 
 def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
-    """A problem as a key, whatever order its fields came in."""
+    """Return a problem as a key that does not depend on the order of its fields."""
     return frozenset(problem.items())
 
 
 def timestamp() -> str:
-    """Now, as records say it: ISO 8601, UTC, to the second."""
+    """Return the time now as records hold it: ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -1,4 +1,4 @@
-"""The table that a lookup walks: the records of one kernel, merged, and the rule that picks a plan.
+"""Merges the records of one kernel into a table, and picks the plan that answers a question.
 
 `pick` asks the device's own rows, then those of its architecture, of the nearest other CUDA
 architecture whose plans are valid here, and ends at the kernel's default. In each of these the
@@ -366,8 +366,8 @@ def build_table(
 ) -> LookupTable:
     """Merge records of one kernel, at least one, those of higher layers first, into a table.
 
-    ``skipped`` is told of each record that is left out because it was tuned for another objective
-    than the first, or has other fields or parameters than the newest.
+    ``skipped`` gets a message for each record that is left out: it was tuned for another objective
+    than the first, or has other fields, parameters or layout than the newest.
     """
     objective = loaded[0].record.objective
     for known in loaded:

@@ -131,14 +131,14 @@ def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str)
     """
     for directory in (out, *([Path(user_folder())] if objective == TIME else [])):
         path = directory / device.folder / f"{kernel.name}.json"
-        with contextlib.suppress(RecordError):  # which is told when it is merged
+        with contextlib.suppress(RecordError):  # merging it warns
             if not path.exists():
                 continue
             old = read(path)
             if directory == out and old.objective != objective:
                 raise _other_objective(old, objective)
-            if told := other_kernel(kernel, str(path), old.fields, old.parameters):
-                warn(told)
+            if warning := other_kernel(kernel, str(path), old.fields, old.parameters):
+                warn(warning)
                 return
 
 

@@ -592,7 +592,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   return {0, 0, 0};
 }
 
-/// A time in milliseconds; not valid where a grid cannot be told.
+/// A time in milliseconds; not valid where a grid is not known.
 struct estimate {
   double ms;
   bool valid = true;
@@ -1108,7 +1108,7 @@ constexpr config config_of(int chosen_, quality how_, double share_, const probl
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
+constexpr config other_archs(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -1147,7 +1147,7 @@ constexpr config lookup(int where_, long long m, long long n, long long k, deman
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_, wanted_);
+  return detail::other_archs(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
@@ -1164,7 +1164,7 @@ constexpr config lookup(device which_, long long m, long long n, long long k, de
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_, wanted_);
+  return detail::other_archs(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long m, long long n, long long k) const {
