@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
 
 
-@click.group("fleet")
-def fleet() -> None:
+@click.group("fleet", invoke_without_command=True)
+@click.pass_context
+def fleet(context: click.Context) -> None:
     """Run a fleet on this machine: a Dask cluster of its GPUs and compilers, for `--fleet`.
 
     For many machines start Dask there, with our preload: see docs/fleet.md. `autotune doctor`
@@ -24,6 +25,8 @@ def fleet() -> None:
     \b
     autotune fleet start --local
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @fleet.command("start")

@@ -54,7 +54,7 @@ class Actor(Protocol):
 
         With ``job`` the process prepares that first, within `PREPARE_TIMEOUT_S`, and calls
         ``task(job, *args)``. With ``turn_limits_s`` the task gets `Turns` as its last argument, and
-        none of its turns may take longer than its limit. Tasks of an equal ``key`` have one answer.
+        none of its turns may take longer than its limit. Tasks of an equal ``key`` may share one answer.
 
         Raises `ActorDied`, `ActorTimeout`, and `AutotuneError` if the actor was closed or renewed.
         """
