@@ -2,13 +2,12 @@
 
 A store of a million rows is made through its own interface: nine tenths are of one kernel on one
 problem, a twentieth the same again of a later run, the rest of another kernel on twenty problems.
-What there is beyond a million is of further kernels, of twenty problems each. Then 16 processes
-append, a search of the large kernel is resumed, and every command runs in a process of its own. A
-store that is there already is used as it is.
+Then 16 processes append, a search of the large kernel is resumed, and every command runs in a
+process of its own. A store that is there already is used as it is.
 
     python benchmarks/store.py                                   # some ten minutes
     python benchmarks/store.py --rows 10000 --out /tmp           # a look
-    python benchmarks/store.py --rows 10000000 --url postgresql://user@host/database
+    python benchmarks/store.py --url postgresql://user@host/database
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import multiprocessing
 import os
 import platform
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from harness import command_line, finish, merge, provenance
@@ -48,10 +45,6 @@ from autotune.values import Configuration, Problem
 VALUES = 10
 #: Rows that are added by one transaction when the store is made, and by the writers.
 FILLED, BATCH = 1000, 50
-#: Rows that are added one by one, as a run does.
-SINGLE = 500
-#: Rows of the large kernel, and of each of its problems where there are more than that.
-LARGE, EACH = 1_000_000, 2500
 #: Processes that append at once, and what each of them does.
 WRITERS, WRITTEN = 16, 2000
 #: Configurations that a resumed search asks for at once.
@@ -116,23 +109,18 @@ def main() -> None:
         os.environ |= {"HOME": made, "AUTOTUNE_CACHE_DIR": f"{made}/cache"}
         scopes = _written(folder)
         url = options.url or str(folder / "store.sqlite")
-        begun = time.perf_counter()
-        Store.open(url).close()
         row: dict[str, Any] = {
             "kernel": f"{url.partition(':')[0] if '://' in url else 'sqlite'} {options.rows}",
             **provenance(),
             "load": [round(load, 1) for load in os.getloadavg()],
             "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-            "first_open_s": round(time.perf_counter() - begun, 1),
         }
         with Store.open(url) as store:
             begun = time.perf_counter()
             added = _filled(store, scopes, options.rows)
             row["fill_s"] = round(time.perf_counter() - begun, 1) if added else None
-            row["add_us"] = _one_by_one(store, scopes[1])
             row["resume_s"] = _resumed(store, folder, scopes[0])
-        row["appended_per_s"] = _appended(url, scopes[1], BATCH)
-        row["appended_one_by_one_per_s"] = _appended(url, scopes[1], 1)
+        row["appended_per_s"] = _appended(url, scopes[1])
         row["commands"] = {
             name: _run(command, url, folder)
             for name, command in COMMANDS.items()
@@ -165,11 +153,8 @@ def _filled(store: Store, scopes: list[Scope], rows: int) -> bool:
     store.finish_run(first, "done")
     if first > 1:
         return False
-    most = min(rows, LARGE)
-    shares = [(large, most * 9 // 10), (large, most // 20)]
-    shares += [(scope, most // 20 // len(small)) for scope in small]
-    for number in range((rows - most) // (EACH * len(small))):
-        shares += [(replace(scope, kernel=f"further_{number}"), EACH) for scope in small]
+    shares = [(large, rows * 9 // 10), (large, rows // 20)]
+    shares += [(scope, rows // 20 // len(small)) for scope in small]
     for scope, count in shares:
         run = store.begin_run(replace(info, kernel=scope.kernel))
         numbered = _measurements(count)
@@ -196,13 +181,12 @@ class _Nobody:
         pass
 
 
-def _appended(url: str, scope: Scope, batch: int) -> float:
+def _appended(url: str, scope: Scope) -> float:
     """Rows per second of `WRITERS` processes at once, an attempt before each row as in a run."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(WRITERS + 1)
-    each = WRITTEN if batch > 1 else WRITTEN // 8
     processes = [
-        context.Process(target=_write, args=(url, scope, batch, each, number, ready))
+        context.Process(target=_write, args=(url, scope, number, ready))
         for number in range(WRITERS)
     ]
     for process in processes:
@@ -212,32 +196,19 @@ def _appended(url: str, scope: Scope, batch: int) -> float:
     for process in processes:
         process.join()
     assert all(process.exitcode == 0 for process in processes)
-    return round(WRITERS * each / (time.perf_counter() - begun), 1)
+    return round(WRITERS * WRITTEN / (time.perf_counter() - begun), 1)
 
 
-def _write(url: str, scope: Scope, batch: int, count: int, number: int, ready: Any) -> None:
+def _write(url: str, scope: Scope, number: int, ready: Any) -> None:
     info = RunInfo(scope.kernel, scope.device_name, "random", number, __version__, "benchmark")
     with Store.open(url) as store:
         run = store.begin_run(info)
-        rows = _measurements(count)
+        rows = _measurements(WRITTEN)
         ready.wait()
-        while some := list(islice(rows, batch)):
+        while some := list(islice(rows, BATCH)):
             store.open_attempts(run, scope, [row.configuration for row in some])
             store.add_many(run, scope, some)
         store.finish_run(run, "done")
-
-
-def _one_by_one(store: Store, scope: Scope) -> float:
-    """Median microseconds of an attempt and its row."""
-    info = RunInfo(scope.kernel, scope.device_name, "random", 0, __version__, "benchmark")
-    run, taken = store.begin_run(info), []
-    for measurement in _measurements(SINGLE):
-        begun = time.perf_counter()
-        store.open_attempts(run, scope, [measurement.configuration])
-        store.add(run, scope, measurement)
-        taken.append(time.perf_counter() - begun)
-    store.finish_run(run, "done")
-    return round(median(taken) * 1e6, 1)
 
 
 def _measurements(count: int) -> Iterator[Measurement]:
@@ -270,7 +241,7 @@ def _run(command: str, url: str, folder: Path) -> dict[str, Any]:
     """Seconds and megabytes of a command; its last line where it fails."""
     environment = {**os.environ, "AUTOTUNE_STORE": url, "COLUMNS": "200"}
     words = [sys.executable, "-m", "autotune", *command.split()]
-    begun, cpu_s, most_kb = time.perf_counter(), _children_s(), 0
+    begun, most_kb = time.perf_counter(), 0
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(words, env=environment, cwd=folder, stdout=said, stderr=said)
         while process.poll() is None:
@@ -283,17 +254,10 @@ def _run(command: str, url: str, folder: Path) -> dict[str, Any]:
         lines = said.read().decode().splitlines()
     found = {
         "seconds": round(seconds, 2),
-        "cpu_seconds": round(_children_s() - cpu_s, 2),
         "megabytes": round(most_kb / 1024),
     }
     print(f"{command}: {found}")
     return found if process.returncode == 0 else {**found, "failed": (lines or [""])[-1]}
-
-
-def _children_s() -> float:
-    """Processor time of all processes that ended, theirs included."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
