@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from autotune import front
 from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
@@ -21,15 +23,13 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.objective import find as find_objective
 from autotune.measure.timing import Caches
 from autotune.report import summary
-from autotune.report.publish import Published, publish, publish_decided
-from autotune.run.limits import execute
+from autotune.report.publish import Published
+from autotune.run.bench import LOCAL, Site
 from autotune.run.request import EFFORTS, Request
-from autotune.run.result import CutShortRun, RunResult
+from autotune.run.result import RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
-from autotune.store import default_url, open_for_runs
 from autotune.store.flat import row_of
-from autotune.tuned.writing import require_mergeable
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
@@ -257,29 +257,24 @@ def tune(
         command="autotune.tune",
     ).with_default_problems()
     folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
-    require_mergeable(folder, first, declared, wanted.name)
-    try:
-        with (
-            open_for_runs(default_url()) as store,
-            progress_of(declared.name, len(request.problems), quiet) as progress,
-        ):
+    with (
+        members or nullcontext(),
+        progress_of(declared.name, len(request.problems), quiet) as progress,
+    ):
 
-            def told(event: Event) -> None:
-                progress(event)
-                listener(event)
+        def told(event: Event) -> None:
+            progress(event)
+            listener(event)
 
-            if members is None:
-                result = execute(request, store, told)
-            else:
-                from autotune.fleet.drive import checked
-                from autotune.fleet.site import FleetSite
+        site: Site = LOCAL
+        if members is not None:
+            from autotune.fleet.drive import checked
+            from autotune.fleet.site import FleetSite
 
-                with members:
-                    (request,) = checked([request])
-                    result = execute(request, store, told, FleetSite(members))
-    except CutShortRun as error:
-        raise publish_decided(error, folder) from error
-    return Tuned(result, publish(result, folder) if request.only is None else None)
+            (request,), site = checked([request]), FleetSite(members)
+        result, published = front.tune(request, folder, told, site)
+    result.require_complete()
+    return Tuned(result, published)
 
 
 def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:

@@ -19,6 +19,7 @@ LAYERS = (
     {"cli", "torch_ops"},
     {"doctor", "linalg"},
     {"retune"},
+    {"front"},
     {"report"},
     {"export"},
     {"fleet"},

@@ -238,26 +238,14 @@ def _folder_for(objective: str, out: Path) -> Path:
 
 def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
-    from autotune.run.limits import execute
-    from autotune.run.result import CutShortRun
-    from autotune.store import default_url, open_for_runs
-    from autotune.tuned.writing import require_mergeable
+    from autotune.front import tune
 
-    require_mergeable(out, request.device, request.kernel, request.objective.name)
-    progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
-    try:
-        with open_for_runs(default_url()) as store, progress:
-            result = execute(request, store, progress)
-    except CutShortRun as error:
-        from autotune.report.publish import publish_decided
-
-        raise publish_decided(error, out) from error
-    if request.only is not None:
+    with RunProgress(request.kernel.name, len(request.problems), request.objective) as progress:
+        result, published = tune(request, out, progress)
+    result.require_complete()
+    if published is None:
         _show_single(_rows_of(result), as_json)
         return
-    from autotune.report.publish import publish  # imported once the result is there: it takes long
-
-    published = publish(result, out)
     if as_json:
         from autotune.tuned.writing import encode
 
@@ -305,10 +293,10 @@ def _run_on_fleet(
                 warn(str(done.error))
             if done.result is None:
                 continue
+            published = publish(done.result, out)
             if done.request.only is not None:
                 _show_single(_rows_of(done.result), as_json)
-            else:
-                published = publish(done.result, out)
+            elif published is not None:
                 documents.append(encode(published.record).decode().strip())
                 if not as_json:
                     show_winners(done.result, published)

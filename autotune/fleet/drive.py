@@ -15,7 +15,7 @@ from autotune.fleet.client import Fleet, Model
 from autotune.fleet.site import FleetSite
 from autotune.run.limits import execute
 from autotune.run.request import Request
-from autotune.run.result import CutShortRun, RunResult
+from autotune.run.result import RunResult
 from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs
 
@@ -144,10 +144,7 @@ def _run(
             request = replace(request, budget=budget)
         request = replace(request, device=first, others=tuple(others))
         with open_for_runs(url) as store:
-            return FleetRun(
-                request, execute(request, store, listener_of(request), FleetSite(fleet))
-            )
-    except CutShortRun as error:
-        return FleetRun(request, error.decided, error.cause)
+            result = execute(request, store, listener_of(request), FleetSite(fleet))
+        return FleetRun(request, result, result.ended)
     except AutotuneError as error:
         return FleetRun(request, None, error)

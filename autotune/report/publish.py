@@ -22,7 +22,7 @@ from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
 from autotune.report.sources import from_rows, from_run, from_store
 from autotune.run.recording import record_of
-from autotune.run.result import CutShortRun, RunResult
+from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedRecord, other_kernel
@@ -44,20 +44,35 @@ class Published:
     html_file: Path | None
 
 
-def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
+def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published | None:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
-    Into ``out`` alone where it was tuned for something else than time. It has a winner for at least
-    one problem. Files go to ``out/<device>/``; ``others`` are further folders of tuned records to
-    merge it into.
+    Into ``out`` alone where it was tuned for something else than time. Files go to ``out/<device>/``;
+    ``others`` are further folders of tuned records to merge it into. None for a run of one
+    configuration, which has nothing to publish.
 
-    Raises
-    ------
-    RecordError
-        If a record there cannot be replaced.
-    AutotuneError
-        If a file cannot be written.
+    What ended a run early (`RunResult.ended`) says afterwards how many problems are decided and
+    where they are, or why they could not be written.
+
+    Raises `RecordError` if a record there cannot be replaced, `AutotuneError` if a file cannot be
+    written.
     """
+    if run.request.only is not None:
+        return None
+    if run.ended is None:
+        return _written(run, out, others)
+    told = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
+    published = None
+    try:
+        published = _written(run, out, others)
+        told += f" and in {published.json_file}"
+    except AutotuneError as error:
+        told += f", but in no record: {error}"
+    run.ended.args = (f"{run.ended}; {told}",)
+    return published
+
+
+def _written(run: RunResult, out: Path, others: Iterable[Path]) -> Published:
     record = record_of(run)
     # What lookup answers with by default is tuned for time.
     mine = [Path(user_folder())] if record.objective == TIME else []
@@ -84,27 +99,6 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
         markdown_file=next(file for file in markdown if file.suffix == ".md"),
         html_file=html,
     )
-
-
-def publish_decided(ended: CutShortRun, out: Path, others: Iterable[Path] = ()) -> AutotuneError:
-    """Publish what was decided in a run before it was cut short; see `publish`.
-
-    Returns
-    -------
-    AutotuneError
-        What ended the run, for the caller to raise on: its message says how much was decided too, and
-        where that is or why it is nowhere.
-    """
-    run, cause = ended.decided, ended.cause
-    if run.request.only is not None:
-        return cause
-    told = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
-    try:
-        told += f" and in {publish(run, out, others).json_file}"
-    except AutotuneError as error:
-        told += f", but in no record: {error}"
-    cause.args = (f"{cause}; {told}",)
-    return cause
 
 
 def amend(directory: Path, record: TunedRecord) -> TunedRecord:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,12 @@ from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError, unknown
+from autotune.front import tune
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
 from autotune.measure.timing import Caches, Timing
-from autotune.report.publish import amend, publish, publish_decided
+from autotune.report.publish import amend
 from autotune.retune.check import (
     THRESHOLD,
     Checked,
@@ -39,11 +39,9 @@ from autotune.retune.check import (
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.limits import execute
 from autotune.run.request import EFFORTS, Effort, Request
-from autotune.run.result import CutShortRun, RunResult
+from autotune.run.result import RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
-from autotune.store import Store, default_url, open_for_runs
 from autotune.tuned.reading import kernel_names, path_of, read, user_folder
 from autotune.tuned.record import (
     TIME,
@@ -267,11 +265,6 @@ class Retuner(ExitStack):
         super().__init__()
         self.device, self.options, self.until = device, options, until
 
-    @cached_property
-    def store(self) -> Store:
-        """Open the results store at the first measurement."""
-        return self.enter_context(open_for_runs(default_url()))
-
     def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
         """Tune again entries that may be wrong, then those to confirm, then new problems."""
         drawn = [target for target in targets if not target.inputs]
@@ -397,18 +390,14 @@ class Retuner(ExitStack):
                 cards = self.options.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
             with self._progress(request) as listener:
-                result = execute(request, self.store, listener, self._site)
-            publish(result, out, first - {out})
-        except CutShortRun as error:
-            cause = publish_decided(error, out, first - {out})
-            if isinstance(cause, Interrupted):
-                raise cause from error
-            return _outcomes(targets, error.decided, str(cause))
+                result, _ = tune(request, out, listener, self._site, first - {out})
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
             return [outcome(target, RetuneStatus.FAILED, str(error)) for target in targets]
-        return _outcomes(targets, result, "nothing was right in time")
+        if isinstance(result.ended, Interrupted):
+            raise result.ended
+        return _outcomes(targets, result, str(result.ended or "nothing was right in time"))
 
     def _how_many(self, effort: Effort, count: int) -> int:
         """Return how many problems there is time for; those of a quick search share its time."""

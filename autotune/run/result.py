@@ -77,6 +77,8 @@ class RunResult:
     portfolio: Portfolio | None = None
     #: What the device was measured to reach; None where that is not known.
     limits: Limits | None = None
+    #: What ended the run before all problems were decided: Ctrl-C, or an error; None: nothing did.
+    ended: AutotuneError | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
@@ -88,14 +90,7 @@ class RunResult:
         """Whether a search was ended by its budget, with something left to try."""
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
 
-
-class CutShortRun(AutotuneError):
-    """The end of a run before some of its problems were decided; it has what came of the others."""
-
-    def __init__(self, cause: AutotuneError, decided: RunResult) -> None:
-        super().__init__(str(cause))
-        self.exit_code = cause.exit_code
-        #: What ended it, for its caller to raise on; see `publish_decided`.
-        self.cause = cause
-        #: As a run of those problems alone would have it, without a portfolio.
-        self.decided = decided
+    def require_complete(self) -> None:
+        """Raise what ended the run early."""
+        if self.ended is not None:
+            raise self.ended

@@ -26,7 +26,7 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals, sanitizer_for
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
-from autotune.run.result import CutShortRun, ProblemResult, RunResult, wrong_somewhere
+from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
@@ -67,14 +67,8 @@ class Run(Bench):
     def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request; ``limits`` of the device are kept with the result.
 
-        Raises
-        ------
-        NothingValidError
-            If no configuration of any problem is valid and right.
-        CutShortRun
-            On Ctrl-C or an error, once some problem is decided, which is for the caller to publish.
-        Interrupted, AutotuneError
-            The same before any is; rows are in the store.
+        Ctrl-C or an error end the run early: once some problem is decided the result has the decided
+        ones and what ended it, before that it is raised. Rows are in the store either way.
         """
         run_id = self.store.begin_run(
             RunInfo(
@@ -105,7 +99,8 @@ class Run(Bench):
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
             solved = [found for found in decided if found.result is not None]
             if solved and isinstance(stop, AutotuneError):
-                raise CutShortRun(stop, self._result(run_id, solved, limits)) from error
+                stop.__cause__ = error if was_told_to else error.__cause__
+                return replace(self._result(run_id, solved, limits), ended=stop)
             if was_told_to:
                 raise stop from error
             raise
