@@ -154,9 +154,9 @@ def test_sizes_are_not_negative_and_may_be_zero(tuned_folder: Path) -> None:
 def test_what_an_answer_was_tuned_for(tuned_folder: Path) -> None:
     """By what changed since is told; a default was tuned for nothing."""
     for size in (64, 65):
-        made_for = lookup(KERNEL, arch=90, **problem(size, size)).made_for
-        assert made_for == ("f00d", "beef", ())
-    assert lookup(KERNEL, arch="gfx942", **problem(64, 64)).made_for is None
+        origin = lookup(KERNEL, arch=90, **problem(size, size)).origin
+        assert (origin.source, origin.arguments, origin.inputs) == ("f00d", "beef", ())
+    assert lookup(KERNEL, arch="gfx942", **problem(64, 64)).origin is None
 
 
 def test_a_device_object_tells_its_architecture(tuned_folder: Path) -> None:

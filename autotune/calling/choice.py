@@ -67,9 +67,10 @@ class Choice:
 
 def explained(choice: Choice, kernel: Kernel) -> Choice:
     """Add to a choice what changed in the kernel's files since it was tuned."""
-    if choice.tuned is None or choice.tuned.made_for is None:
+    if choice.tuned is None or choice.tuned.origin is None:
         return choice
-    changed = changed_since(kernel, *choice.tuned.made_for)
+    origin = choice.tuned.origin
+    changed = changed_since(kernel, origin.source, origin.arguments, origin.inputs)
     return replace(choice, tuned=choice.tuned.with_reasons(changed))
 
 

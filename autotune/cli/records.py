@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
     from autotune.report.index import Standing
     from autotune.store import Row, Store
-    from autotune.tuned.answer import MadeFor
     from autotune.tuned.comparison import ComparedProblem
-    from autotune.tuned.record import TunedProblem, TunedRecord
+    from autotune.tuned.record import TunedProblem, TunedRecord, TuningOrigin
     from autotune.values import Problem
 
 _OUT = out_option("Folder to write to.")
@@ -73,7 +72,7 @@ def lookup(
         "exclusive": found.exclusive,
         "deterministic": found.deterministic,
         "requires_met": found.requires_met,
-        "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
+        "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.origin, spaces)],
         "noise": found.noise,
         "objective": found.objective,
         "source": found.source,
@@ -127,7 +126,7 @@ def _declared(kernel: str, spaces: Path | None) -> Kernel | None:
     return None
 
 
-def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tuple[str, ...]:
+def _changes(kernel: str, origin: TuningOrigin | None, spaces: Path | None) -> tuple[str, ...]:
     """What changed since an entry was tuned; nothing where the kernel is not known here.
 
     Where it is and cannot be read, that is a warning: the answer stands.
@@ -136,11 +135,13 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     from autotune.kernel.catalog import known_kernel
     from autotune.kernel.source import changed_since
 
-    if made_for is None:
+    if origin is None:
         return ()
     try:
         declared = known_kernel(kernel, spaces)
-        return changed_since(declared, *made_for) if declared else ()
+        if declared is None:
+            return ()
+        return changed_since(declared, origin.source, origin.arguments, origin.inputs)
     except (SpecError, MissingDependencyError) as error:
         warn(f"whether its source changed is not known: {error}")
         return ()

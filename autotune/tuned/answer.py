@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.reading import kernel_names
-from autotune.tuned.record import Triple, Value
+from autotune.tuned.record import Triple, TuningOrigin, Value
 from autotune.tuned.table import (
     DEFAULT,
     EXACT,
@@ -24,16 +24,6 @@ from autotune.tuned.table import (
 
 #: Largest extent of a grid on any CUDA device.
 MAX_GRID = 2**31 - 1
-
-
-class MadeFor(NamedTuple):
-    """Fingerprints of what an entry was tuned for; see `autotune.kernel.source.changed_since`."""
-
-    #: Of the kernel's sources, and of what its space file gives and asks for.
-    source: str
-    arguments: str
-    #: Names of arguments that a file gave.
-    inputs: tuple[str, ...] = ()
 
 
 class TunedConfig(Mapping[str, Any]):
@@ -68,8 +58,8 @@ class TunedConfig(Mapping[str, Any]):
         What it was tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
-    made_for : MadeFor or None
-        Fingerprints of what it was tuned for; None where no entry of a problem answers.
+    origin : TuningOrigin or None
+        When, how and from which sources it was tuned; None where no tuned problem answers.
     requires_met : bool
         False only where not even the default may be used: for this problem, or where none of what
         was tuned is valid on the architecture.
@@ -87,7 +77,7 @@ class TunedConfig(Mapping[str, Any]):
     noise: str
     objective: str
     source: str
-    made_for: MadeFor | None
+    origin: TuningOrigin | None
     requires_met: bool
 
     def __init__(self, values: Mapping[str, Value], **about: Any) -> None:
@@ -184,8 +174,7 @@ def tuned_config(
         source=row.origin.source if row else table.source,
         exclusive=plan.exclusive,
         deterministic=plan.deterministic,
-        made_for=tuned
-        and MadeFor(tuned.origin.source, tuned.origin.arguments, tuned.origin.inputs),
+        origin=tuned.origin if tuned else None,
         requires_met=is_valid and plan.allows(fields),
     )
 
