@@ -230,7 +230,7 @@ def run(
 
 
 def _folder_for(objective: str, out: Path) -> Path:
-    """Where a run's files go: records of one folder have one objective."""
+    """Return where a run's files go: records of one folder have one objective."""
     source = click.get_current_context().get_parameter_source("out")
     is_named = source is ParameterSource.COMMANDLINE
     return out if is_named or objective == "time" else Path(f"{out}-{objective}")
@@ -314,7 +314,7 @@ def _run_on_fleet(
 
 
 def _rows_of(result: RunResult) -> list[dict[str, Any]]:
-    """What was measured, as plain rows."""
+    """Return what was measured, as plain rows."""
     from autotune.store.flat import row_of
 
     request = result.request
@@ -381,7 +381,7 @@ def say_where(result: RunResult, published: Published) -> None:
 
 
 def _say_who_measured(result: RunResult) -> None:
-    """Of several devices, how many configurations each had."""
+    """Say how many configurations each of several devices had."""
     if not result.request.others:
         return
     counts = Counter(row.device_uuid for problem in result.problems for row in problem.measured)
@@ -555,7 +555,7 @@ def _replay(
 
 
 def _without_paths(arguments: list[str]) -> list[str]:
-    """A command line fit for a record: paths shortened to their last part."""
+    """Return a command line fit for a record: paths shortened to their last part."""
     return [Path(argument).name if "/" in argument else argument for argument in arguments]
 
 

@@ -56,7 +56,7 @@ class Contender:
 
     @property
     def registers(self) -> int:
-        """Registers per thread; 0 where unknown."""
+        """Return registers per thread; 0 where unknown."""
         return self.row.largest_function.registers or 0 if self.row else 0
 
 
@@ -100,12 +100,12 @@ class Race:
 
     @property
     def finalists(self) -> tuple[Contender, ...]:
-        """The configurations among the contenders."""
+        """Return the configurations among the contenders."""
         return tuple(contender for contender in self.contenders if not contender.vendor)
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """Why contenders are out, by position."""
+        """Return why contenders are out, by position."""
         found = ((place, samples.failure) for place, samples in enumerate(self.samples))
         return {place: failure for place, failure in found if failure is not None}
 
@@ -289,7 +289,7 @@ def _windows(
     seed: int,
     end_s: float,
 ) -> list[list[Energy]]:
-    """Energy windows of every round, each in a new random order."""
+    """Return the energy windows of every round, each round in a new random order."""
     energies: list[list[Energy]] = [[] for _ in entrants]
     order = [place for place, entrant in enumerate(entrants) if entrant is not None]
     shuffle = random.Random(seed)
@@ -349,7 +349,7 @@ class Entrant:
     ) -> None:
         self._taken, self._timer, self._place = taken, taken.timer, place
         self._turns, self._failures = turns, failures
-        #: On the same data, which gave the same bits.
+        #: Runs on the same data that gave the same bits.
         self.identical_runs = 0
 
     @property
@@ -369,7 +369,7 @@ class Entrant:
         return self._tried(self._timer.hot, count)
 
     def energy(self, executor: Executor) -> list[Energy]:
-        """One window."""
+        """Take one window."""
         return self._tried(
             lambda _: [energy.measure(executor, self._timer, energy.FINALS_S)], count=1
         )

@@ -1,4 +1,4 @@
-"""What comes first: the answer per problem, how good it is, and what to beware of."""
+"""The beginning of a report: the answer per problem, how good it is, and warnings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PORTFOLIO_ROWS = 8
 
 
 def headline(content: ReportContent) -> str:
-    """One sentence: how much was done, and how good it is."""
+    """Return one sentence: how much was done, and how good it is."""
     entries = [problem.entry for problem in content.problems if problem.entry]
     wanted = content.record.objective
     what = "" if wanted == TIME else f" for {wording.one_line(wanted)}"
@@ -47,7 +47,7 @@ def headline(content: ReportContent) -> str:
 
 
 def warnings(content: ReportContent) -> list[str]:
-    """What a reader must not overlook: one sentence for each reason, with its problems."""
+    """Return what a reader must not overlook: one sentence for each reason, with its problems."""
     found: dict[str, list[str]] = {}
     for problem in content.problems:
         for reason in _reasons(content, problem):
@@ -89,7 +89,7 @@ def answers(content: ReportContent, with_configurations: bool = False) -> Table:
 
 
 def configurations(content: ReportContent) -> Table:
-    """Per problem: the winner's parameters, without what has no choice or no effect.
+    """Return each winner's parameters, without what has no choice or no effect.
 
     Parameters go down where they are many: twenty columns fit no page. Where they are many for many
     problems, those that all winners agree on are left out.
@@ -116,7 +116,7 @@ def configurations(content: ReportContent) -> Table:
 
 
 def winner_resources(content: ReportContent) -> Table:
-    """Per problem: what the winner takes of the device."""
+    """Return what each winner takes of the device."""
     limit = content.device.shared_bytes_per_block
     rows = []
     for problem in content.problems:
@@ -141,7 +141,7 @@ def winner_resources(content: ReportContent) -> Table:
 
 
 def portfolio(content: ReportContent) -> Table:
-    """The best of the portfolio, as time over that of each problem's answer: in the mean, and at worst.
+    """Return the best of the portfolio, as time over that of each problem's answer: in the mean, and at worst.
 
     The answers are the finals': what this race saw faster than an answer counts as equal to it.
     """
@@ -174,7 +174,7 @@ def portfolio(content: ReportContent) -> Table:
 def _answered_ms(
     content: ReportContent, problem: Sizes, times_ms: Sequence[float | None]
 ) -> float | None:
-    """The time of a problem's answer in the portfolio's race; of the best where it was not in it."""
+    """Return the time of a problem's answer in the portfolio's race; of the best where it was not in it."""
     entry, matrix = content.record.tuned(problem), content.record.portfolio
     if entry and entry.configuration in matrix.configurations:
         answered_ms = times_ms[matrix.configurations.index(entry.configuration)]
@@ -214,7 +214,7 @@ def fallback(content: ReportContent) -> Table:
 
 
 def _rate_text(entry: TunedProblem) -> str:
-    """The rate that the binding limit is about; both where none is known."""
+    """Return the rate that the binding limit is about; both where none is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
     if entry.limit_name == "ffma":

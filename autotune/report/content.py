@@ -1,4 +1,4 @@
-"""What a report says, as values: per problem the answer, the search, the finals. No layout.
+"""The content of a report as values: per problem the answer, the search, the finals. No layout.
 
 A live run and stored rows both end here (see `sources`); the writers know nothing else.
 """
@@ -30,19 +30,19 @@ class ProblemContent:
 
     @property
     def best_ms(self) -> float | None:
-        """Smallest median of the search; None where nothing was right."""
+        """Return the smallest median of the search; None where nothing was right."""
         times = [trial.median_ms for trial in self.trials if trial.status is Status.OK]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def winner(self) -> Measurement | None:
-        """The trial of the recorded winner; None where it is not among the trials."""
+        """Return the trial of the recorded winner; None where it is not among the trials."""
         wanted = None if self.entry is None else dict(self.entry.configuration)
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
     def is_superseded(self) -> bool:
-        """Whether the record holds another winner than these finals: from a more thorough run."""
+        """Return whether the record holds another winner than these finals: from a more thorough run."""
         won = self.race and self.race.winner.configuration
         return bool(won and self.entry and won != self.entry.configuration)
 
@@ -68,12 +68,12 @@ class ReportContent:
 
     @property
     def trials(self) -> int:
-        """Configurations tried, over all problems."""
+        """Return how many configurations were tried, over all problems."""
         return sum(len(problem.trials) for problem in self.problems)
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Parameters that have a choice: of several values among the valid configurations."""
+        """Return the parameters that have a choice: of several values among the valid configurations."""
         if self.space is None:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
         rows = self.space.rows
@@ -83,7 +83,7 @@ class ReportContent:
         )
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
-        """A configuration without what has no choice or no effect in it."""
+        """Return a configuration without what has no choice or no effect in it."""
         matters = relevant(configuration, self.space)
         kept = {
             name: value
@@ -94,7 +94,7 @@ class ReportContent:
 
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
-    """The part of a configuration that has an effect; all of it where it is of an older space."""
+    """Return the part of a configuration that has an effect; all of it where it is of an older space."""
     if space is None or not space.applicability:  # nothing is conditional
         return configuration
     is_declared = set(configuration) == set(space.parameters) and all(

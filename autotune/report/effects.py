@@ -1,4 +1,4 @@
-"""What each parameter did to the time. Numbers only.
+"""The effect of each parameter on the time. Numbers only.
 
 Knows measurements and the space; lays nothing out.
 """
@@ -35,7 +35,7 @@ class ValueEffect:
 
 @dataclass(frozen=True)
 class Effect:
-    """What one parameter did."""
+    """The effect of one parameter."""
 
     parameter: str
     values: tuple[ValueEffect, ...]
@@ -50,7 +50,7 @@ class Effect:
 
 
 def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
-    """What each parameter did, most important first; parameters of one value are left out.
+    """Return the effect of each parameter, most important first; parameters of one value are left out.
 
     So are trials to which a parameter does not apply: there it only shows what made it not apply.
     """

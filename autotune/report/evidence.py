@@ -1,4 +1,4 @@
-"""What supports an answer, per problem: finals, the search, failures, parameters."""
+"""The evidence for an answer, per problem: finals, the search, failures, parameters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _contenders(problem: ProblemContent) -> Sequence[ContenderResult]:
 
 
 def _compared(content: ReportContent) -> str:
-    """The name of what finals compared."""
+    """Return the name of what finals compared."""
     name = content.record.objective
     return {"time": "Time", "energy": "Energy", "edp": "EDP"}.get(name, "Cost")
 
@@ -104,7 +104,7 @@ def contender_name(content: ReportContent, race: RaceResult, found: ContenderRes
 
 
 def outcomes(problem: ProblemContent) -> Table:
-    """How trials ended, by kind."""
+    """Return how trials ended, by kind."""
     rows = [
         {
             "Status": str(status),
@@ -118,7 +118,7 @@ def outcomes(problem: ProblemContent) -> Table:
 
 
 def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tuple[str, str, str]]:
-    """For each kind of failure: its status, a message, and the configuration it is of."""
+    """Return for each kind of failure its status, a message, and a configuration."""
     found = []
     for status in status_counts(problem):
         if not status.is_timed:
@@ -130,7 +130,7 @@ def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tu
 
 
 def importance(content: ReportContent, problem: ProblemContent, found: Sequence[Effect]) -> Table:
-    """What each parameter explains, what the winner holds, and what the worst value costs."""
+    """Return each parameter's effect, the winner's value, and the cost of the worst value."""
     winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
     rows = []
     for effect in found:
@@ -150,7 +150,7 @@ def importance(content: ReportContent, problem: ProblemContent, found: Sequence[
 
 
 def resources(problem: ProblemContent) -> str:
-    """One sentence on what the compiled configurations take; empty where nobody says."""
+    """Return one sentence on what the compiled configurations take; empty where nothing is known."""
     known = [trial for trial in problem.trials if trial.entries]
     functions = [trial.largest_function for trial in known]
     registers = sorted(taken.registers for taken in functions if taken.registers is not None)

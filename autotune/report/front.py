@@ -24,7 +24,7 @@ _SHOWN = 4.0
 
 @dataclass(frozen=True)
 class Front:
-    """What a page shows of a front."""
+    """The part of a front that a page shows."""
 
     table: Table
     #: An SVG document.

@@ -79,7 +79,7 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
 
 
 def environment() -> Any:
-    """What renders the templates beside this module; whatever it puts into them is escaped."""
+    """Return the renderer of the templates of this folder; it escapes whatever it is given."""
     import jinja2
 
     made = jinja2.Environment(
@@ -95,7 +95,7 @@ def environment() -> Any:
 
 
 def _whole(text: str) -> Markup:
-    """Text in whose names no line breaks, where a browser would after a hyphen: ``--fresh``.
+    """Return text in whose names no line breaks, where a browser would after a hyphen: ``--fresh``.
 
     What is longer than a device's uuid is no name, and might be wider than a page.
     """
@@ -112,7 +112,7 @@ def _whole(text: str) -> Markup:
 
 
 def _script_name() -> str:
-    """Of the script beside the pages; pages of another version of plotly keep theirs."""
+    """Return the name of the script beside the pages; pages of another version of plotly keep theirs."""
     try:
         from plotly.offline import get_plotlyjs_version
     except ImportError as error:
@@ -122,14 +122,14 @@ def _script_name() -> str:
 
 @cache
 def _library() -> str:
-    """Plotly as a script that only holds it: two fifths of its size, until a page unpacks it."""
+    """Return Plotly as a script that only holds it: two fifths of its size, until a page unpacks it."""
     from plotly.offline import get_plotlyjs
 
     return f'var PLOTLY="{packed(get_plotlyjs())}";'
 
 
 def packed(text: str) -> str:
-    """Text as gzip in base64, which ends no element and needs no escape."""
+    """Return text as gzip in base64, which ends no element and needs no escape."""
     packer = zlib.compressobj(9, wbits=31)
     return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
 
@@ -144,7 +144,7 @@ def _to_json(data: object) -> str:
 def _problem_view(
     content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
 ) -> dict[str, Any]:
-    """What the template shows of one problem."""
+    """Return what the template shows of one problem."""
     return {
         "name": table.problem_name(problem),
         "finals": evidence.finals(content, problem),
@@ -162,7 +162,7 @@ def _problem_view(
 def _problem_data(
     content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
 ) -> dict[str, Any]:
-    """What the figures show of one problem."""
+    """Return what the figures show of one problem."""
     values = _value_lists(content, problem, found)
     best = problem.best_ms or 1.0
     unit, length = wording.time_unit(best)
@@ -194,7 +194,7 @@ def _problem_data(
 def _value_lists(
     content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
 ) -> dict[str, list[Value]]:
-    """Values of each parameter that has a choice: the declared ones, then others that were met."""
+    """Return the values of each parameter that has a choice: the declared ones, then others that were met."""
     declared = content.space.parameters if content.space else content.record.parameters
     shown = content.free | {effect.parameter for effect in found}
     lists = {name: list(values) for name, values in declared.items() if name in shown}
@@ -213,7 +213,7 @@ def _trials_data(
     values: Mapping[str, list[Value]],
     length: float,
 ) -> dict[str, Any]:
-    """Trials by column: thousands of them are most of a page.
+    """Return trials by column: thousands of them are most of a page.
 
     Of each parameter a string, with a letter for each trial: ``A`` for its first value and so on,
     ``@`` where it does not apply. Messages once each, for many fail alike, and of failures only.
@@ -252,7 +252,7 @@ def _trials_data(
 
 
 def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
-    """Rows of the finals figure: the winner, the others best first, then the vendor's calls."""
+    """Return the rows of the finals figure: the winner, the others best first, then the vendor's calls."""
     race = problem.race
     rows: list[dict[str, Any]] = []
     for found in race.contenders if race else ():
@@ -275,7 +275,7 @@ def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[s
 
 
 def _roofline_data(found: Roofline | None) -> dict[str, Any] | None:
-    """Points and roofs of the roofline: bytes, operations and seconds."""
+    """Return points and roofs of the roofline: bytes, operations and seconds."""
     if found is None:
         return None
     return {
@@ -299,7 +299,7 @@ def _roofline_data(found: Roofline | None) -> dict[str, Any] | None:
 
 
 def _roof_data(roof: Roof | None, words: Callable[[float], str]) -> dict[str, Any] | None:
-    """A roof: its rate in bytes or operations per second, and what it is, with its rate."""
+    """Return a roof: its rate in bytes or operations per second, and its name with the rate."""
     if roof is None:
         return None
     name = f"measured {table.limit_words(roof.limit_name)}" if roof.limit_name else "peak by clocks"

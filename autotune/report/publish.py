@@ -31,7 +31,7 @@ from autotune.tuned.writing import MergedProblem, update
 
 @dataclass(frozen=True)
 class Published:
-    """What was written, and the record as it is now."""
+    """The files that were written, and the record as it is now."""
 
     #: The record of this run merged with what was there.
     record: TunedRecord
@@ -136,7 +136,7 @@ def report_recorded(
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
-    """The space as it is declared now; None where the device or the kernel is not here.
+    """Return the space as it is declared now; None where the device or the kernel is not here.
 
     Neither where the kernel of that name is another.
     """

@@ -48,7 +48,7 @@ class Roofline:
 
     @property
     def is_of_bytes(self) -> bool:
-        """Whether a problem does no arithmetic: then rates lie over bytes, not over intensity."""
+        """Return whether a problem does no arithmetic: then rates lie over bytes, not over intensity."""
         return not all(point.operations for point in self.points)
 
 

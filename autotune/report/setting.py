@@ -1,4 +1,4 @@
-"""What holds for a whole report: space, verification, limits of the device, provenance."""
+"""The parts of a report that hold for all problems: space, verification, limits of the device, provenance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.tuned.record import TIME, TunedProblem
 
 
 def removals(content: ReportContent) -> Table:
-    """What each constraint removes from the full product."""
+    """Return what each constraint removes from the full product."""
     found = content.space.removals if content.space else ()
     ordered = sorted(found, key=lambda removal: -removal.share)
     rows = [
@@ -28,7 +28,7 @@ def removals(content: ReportContent) -> Table:
 
 
 def space_sentence(content: ReportContent) -> str:
-    """How large the space is, and how much of it was tried."""
+    """Return how large the space is, and how much of it was tried."""
     space = content.space
     if space is None:
         return ""
@@ -46,7 +46,7 @@ def space_sentence(content: ReportContent) -> str:
 
 
 def verification(content: ReportContent) -> Table:
-    """Per problem: the winner's error and the bound it kept, and whether its bits are always the same."""
+    """Return each winner's error and the bound it kept, and whether its bits are always the same."""
     rows = []
     for problem in content.problems:
         entry = problem.entry
@@ -67,7 +67,7 @@ def verification(content: ReportContent) -> Table:
 
 
 def _repeats(entry: TunedProblem) -> str:
-    """Whether a winner is deterministic, and if not, what one that is would cost."""
+    """Return whether a winner is deterministic, and if not, what one that is would cost."""
     if entry.plan.deterministic:
         runs = entry.winner.identical_runs
         return f"yes, in {plural(runs, 'run')} compared" if runs else "declared"
@@ -78,7 +78,7 @@ def _repeats(entry: TunedProblem) -> str:
 
 
 def device_limits(content: ReportContent) -> Table:
-    """What the entries were held against, and what the data sheet promises."""
+    """Return the measured limits, and the peaks by the data sheet."""
     device = content.device
     reached = measured_limits(problem.entry for problem in content.problems if problem.entry)
     rows = []
@@ -95,7 +95,7 @@ def device_limits(content: ReportContent) -> Table:
 
 
 def provenance(content: ReportContent) -> Table:
-    """What it was measured with, so that it can be measured again."""
+    """Return what a person needs to measure again."""
     device, about = content.device, content.record.provenance
     run = dict(content.run)
     entries = [problem.entry for problem in content.problems if problem.entry]
@@ -133,20 +133,20 @@ def provenance(content: ReportContent) -> Table:
 
 
 def _short(commit: str) -> str:
-    """A commit as git abbreviates it where a history is long, and whether files differed from it."""
+    """Return a commit as git abbreviates it in long histories, and whether files differed from it."""
     name, *dirty = commit.partition("-")
     return "".join([name[:12], *dirty])
 
 
 def _power_limit(entries: Sequence[TunedProblem]) -> str:
-    """What the device was allowed to draw while energy was measured; empty where it was not."""
+    """Return the allowed power while energy was measured; empty where it was not."""
     energies = [entry.winner.energy for entry in entries]
     limits = sorted({energy.limit_w for energy in energies if energy and energy.limit_w})
     return listed(f"{wording.number(limit_w)} W" for limit_w in limits)
 
 
 def _clocks(trials: Sequence[Measurement]) -> str:
-    """Clocks around the measurements; empty where the device does not say."""
+    """Return the clocks around the measurements; empty where the device does not say."""
     clocks = [trial.clocks.sm_mhz for trial in trials if trial.clocks.sm_mhz is not None]
     if not clocks:
         return ""
@@ -155,14 +155,14 @@ def _clocks(trials: Sequence[Measurement]) -> str:
 
 
 def _throttled(trials: Sequence[Measurement]) -> str:
-    """How many measurements were throttled, and why."""
+    """Return how many measurements were throttled, and why."""
     found = [trial.clocks.throttle_reasons for trial in trials if trial.clocks.throttle_reasons]
     reasons = listed(sorted({reason for reasons in found for reason in reasons}))
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
 
 
 def _clock_change(trials: Sequence[Measurement]) -> str:
-    """How far the reference moved while others were measured; empty where it was not timed again."""
+    """Return how much the device sped up or slowed down; empty where the reference was not timed again."""
     count = sum(trial.recheck is not None for trial in trials)
     often = "once" if count == 1 else plural(count, "time")
     return (

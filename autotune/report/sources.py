@@ -30,7 +30,7 @@ _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", 
 
 
 def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
-    """The content of a run that just ended.
+    """Return the content of a run that just ended.
 
     Problems without a winner are reported too, with what went wrong. The record is as merged and
     written: what lookup answers with.
@@ -70,7 +70,7 @@ def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
 
 
 def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
-    """The content of what the store remembers about a kernel and the record's device.
+    """Return what the store remembers about a kernel and the record's device.
 
     As `from_rows`, which gets no more rows of a problem than a page can draw: the newest and the
     fastest.
@@ -103,7 +103,7 @@ def rows_of(store: Store, scope: str) -> list[Row]:
 def from_rows(
     rows: Sequence[Row], record: TunedRecord, space: Space | None = None
 ) -> ReportContent:
-    """The content of what the store remembers about a kernel and the record's device.
+    """Return what rows of the store say about a kernel and the record's device.
 
     Without rows it is what the record alone says. Of each problem it takes the rows that were
     measured alike: as its entry of the record was, where there are such, else as the newest.
@@ -128,18 +128,18 @@ def from_rows(
 
 
 def _is_of(row: Row, record: TunedRecord) -> bool:
-    """Whether a row is of the record's kernel, and not of another one of that name."""
+    """Return whether a row is of the record's kernel, and not of another one of that name."""
     names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
     return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
 
 
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """One measurement per configuration: the last word, in the place of the first."""
+    """Return one measurement per configuration: the last, in the place of the first."""
     return tuple({trial.configuration: trial for trial in measured}.values())
 
 
 def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:
-    """The newest rows of one kind, preferably the kind of the record's entry."""
+    """Return the newest rows of one kind, preferably the kind of the record's problem."""
     fitting = [
         row
         for row in rows
@@ -162,7 +162,7 @@ def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _command(command: str) -> str:
-    """A command line with no folder of this machine in it."""
+    """Return a command line with no folder of this machine in it."""
     try:
         words = shlex.split(command)
     except ValueError:

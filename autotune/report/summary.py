@@ -33,7 +33,7 @@ _WIDTH, _PANEL, _TOP, _LEFT = 720, 150, 34, 84
 
 
 def text(run: RunResult, record: TunedRecord | None) -> str:
-    """Kernel and device, and a line for each problem: its time and configuration."""
+    """Return kernel and device, and a line for each problem: its time and configuration."""
     lines = [f"{problem.problem}: {_outcome(problem, record)}" for problem in run.problems]
     shown = [wording.one_line(line) for line in lines[:_MOST]]
     if len(lines) > len(shown):
@@ -43,7 +43,7 @@ def text(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def html(run: RunResult, record: TunedRecord | None) -> str:
-    """The answer as tables, what to beware of, and the picture."""
+    """Return the winners as a table, the warnings, and the picture."""
     parts = [f"<b>{_text(run.request.kernel.name)} on {_text(run.request.device.name)}</b>"]
     if record is None:
         parts.append(_table(_single(run)))
@@ -60,7 +60,7 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def picture(run: RunResult) -> str:
-    """Every timed configuration as a dot, and the best so far as a line, as SVG; empty without any."""
+    """Return every timed configuration as a dot, and the best so far as a line, as SVG; empty without any."""
     problems = [problem for problem in run.problems if _timed(problem)][:_MOST]
     if not problems:
         return ""
@@ -72,7 +72,7 @@ def picture(run: RunResult) -> str:
 
 
 def plot(run: RunResult) -> plotly.Figure:
-    """As the picture, with the configuration of each dot.
+    """Return the picture as a plotly figure, with the configuration of each dot.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def plot(run: RunResult) -> plotly.Figure:
 
 
 def _add(figure: plotly.Figure, problem: ProblemResult, row: int) -> None:
-    """One problem as a row: its dots, the best so far, and the winner."""
+    """Add one problem as a row: its dots, the best so far, and the winner."""
     timed = _timed(problem)
     won = [
         (number, ms, trial) for number, ms, trial in timed if trial.configuration == _won(problem)
@@ -135,7 +135,7 @@ def _outcome(problem: ProblemResult, record: TunedRecord | None) -> str:
 
 
 def _single(run: RunResult) -> Table:
-    """The measurement of one configuration on each problem."""
+    """Return the measurement of one configuration on each problem."""
     return Table.of(
         [
             {
@@ -152,7 +152,7 @@ def _single(run: RunResult) -> Table:
 
 
 def _timed(problem: ProblemResult) -> list[tuple[int, float, Measurement]]:
-    """What was timed: which one it was, its milliseconds, and the measurement."""
+    """Return number, milliseconds and measurement of each timed configuration."""
     return [
         (number, row.median_ms, row)
         for number, row in enumerate(problem.measured, 1)
@@ -188,7 +188,7 @@ def _draw(figure: Figure, problem: ProblemResult, top: float) -> None:
 
 
 def _draw_best(figure: Figure, points: Sequence[tuple[float, float]], end: float) -> None:
-    """The best so far, a line that goes down in steps."""
+    """Draw the best so far, a line that goes down in steps."""
     lowest = list(accumulate((y for _, y in points), max))  # pixels count from the top
     for at, (x, _) in enumerate(points):
         following = points[at + 1][0] if at + 1 < len(points) else end

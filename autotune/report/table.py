@@ -59,22 +59,22 @@ class Table:
 
 
 def problem_name(problem: ProblemContent) -> str:
-    """How a problem is called in titles and tables."""
+    """Return the name of a problem in titles and tables."""
     return wording.one_line(str(problem.problem)) or "the problem"
 
 
 def configuration_text(content: ReportContent, configuration: Mapping[str, Value]) -> str:
-    """A configuration on one line, without what is no choice."""
+    """Return a configuration on one line, without what is no choice."""
     return wording.one_line(str(content.chosen(configuration)))
 
 
 def value_text(value: object) -> str:
-    """A parameter's value."""
+    """Return a parameter's value as text."""
     return wording.one_line(str(int(value)) if isinstance(value, bool) else str(value))
 
 
 def limit_words(name: str) -> str:
-    """What a measured limit is called."""
+    """Return the name of a measured limit."""
     return _LIMIT_WORDS.get(name, wording.one_line(name))
 
 
@@ -87,6 +87,6 @@ def listed(words: Iterable[str]) -> str:
 
 
 def status_counts(problem: ProblemContent) -> dict[Status, int]:
-    """How often trials ended in each way, in the order of the statuses."""
+    """Return how often trials ended in each way, in the order of the statuses."""
     met = [trial.status for trial in problem.trials]
     return {status: met.count(status) for status in Status if status in met}

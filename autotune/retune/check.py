@@ -53,12 +53,12 @@ class Remeasured:
 
     @property
     def is_tied(self) -> bool:
-        """Whether it cannot be told from the fastest."""
+        """Return whether it cannot be told from the fastest."""
         return self.now is None or bool(self.now.tied)
 
     @property
     def fastest_share(self) -> float:
-        """The time of the fastest over the winner's."""
+        """Return the time of the fastest over the winner's."""
         if self.now is None or self.fastest is None:
             return 1.0
         return self.fastest.time_ms.value / self.now.time_ms.value
@@ -188,7 +188,7 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
 def rivals(
     kernel: Kernel, device: Device, record: TunedRecord, entry: TunedProblem
 ) -> list[Configuration]:
-    """Who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
+    """Return who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
     listed = [Configuration(other.configuration) for other in entry.race.runners_up]
     listed = listed or _best_of_portfolio(record, entry)
     members = [rival for rival in listed if is_member(kernel, rival, device)][:_MOST_RIVALS]

@@ -50,19 +50,19 @@ class Site(Protocol):
     shares_disk: bool
 
     def compilers(self, request: Request) -> CompilerPool:
-        """What compiles for a run."""
+        """Return the compilers of a run."""
 
     def workers(self, request: Request) -> list[DeviceWorker]:
-        """What measures: one for each device of the request, in its order."""
+        """Return a worker for each device of the request, in its order."""
 
     def remembered(self, request: Request) -> tuple[str, ...]:
-        """Uuids of further devices whose rows answer for this run."""
+        """Return uuids of further devices whose rows answer for this run."""
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
-        """How what measures gets a kernel."""
+        """Return how workers get a kernel."""
 
     def why_no_energy(self, device: Device) -> str:
-        """See `autotune.devices.base.Backend.why_no_energy`."""
+        """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
 
 
 class LocalSite:
@@ -120,7 +120,7 @@ class Bench:
 
     @property
     def worker(self) -> DeviceWorker:
-        """The worker of the first device, where finals are held."""
+        """Return the worker of the first device, which holds finals."""
         return self.workers[0]
 
     def close(self) -> None:
@@ -129,11 +129,11 @@ class Bench:
 
     @cached_property
     def toolchain(self) -> str:
-        """Name and version of the compiler."""
+        """Return name and version of the compiler."""
         return backend(self.device.backend).toolchain()
 
     def clock_s(self) -> float:
-        """The time that budgets count, from some moment on: without what is done `off_budget`."""
+        """Return the time that budgets count, from some moment on: without what is done `off_budget`."""
         return time.monotonic() - self._off_budget_s
 
     @contextmanager
@@ -151,7 +151,7 @@ class Bench:
         seed: int | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Job:
-        """The worker's job for a problem; makes inputs and references where they are not there.
+        """Return the worker's job for a problem; make inputs and references where they are missing.
 
         That counts for no budget; ``meanwhile`` is called in a thread where it takes long.
         """
@@ -174,13 +174,13 @@ class Bench:
         return replace(job, datasets=datasets)
 
     def _made_there(self, job: Job, meanwhile: Callable[[], object] = lambda: None) -> Job:
-        """A job whose data the first device's machine has made; whoever else measures makes its own."""
+        """Have the first device's machine make the data of a job; other machines make their own."""
         meanwhile()
         self.worker.prepare(job)
         return job
 
     def job_without_data(self, problem: Problem) -> Job:
-        """A job that says what to compile, and no more."""
+        """Return a job that says what to compile, and no more."""
         fingerprint = own_fingerprint(self.kernel)
         request = self.request
         origin = self.site.origin_of(self.kernel, fingerprint)
@@ -188,7 +188,7 @@ class Bench:
         return Job(origin, problem, self.device, (), caches, fingerprint, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
-        """What turns measurements of a problem into what is minimised."""
+        """Return what turns measurements of a problem into costs."""
         return Scoring(self.request.objective, self.kernel, problem, self.device)
 
     def forget_data(self) -> None:
@@ -197,7 +197,7 @@ class Bench:
         self._odd_jobs.clear()
 
     def other_jobs(self, job: Job) -> list[Job]:
-        """The odd sizes with another seed, and the same problem with random data of another seed.
+        """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
 
         Inputs that were given serve again.
 
@@ -230,7 +230,7 @@ class Bench:
         return jobs
 
     def scope(self, problem: Problem) -> Scope:
-        """Key of remembered measurements of a problem."""
+        """Return the key of remembered measurements of a problem."""
         arguments = arguments_fingerprint(self.kernel, self.request.inputs)
         if self.request.inputs:  # their values too: results on other arrays prove nothing here
             arguments = text_fingerprint(arguments + inputs_fingerprint(self.request.inputs))
@@ -249,7 +249,7 @@ class Bench:
 
 
 def stopping_rule(device: Device) -> StoppingRule:
-    """How long to time on a device.
+    """Return how long to time on a device.
 
     A CPU shares its cores with everything else: slow samples in a row there prove nothing, and its
     times never settle within a per cent, so that the clock ends most measurements. Verifying has

@@ -185,7 +185,7 @@ class Finals:
         others: Sequence[Job],
         until: float,
     ) -> tuple[list[Contender], list[Measurement], list[Measurement]]:
-        """Finalists that are right on other inputs and odd sizes; those that are not; the rest.
+        """Return finalists that are right on other inputs and odd sizes, those that are not, and the rest.
 
         The rest had no turn before ``until``.
         """
@@ -233,12 +233,12 @@ class Finals:
         return self.bench.kernel.allows(finalist.configuration, job.problem)
 
     def _differs(self, job: Job, others: Sequence[Job]) -> bool:
-        """Whether other fields are compiled in than for the problem of the finals, which comes last."""
+        """Return whether other fields are compiled in than for the problem of the finals, which comes last."""
         static_of = self.bench.kernel.static_of
         return static_of(job.problem) != static_of(others[-1].problem)
 
     def _twice(self, finalist: Contender, others: Sequence[Job]) -> list[Job]:
-        """The jobs on which a finalist is run twice at once: the largest odd size, and the problem.
+        """Return the jobs on which a finalist runs twice at once: the largest odd size, and the problem.
 
         A CPU, on which little meets in small ones and large ones take long, has one of the two.
         """
@@ -302,7 +302,7 @@ class Finals:
     def _sanitized(
         self, problem: Problem, finalists: Sequence[Contender]
     ) -> tuple[list[Contender], list[Measurement]]:
-        """Finalists in which compute-sanitizer finds no fault, and rows of the others.
+        """Return finalists in which compute-sanitizer finds no fault, and rows of the others.
 
         Findings for another problem of the run hold here: the small problems are the same.
         """

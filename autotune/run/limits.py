@@ -55,7 +55,7 @@ def execute(
 
 
 def known_limits(device: Device) -> Limits | None:
-    """The recorded limits of a device, the user's before those that ship; None where there are none.
+    """Return a device's recorded limits, the user's before those that ship; None where there are none.
 
     Each is the rate at the largest recorded problem that is no smaller than the one it would be
     measured with. Rates that cannot be true are left out with a warning.
@@ -77,7 +77,7 @@ def known_limits(device: Device) -> Limits | None:
 def limits_for(
     request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
 ) -> Limits | None:
-    """What the results of a run are held against: known, or measured now, once per device.
+    """Return the limits that the results of a run are compared with: known, or measured now, once per device.
 
     Before the search, while the device is cool. None for one configuration, and for devices whose
     limits mean nothing; a run of the limits' own kernels measures none.
@@ -142,7 +142,7 @@ def measure_limits(
 
 
 def limit_problem(name: str, device: Device) -> Problem:
-    """The problem that a limit is measured with: as much as a GPU has room for, little on a CPU."""
+    """Return the problem that measures a limit: as large as a GPU has room for, small on a CPU."""
     if name == "ffma":
         n, steps = (1 << 24, 4096) if device.has_limits else (1 << 16, 256)
         return Problem(n=n, steps=steps)
@@ -153,7 +153,7 @@ def limit_problem(name: str, device: Device) -> Problem:
 
 
 def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
-    """The entry that tells a limit of a device, and the source of its record, for a person.
+    """Return the tuned problem that tells a limit of a device, and the source of its record for a person.
 
     Of the first record with one, the largest problem.
     """
@@ -175,7 +175,7 @@ def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
 
 
 def _covers(problem: Mapping[str, Any], wanted: Problem) -> bool:
-    """Whether a problem is the wanted one, or the same but larger."""
+    """Return whether a problem is the wanted one, or the same but larger."""
     return problem.keys() == set(wanted) and all(
         value == problem[field] if isinstance(value, str) or not value else value <= problem[field]
         for field, value in wanted.items()

@@ -36,7 +36,7 @@ _MOST_SECONDS, _LEAST_SECONDS = 10.0, 2.0
 
 @dataclass(frozen=True)
 class KnownProblem:
-    """What is known of a problem before."""
+    """A problem of the portfolio: its winner's time, and what was verified on it."""
 
     #: Of its winner.
     median_ms: float
@@ -102,7 +102,7 @@ def _measured_on(
     seconds: float,
     check_s: float,
 ) -> dict[Configuration, float | None]:
-    """Median time of configurations on one problem; None where one is not right there.
+    """Return the median time of configurations on one problem; None where one is not right there.
 
     Those in ``right`` are not verified again. Of those after the first `_LEAST` only what can be
     verified in ``check_s``.
@@ -163,7 +163,7 @@ def renewed(
     seconds: float | None,
     listener: Listener = ignore,
 ) -> TunedRecord:
-    """A record with its portfolio measured anew, for one that was tuned in pieces perhaps.
+    """Return a record with its portfolio measured anew, as for one that was tuned in pieces.
 
     Its winners and runners-up are measured on each of its problems, and the default, within a time
     that begins once all are compiled; its entries stay.
@@ -204,7 +204,7 @@ def renewed(
 
 
 def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configuration]:
-    """The default, then what won and its runners-up, the problems taking turns."""
+    """Return the default, then winners and their runners-up, the problems taking turns."""
     ranks = [
         [plan.configuration for plan in tuned.plans]
         + [other.configuration or {} for other in tuned.race.runners_up]

@@ -55,7 +55,7 @@ from autotune.values import Configuration, Problem
 
 
 def record_of(run: RunResult) -> TunedRecord:
-    """The tuned record of one run, without the problems that have no winner.
+    """Return the tuned record of one run, without the problems that have no winner.
 
     Merge it into what is known with `autotune.tuned.writing.update`.
     """
@@ -138,7 +138,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
 
 
 def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedRecord:
-    """A record whose winners stay, and whose answers for other problems are made anew.
+    """Return a record with the same winners and new answers for other problems.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedR
 
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
-    """What measures a record's problems as its winners were: by the rule where not all were alike."""
+    """Return a request that measures a record's problems as their winners were measured."""
     problems = tuple(Problem(dict(entry.problem)) for entry in record.problems)
     found = {Timing(entry.race.timing).caches for entry in record.problems}
     return Request(kernel, device, problems, caches=found.pop() if len(found) == 1 else None)
@@ -208,13 +208,13 @@ def _portfolio(
 
 
 def verified_layouts(kernel: Kernel) -> list[Problem]:
-    """The ways in which arrays lie, beside the one that is tuned, that a winner is verified on."""
+    """Return the layouts, other than the tuned one, that a winner is verified on."""
     others = (kernel.layout_of(edge) for edge in kernel.edge_problems)
     return [kernel.filled(layout) for layout in dict.fromkeys(others) if layout]
 
 
 def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
-    """The plan of the default, which is deterministic if it is so for every problem."""
+    """Return the plan of the default, which is deterministic if it is so for every problem."""
     configuration = kernel.default()
     always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
     plan = _plan(kernel, configuration, problem, device)
@@ -222,7 +222,7 @@ def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """How the main launch of a configuration looks, for any problem where it can be traced."""
+    """Return how the main launch of a configuration looks, for any problem where it can be traced."""
     main = launch_sequence(kernel, configuration, problem, device).main
     steps = traced(kernel, configuration, device, problem)
     return Plan(
@@ -238,7 +238,7 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
-    """Three dimensions: missing ones are 1."""
+    """Return three dimensions: missing ones are 1."""
     if grid is None:
         return None
     x, y, z = (*grid, 1, 1)[:3]
@@ -276,14 +276,14 @@ def _steps(
 
 
 def _rate(amount: float, median_ms: float) -> float:
-    """Amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
+    """Return an amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
     return amount / median_ms / 1e6
 
 
 def _metrics(
     request: Request, problem: Problem, row: Measurement, winner: ContenderResult
 ) -> Mapping[str, float]:
-    """The kernel's metrics of a winner: of its median in the finals, not of its search."""
+    """Return the kernel's metrics of a winner: of its median in the finals, not of its search."""
     scoring = Scoring(request.objective, request.kernel, problem, request.device)
     measured = replace(row, samples_ms=(winner.time_ms.value,))
     if winner.energy and winner.energy.power_w is not None:
@@ -293,7 +293,7 @@ def _metrics(
 
 
 def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:
-    """The check on random data with the largest error: exact data has none."""
+    """Return the check on random data with the largest error: exact data has none."""
     random = [check for check in checks if check.dataset == "random"]
     if not random:
         return None

@@ -1,4 +1,4 @@
-"""What one run is asked to do, and how thorough it is. Values only: nothing is decided here."""
+"""The request of one run, and how thorough it is. Values only: nothing is decided here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotune.values import Configuration, Problem, Value
 
 @dataclass(frozen=True)
 class Effort:
-    """How thorough a run is."""
+    """The thoroughness of a run."""
 
     name: str
     seconds_per_problem: float
@@ -45,7 +45,7 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What one run is asked to do."""
+    """The request of one run."""
 
     kernel: Kernel
     device: Device
@@ -77,7 +77,7 @@ class Request:
     command: str = ""
 
     def with_default_problems(self) -> Request:
-        """Each named problem once; where none is named, the kernel's own for backend and effort.
+        """Return the request with each named problem once, or the kernel's own for backend and effort.
 
         Raises
         ------
@@ -106,11 +106,11 @@ class Request:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All that measure; finals are held on the first."""
+        """Return all devices that measure; the first holds the finals."""
         return (self.device, *self.others)
 
     def caches_of(self, problem: Problem) -> Caches:
-        """What the caches hold before calls on a problem: where nothing is said, by a fixed rule.
+        """Return what the caches hold before calls on a problem, by a fixed rule where nothing is said.
 
         Mixed where a GPU's L2 cache has room for all that a call reads and writes, else cold.
         """
@@ -120,13 +120,13 @@ class Request:
         return Caches.MIXED if fits else Caches.COLD
 
     def timing_of(self, problem: Problem) -> Timing:
-        """How samples of a problem are taken."""
+        """Return how samples of a problem are taken."""
         launched_by = "graph" if self.device.has_graphs else "stream"
         return Timing.of(self.caches_of(problem), launched_by)
 
     @property
     def total_budget(self) -> Budget:
-        """The budget of the command: as given, else by effort."""
+        """Return the budget of the command: as given, else by effort."""
         if self.budget is not None:
             return self.budget
         times = 1 if self.effort.shared else len(self.problems)

@@ -1,4 +1,4 @@
-"""What came of a run and of each of its problems. Values only."""
+"""The result of a run and of each of its problems. Values only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BY_BUDGET = ("time", "budget")
 
 @dataclass(frozen=True)
 class ProblemResult:
-    """What came of one problem."""
+    """The result of one problem."""
 
     problem: Problem
     space: Space
@@ -49,12 +49,12 @@ class ProblemResult:
 
     @property
     def winner(self) -> Configuration | None:
-        """The configuration that won; None where nothing was right."""
+        """Return the configuration that won; None where nothing was right."""
         return Configuration(self.result.winner.configuration) if self.result else None
 
 
 def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
-    """What was wrong, hung or crashed on some problem: it answers for none but where it won."""
+    """Return configurations that were wrong, hung or crashed on some problem: they answer for no other."""
     return frozenset(
         row.configuration
         for result in results
@@ -66,7 +66,7 @@ def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run."""
+    """The result of a run."""
 
     request: Request
     problems: tuple[ProblemResult, ...]
@@ -82,12 +82,12 @@ class RunResult:
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
-        """The problems that have a winner."""
+        """Return the problems that have a winner."""
         return tuple(found for found in self.problems if found.result is not None)
 
     @property
     def spent_budget(self) -> bool:
-        """Whether a search was ended by its budget, with something left to try."""
+        """Return whether the budget ended a search that had something left to try."""
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
 
     def require_complete(self) -> None:

@@ -138,7 +138,7 @@ class Run(Bench):
         return searched
 
     def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
-        """Of the next search: an equal share of what is left, but for what is kept for going on."""
+        """Return the budget of the next search: an equal share of what is left, but for what is kept for going on."""
         left = len(self.request.problems) - len(before)
         seconds = self._seconds_left(but=self._kept_share + self._again_share)
         if seconds is not None:
@@ -180,7 +180,7 @@ class Run(Bench):
 
     @property
     def _kept_share(self) -> float:
-        """Share of the time that is kept for what follows the searches."""
+        """Return the share of the time that is kept for what follows the searches."""
         needs_energy = self.request.objective.needs_energy
         finals = _ENERGY_FINALS_SHARE if needs_energy else _FINALS_SHARE
         if total_s := self.request.total_budget.seconds:
@@ -190,14 +190,14 @@ class Run(Bench):
 
     @property
     def _again_share(self) -> float:
-        """Share of the budget that is kept for going on where most is to be gained."""
+        """Return the share of the budget that is kept for going on where most is to be gained."""
         several = len(self.request.problems) > 1 and self.request.only is None
         own = self.request.strategy in ("auto", "surrogate")
         return _AGAIN_SHARE if several and own else 0.0
 
     @property
     def _portfolio_share(self) -> float:
-        """Share of the time that is kept for the portfolio: one problem needs none."""
+        """Return the share of the time that is kept for the portfolio: one problem needs none."""
         return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
 
     def _seconds_left(self, but: float = 0.0) -> float | None:
@@ -258,7 +258,7 @@ class Run(Bench):
         return self._judged(decided, verdict.fewest_registers)
 
     def _judged(self, decided: ProblemResult, prefer: verdict.Preference) -> ProblemResult:
-        """A result with its winner, chosen among the tied by a preference."""
+        """Return a result with its winner, chosen among the tied by a preference."""
         if decided.race is None:
             return decided
         scoring, changes = self.scoring(decided.problem), clock_changes(decided.measured)
@@ -266,7 +266,7 @@ class Run(Bench):
         return replace(decided, result=result)
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
-        """Who enters the finals: the best of each device, since those of two are not compared."""
+        """Return who enters the finals: the best of each device, since those of two are not compared."""
         if not self.request.others:
             return list(found.choice)
         repeats = partial(self.kernel.is_deterministic, p=found.problem)
@@ -338,7 +338,7 @@ class Run(Bench):
 
 
 def _gain(found: SearchedProblem) -> float:
-    """What going on is expected to save, as a share; all where the strategy had no time to say, 0 at an end."""
+    """Return the share of time that going on is expected to save; infinite where not known, 0 at an end."""
     if len(found.asked) == len(found.space):
         return 0.0
     if found.outlook is None:
@@ -347,17 +347,17 @@ def _gain(found: SearchedProblem) -> float:
 
 
 def _gain_per_s(found: SearchedProblem) -> float:
-    """The same for a second: the data of large problems take longer to bring back than to search on."""
+    """Return the same for a second: data of large problems take longer to bring back than to search on."""
     return _gain(found) * found.searches / found.seconds
 
 
 def _looked_at(found: SearchedProblem) -> tuple[int, int]:
-    """How often it was searched, and how many configurations were tried."""
+    """Return how often it was searched, and how many configurations were tried."""
     return found.searches, len(found.asked)
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
-    """The message of a run without a winner: what happened how often, with an example."""
+    """Return the message of a run without a winner: how often what happened, with an example."""
     everything = [row for result in results for row in (*result.measured, *result.disqualified)]
     if not everything:
         return f"{kernel.name}: the budget ended before anything was measured; give it more"

@@ -1,4 +1,4 @@
-"""What other problem sizes and other devices know of a problem.
+"""Results of other problem sizes and other devices that help on a problem.
 
 Other devices are those of the tuned records and of the store.
 """

@@ -217,7 +217,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 def _costs(
     contender: Contender, samples: ContenderSamples, scoring: Scoring | None
 ) -> Sequence[float]:
-    """The cost of every round: its time, or by the objective. A metric has none for a vendor's call."""
+    """Return the cost of every round: its time, or by the objective. A vendor's call has no metric."""
     if scoring is None or scoring.objective.is_time or not samples.times_ms:
         return samples.times_ms
     if contender.vendor and scoring.objective not in (ENERGY, EDP):
@@ -228,7 +228,7 @@ def _costs(
 
 
 def _entitled(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]]) -> Sequence[int]:
-    """Those that may win: see `judge`."""
+    """Return those that may win; see `judge`."""
     repeating = [place for place in ranked if race.contenders[place].deterministic]
     if not repeating:
         return ranked
@@ -237,7 +237,7 @@ def _entitled(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]
 
 
 def _is_close(costs: Sequence[float], best: Sequence[float]) -> bool:
-    """Whether it may win in place of the best: where noise is large, much is tied that is a good deal slower."""
+    """Return whether it may win in place of the best: where noise is large, much slower ones are tied."""
     return bool(np.median(_by_round(costs, best)) <= 1 + _WINNER_TOLERANCE)
 
 
@@ -346,7 +346,7 @@ def best_on_others(portfolio: Portfolio, problem: Problem) -> Preference:
 
 
 def _mean_share(portfolio: Portfolio, times: Sequence[float | None], but: Problem) -> float:
-    """Geometric mean share of the best speed over the problems other than one."""
+    """Return the geometric mean share of the best speed over the problems other than one."""
     columns = zip(portfolio.problems, times, zip(*portfolio.median_ms, strict=True), strict=True)
     shares = []
     for problem, time_ms, everyones in columns:
