@@ -23,8 +23,8 @@ Answer = TypeVar("Answer")
 
 #: Seconds between two merges into the server while a run lasts.
 PUSH_S = 5.0
-#: Seconds that a run which is interrupted or fails leaves to its last merge.
-_LAST_PUSH_S = 1.0
+#: Longest wait for the last merge, and where the run was interrupted or failed.
+_LAST_PUSH_S, _BROKEN_OFF_S = 60.0, 1.0
 
 
 @contextmanager
@@ -55,10 +55,10 @@ class SharedStore(Store):
             target=self._push_often, args=[ended], name="store merges", daemon=True
         )
         pushing.start()
-        wait_s: float | None = _LAST_PUSH_S
+        wait_s = _BROKEN_OFF_S
         try:
             yield
-            wait_s = None
+            wait_s = _LAST_PUSH_S
         finally:
             ended.set()
             pushing.join(wait_s)
