@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """The result of `tune`; a notebook shows the winners and a picture of all measurements.
+    """The result of `tune`; a notebook shows it as the table of winners.
 
     Attributes
     ----------

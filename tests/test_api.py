@@ -1,7 +1,6 @@
 """`tune` in a program: what it takes, and its result: record, frame, report, and how it shows itself."""
 
 import ast
-import base64
 import json
 import re
 from collections.abc import Iterator
@@ -104,20 +103,12 @@ def test_a_result_says_its_winners_in_a_line_each(tuned_notebook: Tuned) -> None
 
 
 @pytest.mark.opencl
-def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_notebook: Tuned) -> None:
-    """The picture's style must not reach the notebook, nor may anything be fetched."""
+def test_a_notebook_shows_the_winners(tuned_notebook: Tuned) -> None:
     shown = tuned_notebook._repr_html_()
-    page = ElementTree.fromstring(shown)
-    assert [len(table.findall(".//tr")) for table in page.findall("table")] == [3]
-    (image,) = page.findall("img")
-    head, _, data = image.attrib["src"].partition(",")
-    assert head == "data:image/svg+xml;base64"
-    assert "<style" not in shown
-    assert "http" not in shown
-    svg = ElementTree.fromstring(base64.b64decode(data))
-    dots = [path for path in svg.iter() if "dots" in path.attrib.get("class", "")]
-    drawn = [path.attrib["d"].count("M") for path in dots if "grey" in path.attrib["class"]]
-    assert drawn == [2, 2]
+    (table,) = ElementTree.fromstring(shown).findall("table")
+    assert len(table.findall(".//tr")) == 3
+    assert "BLOCK=" in shown
+    assert "<style" not in shown and "http" not in shown
 
 
 @pytest.mark.opencl

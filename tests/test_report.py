@@ -31,15 +31,14 @@ from autotune.kernel.space import Removal, Space, enumerate_space
 from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of
-from autotune.report.effects import effects, explained
+from autotune.report.evidence import effects, explained
 from autotune.report.index import Standing, write_index
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
 from autotune.report.publish import Published
-from autotune.report.roofline import Roof, roofline
 from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
-from autotune.report.table import NONE
+from autotune.report.wording import NONE
 from autotune.run import verdict
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult
@@ -168,19 +167,15 @@ def raced() -> RaceResult:
     return result
 
 
-def run(
-    problems: Sequence[ProblemResult],
-    command: str = "autotune run sgemm",
-    searched: Space | None = None,
-) -> RunResult:
+def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") -> RunResult:
     kernel = Kernel("sgemm.cu", **PARAMETERS)
     request = Request(kernel, for_arch("sm_90"), (SMALL,), command=command)
-    return RunResult(request, tuple(problems), searched or space(), 1, "ab" * 32, "nvrtc 13.4")
+    return RunResult(request, tuple(problems), 1, "ab" * 32, "nvrtc 13.4")
 
 
 def full() -> ReportContent:
     """One problem with everything."""
-    result = ProblemResult(SMALL, trials(), result=raced(), seconds=12.0)
+    result = ProblemResult(SMALL, space(), trials(), result=raced(), seconds=12.0)
     winner = trials()[4].configuration
     return from_run(run([result]), record([entry(SMALL, winner)]))
 
@@ -206,15 +201,15 @@ def evil() -> ReportContent:
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
     written = msgspec.structs.replace(written, device=device, parameters=parameters)
-    result = ProblemResult(problem, tuple(found), result=finals)
-    return from_run(run([result], command=f"autotune run {EVIL!r}", searched=attacked), written)
+    result = ProblemResult(problem, attacked, tuple(found), result=finals)
+    return from_run(run([result], command=f"autotune run {EVIL!r}"), written)
 
 
 # ---------------------------------------------------------------------- what is said
 
 
 def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
-    table = answer.answers(full())
+    table = answer.winners(full())
     assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "Problem": "m=512, n=512",
         "Time": "1.250 ms",
@@ -232,10 +227,6 @@ def test_resources_add_static_and_dynamic_shared_memory() -> None:
     tuned_entry = entry(SMALL, trials()[4].configuration, shared_bytes=2048)
     row = answer.winner_resources(content_of(record([tuned_entry]), [])).rows[0]
     assert row == ("m=512, n=512", "32 × 4 × 1", "128", "40", "8 B", "6144 B", "75.0 %")
-    assert evidence.resources(full().problems[0]) == (
-        "Of 5 compiled configurations: 40 to 40 registers per thread (median 40), 1 of 5 spill, "
-        "up to 5120 B of shared memory per block."
-    )
 
 
 def test_winning_configurations_leave_out_what_is_no_choice() -> None:
@@ -261,13 +252,14 @@ def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> No
 
 
 def test_finals_show_interval_ratio_and_ties() -> None:
-    content = full()
+    held = msgspec.structs.replace(entry(SMALL, trials()[4].configuration), race=raced())
+    content = content_of(record([held]), [ProblemContent(SMALL, trials())], space())
     table = evidence.finals(content, content.problems[0])
     assert [row[4] for row in table.rows] == ["winner", "tied", "slower", "vendor"]
     assert table.rows[0][0] == "BM=128, PAD=0" and table.strong == {0}
     assert table.rows[1][0] == "BM=64"  # what differs from the winner
     assert re.fullmatch(r"1\.60\d× \(1\.5\d\d – 1\.6\d\d\)", table.rows[2][3])
-    clean, hot = map(table.columns.index, ("Clean", "Hot"))
+    clean, hot = map(table.columns.index, ("Clean cache", "Hot cache"))
     assert [row[clean] for row in table.rows] == ["1.200 ms", NONE, NONE, NONE]
     assert [row[hot] for row in table.rows] == ["1.100 ms", NONE, NONE, "900.0 µs"]
 
@@ -292,7 +284,7 @@ def test_constraints_come_with_share_and_first_paragraph_largest_first() -> None
         ("fits", "25.0 %", "Tiles fit in shared memory."),
         ("never", "0.0 %", "Always holds."),
     )
-    assert "6 combinations, of which 6 (100.0 %) are valid" in setting.space_sentence(full())
+    assert "6 combinations; 6 (100.0 %) of them are valid" in setting.space_sentence(full())
 
 
 def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
@@ -307,19 +299,19 @@ def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
 def test_a_finalist_that_proved_wrong_counts_as_failed() -> None:
     found = trials()
     wrong = replace(found[4], status=Status.WRONG_RESULT, message="wrong on odd sizes")
-    result = ProblemResult(SMALL, found, (wrong,))
+    result = ProblemResult(SMALL, space(), found, (wrong,))
     (problem,) = from_run(run([result]), record()).problems
     assert [trial.status for trial in problem.trials].count(Status.WRONG_RESULT) == 2
     assert len(problem.trials) == 6 and problem.best_ms == 1.5
 
 
 def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
-    result = ProblemResult(SMALL, trials(), result=raced())
+    result = ProblemResult(SMALL, space(), trials(), result=raced())
     kept = entry(SMALL, trials()[0].configuration, effort="full")
     content = from_run(run([result]), record([kept]))
     (warning,) = answer.warnings(content)
     assert "keeps an earlier winner (effort full)" in warning
-    assert answer.answers(content).rows[0][1] == "1.250 ms"
+    assert answer.winners(content).rows[0][1] == "1.250 ms"
 
 
 def test_warnings_are_grouped_by_reason() -> None:
@@ -420,7 +412,7 @@ def test_noise_is_a_warning_with_what_helps() -> None:
         "m=512, n=512: noisy, its time is known to within 9% only.",
         f"For results with less noise, {verdict.LESS_NOISE}.",
     ]
-    assert [row[1] for row in answer.answers(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
+    assert [row[1] for row in answer.winners(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
 
 
 def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -428,7 +420,7 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     found = list(trials())
     found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     held = race([entered(found[4], [1.25] * 9)])
-    result = run([ProblemResult(SMALL, tuple(found), race=held, result=raced())])
+    result = run([ProblemResult(SMALL, space(), tuple(found), race=held, result=raced())])
     doubtful = entry(SMALL, found[4].configuration)
     noisy = msgspec.structs.replace(raced(), noise=("the device was throttled",))
     doubtful = msgspec.structs.replace(doubtful, race=noisy)
@@ -546,7 +538,7 @@ def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:
 
 def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
     content = from_rows([], record([entry(SMALL, trials()[4].configuration)]))
-    assert answer.answers(content).rows[0][1] == "1.250 ms"
+    assert answer.winners(content).rows[0][1] == "1.250 ms"
     page, picture = write_markdown(content, tmp_path)
     assert f"]({picture.name})" in page.read_text()
     write_html(content, tmp_path / "report.html")
@@ -634,12 +626,12 @@ def test_odd_cases_make_whole_files(case: str, tmp_path: Path) -> None:
 def test_no_winner_is_said_with_what_happened() -> None:
     (warning,) = answer.warnings(odd_cases()["everything failed"])
     assert "no configuration is both right and timed (1 compile_failed, 1 wrong_result)" in warning
-    row = answer.answers(odd_cases()["everything failed"]).rows[0]
+    row = answer.winners(odd_cases()["everything failed"]).rows[0]
     assert row[1] == "no winner"
 
 
 def test_columns_that_nobody_filled_are_left_out() -> None:
-    columns = answer.answers(odd_cases()["no vendor, limits or space"]).columns
+    columns = answer.winners(odd_cases()["no vendor, limits or space"]).columns
     assert columns == ("Problem", "Time", "95 % interval", "Rate", "Tied", "Tried")
 
 
@@ -717,12 +709,14 @@ def test_the_roofline_is_of_measured_limits_and_else_of_peaks() -> None:
     known = record(entries)
     device = msgspec.structs.replace(known.device, peak_gb_per_s=3352.0, peak_gflop_per_s=66000.0)
     known = msgspec.structs.replace(known, device=device)
-    found = roofline(content_of(known, []))
-    assert found is not None and not found.is_of_bytes
-    assert (found.bandwidth, found.arithmetic) == (Roof(3352.0), Roof(60000.0, "ffma"))
-    first, second = found.points
-    assert first.operations / first.moved_bytes == pytest.approx(300.0)
-    assert (first.vendor_ms, second.vendor_ms) == (pytest.approx(1.25 * 1.04), None)
+    found = setting.roofline(content_of(known, []))
+    assert found is not None and not found["of_bytes"]
+    assert found["bandwidth"] == {"rate": 3352e9, "name": "peak by clocks, 3352 GB/s"}
+    assert found["arithmetic"]["rate"] == 60000e9 and "measured" in found["arithmetic"]["name"]
+    first, second = found["points"]
+    assert first["operations"] / first["bytes"] == pytest.approx(300.0)
+    assert first["vendor_seconds"] == pytest.approx(1.25e-3 * 1.04)
+    assert second["vendor_seconds"] is None
 
 
 def test_a_peak_that_is_passed_and_a_device_without_limits_have_no_roof() -> None:
@@ -732,10 +726,10 @@ def test_a_peak_that_is_passed_and_a_device_without_limits_have_no_roof() -> Non
     quick = entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=70000.0)
     known = record([copied, quick])
     device = msgspec.structs.replace(known.device, peak_gflop_per_s=66000.0)
-    found = roofline(content_of(msgspec.structs.replace(known, device=device), []))
-    assert found is not None and found.is_of_bytes  # one problem has no operations
-    assert (found.bandwidth, found.arithmetic) == (Roof(200.0, "copy"), None)
-    assert roofline(content_of(record([quick]), [])) is None
+    found = setting.roofline(content_of(msgspec.structs.replace(known, device=device), []))
+    assert found is not None and found["of_bytes"]  # one problem has no operations
+    assert found["bandwidth"]["rate"] == 200e9 and found["arithmetic"] is None
+    assert setting.roofline(content_of(record([quick]), [])) is None
 
 
 @pytest.mark.parametrize(
@@ -756,7 +750,7 @@ def test_the_index_leads_to_reports_and_says_what_is_stale(
     assert command(["report", "--from", str(tmp_path), "--out", str(out)]) == 0
     page = (out / "index.html").read_text()
     assert 'href="NVIDIA_H200/copy.html"' in page and f">{said}</td>" in page
-    assert ("is tuned again on its device" in page) == bool(change)
+    assert ("To tune stale problems again" in page) == bool(change)
 
 
 def test_the_index_tells_what_it_cannot_know(tmp_path: Path) -> None:
@@ -777,7 +771,7 @@ def test_without_anything_tuned_no_report_is_written(
 
 def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     found = [replace(trial, message="in /home/bob/space/x.cu: bad") for trial in trials()]
-    result = ProblemResult(SMALL, tuple(found))
+    result = ProblemResult(SMALL, space(), tuple(found))
     command = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
     content = from_run(run([result], command), record())
     files = write_markdown(content, tmp_path)
@@ -887,11 +881,11 @@ def test_the_page_draws_all_figures_offline(pages: Callable[[], Page], tmp_path:
     drawn = f"document.querySelectorAll('{SHOWN} .js-plotly-plot .main-svg').length"
     page.wait_for(DRAWN)
     assert page.evaluate(f"{drawn} >= 5")
-    assert page.evaluate("document.querySelector('#answer .js-plotly-plot') !== null")
+    assert page.evaluate("document.querySelector('#winners .js-plotly-plot') !== null")
     assert page.evaluate(f"document.querySelector('{SHOWN} .parallel canvas') !== null")
     assert page.evaluate(f"document.querySelectorAll('{SHOWN} .panel').length") == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.evaluate("document.querySelectorAll('#answer td button')[1].click()")
+    page.evaluate("document.querySelectorAll('#winner-per-problem td button')[1].click()")
     page.wait_for(f"document.querySelector('{SHOWN} h2').textContent === 'm=4096, n=4096'")
     page.wait_for(f"{drawn} >= 4")
     page.evaluate(f"document.querySelector('{SHOWN} [data-axis=seconds]').click()")
@@ -924,7 +918,9 @@ def test_brushes_choose_the_rows_of_the_table_and_columns_sort_it(
     box, brush = "document.querySelector('.parallel')", "'dimensions[0].constraintrange'"
     page.evaluate(f"Plotly.restyle({box}, {{{brush}: [[[-0.1, 0.7]]]}}).then(() => 0)")
     page.wait_for(f"{shown}.length === 7")
-    assert page.evaluate("document.querySelector('output').textContent").startswith("7 of 15 kept")
+    assert page.evaluate("document.querySelector('output').textContent").startswith(
+        "7 of 15 selected"
+    )
     page.evaluate(click.format("all configurations"))
     page.evaluate(click.format("No."))
     page.evaluate(click.format("No."))
@@ -1001,7 +997,7 @@ def test_a_page_without_its_script_says_so(pages: Callable[[], Page], tmp_path: 
     page.open(file)
     note = "document.getElementById('alone')"
     page.wait_for(f"!{note}.hidden")
-    assert f"{script.name}, which is not beside" in page.evaluate(f"{note}.textContent")
+    assert f"{script.name}, which is not in this folder" in page.evaluate(f"{note}.textContent")
     assert "autotune report sgemm --single" in page.evaluate(f"{note}.textContent")
 
 

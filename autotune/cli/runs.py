@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
 from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_table, words
+from autotune.cli.tables import print_table, show_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
 
@@ -329,26 +329,22 @@ def _rows_of(result: RunResult) -> list[dict[str, Any]]:
 
 
 def show_winners(result: RunResult, published: Published) -> None:
-    from autotune.report.answer import answers
+    from autotune.report.answer import winners
     from autotune.report.sources import of_run
-    from autotune.report.table import NONE
 
-    table = answers(of_run(result, published.record), with_configurations=True)
+    table = winners(of_run(result, published.record), with_configurations=True)
     wanted, request = result.request.objective, result.request
     tuned_for = "" if wanted.is_time else f", tuned for {wanted.name}"
-    cells = (
-        {name: "" if cell == NONE else cell for name, cell in row.items()} for row in table.cells()
-    )
-    print_table(cells, title=f"{request.kernel.name} on {request.device.name}{tuned_for}")
+    show_table(table, title=f"{request.kernel.name} on {request.device.name}{tuned_for}")
 
 
 def say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
-        how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
+        how_many = f"{len(found.measured)} of {len(found.space)} tried, {found.ended_by}"
         if found.ended_by == "all":
-            how_many = f"all of {len(result.space)} tried"
+            how_many = f"all of {len(found.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         changes = clock_change_words(clock_changes(found.measured))
         changed = f"; clock change {changes}" if changes else ""

@@ -3,56 +3,64 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 from autotune.cli import shown
+from autotune.report.table import Table
 
 
 def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
     """Print rows with the same keys; columns that are empty everywhere are left out.
 
-    Nothing is shown of None, and four digits of a float. In a pipe lines are as long as they need
-    to be, so that nothing is cut or wrapped.
+    Nothing is shown of None, and four digits of a float.
     """
+    rows = [{name: _text(value) for name, value in row.items()} for row in values]
+    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    numeric = [all(row[name][:1].isdigit() or not row[name] for row in rows) for name in columns]
+    cells = tuple(tuple(row[name] for name in columns) for row in rows)
+    show_table(
+        Table(tuple(columns), cells, frozenset(i for i, n in enumerate(numeric) if n)), title
+    )
+
+
+def show_table(table: Table, title: str = "") -> None:
+    """Print a table; in a pipe nothing is cut."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    rows = [{name: _text(value) for name, value in row.items()} for row in values]
+    made = RichTable(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for column, name in enumerate(table.columns):
+        made.add_column(name, justify="right" if column in table.numeric else "left")
+    for row in table.rows:
+        made.add_row(*map(Text, row))  # users' words are no markup
     console = Console(highlight=False)
-    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for name in columns:
-        is_number = all(row[name][:1].isdigit() or not row[name] for row in rows)
-        table.add_column(name, justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*(Text(row[name]) for name in columns))  # users' words are no markup
     if console.is_terminal:
-        if Console(width=10_000).measure(table).maximum <= console.width:
-            console.print(table)
+        if Console(width=10_000).measure(made).maximum <= console.width:
+            console.print(made)
         else:
-            _print_blocks(rows, columns, title)
+            _print_blocks(table, title)
         return
     piped = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
     with piped.capture() as capture:
-        piped.print(table)
+        piped.print(made)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def _print_blocks(rows: Sequence[Mapping[str, str]], columns: Sequence[str], title: str) -> None:
-    """One line per value: what a terminal too narrow for the table can show uncut."""
+def _print_blocks(table: Table, title: str) -> None:
+    """Print one line per value: all that fits on a narrow terminal uncut."""
     if title:
         click.secho(title, italic=True)
-    width = max(map(len, columns), default=0)
-    for number, row in enumerate(rows):
+    width = max(map(len, table.columns), default=0)
+    for number, row in enumerate(table.rows):
         if number:
             click.echo()
-        for name in columns:
-            if row[name]:
-                click.echo(f"{name:<{width}}  {row[name]}")
+        for name, cell in zip(table.columns, row, strict=True):
+            if cell:
+                click.echo(f"{name:<{width}}  {cell}")
 
 
 def words(values: Mapping[str, Any]) -> str:

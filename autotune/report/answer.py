@@ -1,45 +1,36 @@
-"""The beginning of a report: the answer per problem, how good it is, and warnings."""
+"""The first part of a report: headline, warnings, winners, and answers for other problems."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
 from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
-from autotune.report.table import (
-    NONE,
-    Table,
-    configuration_text,
-    limit_words,
-    plural,
-    problem_name,
-    status_counts,
-    value_text,
-)
+from autotune.report.table import Table
+from autotune.report.wording import NONE, limit_words, plural, value_text
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
 
-#: A limit is itself a measurement; what lies further above it than this is an error.
+#: A limit is itself a measurement; a larger share of it than this is an error.
 MOST_OF_LIMIT = 1.05
 
 MANY_PARAMETERS = 8
-#: As many columns as a page has room for.
+#: Number of columns that a page has room for.
 _SIDE_BY_SIDE = 16
 
-#: Of the portfolio only the best are shown.
+#: Number of the portfolio's best configurations that are shown.
 PORTFOLIO_ROWS = 8
 
 
 def headline(content: ReportContent) -> str:
-    """Return one sentence: how much was done, and how good it is."""
-    entries = [problem.entry for problem in content.problems if problem.entry]
-    wanted = content.record.objective
-    what = "" if wanted == TIME else f" for {wording.one_line(wanted)}"
-    parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned{what}"]
+    """Return a sentence with the number of tuned problems and their speed."""
+    entries, objective = content.entries, content.record.objective
+    goal = "" if objective == TIME else f" for {wording.one_line(objective)}"
+    parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned{goal}"]
     if content.trials:
         parts[0] += f", {plural(content.trials, 'configuration')} tried"
     parts += [*_vendor_sentence(entries), *_limit_sentence(entries)]
@@ -47,52 +38,43 @@ def headline(content: ReportContent) -> str:
 
 
 def warnings(content: ReportContent) -> list[str]:
-    """Return what a reader must not overlook: one sentence for each reason, with its problems."""
+    """Return a sentence for each reason to doubt results, with its problems."""
     found: dict[str, list[str]] = {}
     for problem in content.problems:
         for reason in _reasons(content, problem):
-            found.setdefault(reason, []).append(problem_name(problem))
-    told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
-    is_noisy = any(problem.entry and problem.entry.race.noise for problem in content.problems)
-    return [*told, f"For results with less noise, {LESS_NOISE}."] if is_noisy else told
+            found.setdefault(reason, []).append(problem.name)
+    sentences = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+    if any(entry.race.noise for entry in content.entries):
+        sentences.append(f"For results with less noise, {LESS_NOISE}.")
+    return sentences
 
 
-def answers(content: ReportContent, with_configurations: bool = False) -> Table:
-    """Return the winners' table: per problem time, interval, rate, vendor, limit, ties.
+def winners(content: ReportContent, with_configurations: bool = False) -> Table:
+    """Return each problem's time with its interval, rate, vendor, limit and ties.
 
-    Pages have a table of configurations beside it; where one table is shown they are its last column.
+    Configurations are the last column where no table of their own follows.
     """
-    vendors = dict.fromkeys(
-        problem.entry.race.vendor_name
-        for problem in content.problems
-        if problem.entry and problem.entry.race.speedup
-    )
+    entries = content.entries
+    vendors = dict.fromkeys(e.race.vendor_name for e in entries if e.race.speedup)
     speed = f"Speed vs {next(iter(vendors)) if len(vendors) == 1 else 'vendor'} (95 %)"
-    rows = [_answer(problem, speed, len(vendors) > 1) for problem in content.problems]
-    metrics = dict.fromkeys(
-        name for problem in content.problems if problem.entry for name in problem.entry.metrics
-    )
-    for row, problem in zip(rows, content.problems, strict=True):
-        found = problem.entry.metrics if problem.entry else {}
-        for name in metrics:
-            row[wording.one_line(name)] = wording.number(found[name]) if name in found else NONE
-    for column in (speed, "Share of measured limit", "Energy (95 %)", "Power", "Tried"):
-        if all(row[column] == NONE for row in rows):
-            for row in rows:
-                del row[column]
-    if not with_configurations:
-        return Table.of(rows)
-    for row, problem in zip(rows, content.problems, strict=True):
-        winner = problem.entry.configuration if problem.entry else {}
-        row["Configuration"] = configuration_text(content, winner) if winner else NONE
+    metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
+    rows = [_winner(problem, speed, len(vendors) > 1, metrics) for problem in content.problems]
+    optional = (speed, "Share of measured limit", "Energy (95 %)", "Power", "Tried")
+    empty = [name for name in optional if all(row[name] == NONE for row in rows)]
+    rows = [{k: cell for k, cell in row.items() if k not in empty} for row in rows]
+    if with_configurations:
+        for row, problem in zip(rows, content.problems, strict=True):
+            row["Configuration"] = (
+                content.text(problem.entry.configuration) if problem.entry else NONE
+            )
     return Table.of(rows, words="Configuration", wide="Configuration")
 
 
 def configurations(content: ReportContent) -> Table:
-    """Return each winner's parameters, without what has no choice or no effect.
+    """Return each winner's parameters that have a choice and an effect.
 
-    Parameters go down where they are many: twenty columns fit no page. Where they are many for many
-    problems, those that all winners agree on are left out.
+    Many parameters of few problems are rows instead of columns. Of many parameters of many
+    problems, those with the same value in all winners are left out.
     """
     solved = [
         (problem, content.chosen(problem.entry.configuration))
@@ -106,7 +88,7 @@ def configurations(content: ReportContent) -> Table:
         names = differing or names
     titles = [wording.one_line(name) for name in names]
     rows = [
-        (problem_name(problem), *(value_text(chosen.get(name, NONE)) for name in names))
+        (problem.name, *(value_text(chosen.get(name, NONE)) for name in names))
         for problem, chosen in solved
     ]
     if rows and len(names) > MANY_PARAMETERS and len(rows) < len(names):
@@ -116,7 +98,7 @@ def configurations(content: ReportContent) -> Table:
 
 
 def winner_resources(content: ReportContent) -> Table:
-    """Return what each winner takes of the device."""
+    """Return each winner's block, registers and shared memory."""
     limit = content.device.shared_bytes_per_block
     rows = []
     for problem in content.problems:
@@ -128,22 +110,22 @@ def winner_resources(content: ReportContent) -> Table:
         used = wording.percent(shared / limit) if shared is not None and limit else NONE
         rows.append(
             {
-                "Problem": problem_name(problem),
+                "Problem": problem.name,
                 "Block": " × ".join(map(str, entry.plan.block)),
                 "Threads per block": wording.count(math.prod(entry.plan.block)),
                 "Registers per thread": wording.count(entry.winner.registers),
                 "Spills per thread": wording.size(entry.winner.spill_bytes),
-                "Shared per block": wording.size(shared),
-                "Of the device's": used,
+                "Shared memory per block": wording.size(shared),
+                "Share of available": used,
             }
         )
     return Table.of(rows)
 
 
 def portfolio(content: ReportContent) -> Table:
-    """Return the best of the portfolio, as time over that of each problem's answer: in the mean, and at worst.
+    """Return the portfolio's best configurations, by their time over the time of each answer.
 
-    The answers are the finals': what this race saw faster than an answer counts as equal to it.
+    The finals chose the answers. A configuration that was faster in this race alone counts as equal.
     """
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
@@ -160,21 +142,21 @@ def portfolio(content: ReportContent) -> Table:
         mean = geometric_mean([ratio for ratio, _ in ratios]) if ratios else math.inf
         worst, where = max(ratios, default=(math.inf, NONE))
         row = {
-            "Configuration": configuration_text(content, configuration),
+            "Configuration": content.text(configuration),
             "Geometric mean": NONE if failures else wording.ratio(mean),
-            "At worst": NONE if failures else wording.ratio(worst),
-            "On": f"fails on {plural(failures, 'problem')}" if failures else where,
+            "Worst": NONE if failures else wording.ratio(worst),
+            "Worst problem": f"fails on {plural(failures, 'problem')}" if failures else where,
         }
         rows.append((failures, mean, row))
     rows.sort(key=lambda ranked: ranked[:2])
     best_rows = [row for _, _, row in rows[:PORTFOLIO_ROWS]]
-    return Table.of(best_rows, words="On", wide="Configuration")
+    return Table.of(best_rows, words="Worst problem", wide="Configuration")
 
 
 def _answered_ms(
     content: ReportContent, problem: Sizes, times_ms: Sequence[float | None]
 ) -> float | None:
-    """Return the time of a problem's answer in the portfolio's race; of the best where it was not in it."""
+    """Return the time of a problem's answer in the portfolio's race; without it, the best time."""
     entry, matrix = content.record.tuned(problem), content.record.portfolio
     if entry and entry.configuration in matrix.configurations:
         answered_ms = times_ms[matrix.configurations.index(entry.configuration)]
@@ -184,37 +166,35 @@ def _answered_ms(
 
 
 def fallback(content: ReportContent) -> Table:
-    """Return what lookup uses for problems that were never measured, and the speed to expect."""
+    """Return the answers of lookup for problems that were never measured, and the expected speed."""
     rows = []
     for table in content.record.portfolio.tables:
         expected = ", ".join(
             f"{wording.percent(share)} (≤ {within})" for within, share in table.expected
         )
-        if not expected:
-            continue
         answers = [
             (
                 wording.one_line(str(Problem(dict(row.problem)))),
-                configuration_text(content, row.plans[0].configuration),
+                content.text(row.plans[0].configuration),
             )
             for row in table.rows
         ]
         if table.prediction is not None:
             answers = [(f"any of {plural(len(table.rows), 'problem')}", "the fastest predicted")]
-        rows += [(name, text, expected) for name, text in answers]
-    named = [
-        {
-            "Nearest to": name,
-            "Configuration": text,
-            "At least of the best speed, within a distance": expected,
-        }
-        for name, text, expected in rows
-    ]
-    return Table.of(named, words="Configuration", wide="Configuration")
+        rows += [
+            {
+                "Nearest to": name,
+                "Configuration": text,
+                "Expected share of the best speed (distance)": expected,
+            }
+            for name, text in answers
+            if expected
+        ]
+    return Table.of(rows, words="Configuration", wide="Configuration")
 
 
 def _rate_text(entry: TunedProblem) -> str:
-    """Return the rate that the binding limit is about; both where none is known."""
+    """Return the rate of the binding limit's kind; both rates where no limit is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
     if entry.limit_name == "ffma":
@@ -224,37 +204,37 @@ def _rate_text(entry: TunedProblem) -> str:
     return ", ".join(rate for rate in (moved, done) if rate) or NONE
 
 
-def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str, str]:
+def _winner(
+    problem: ProblemContent, speed: str, name_vendor: bool, metrics: Iterable[str]
+) -> dict[str, str]:
     entry = problem.entry
-    vendor, limit = NONE, NONE
-    if entry and entry.race.speedup:
-        vendor = wording.ratio(entry.race.speedup.value, entry.race.speedup.interval)
-        vendor += f" {entry.race.vendor_name}" if name_vendor else ""
-    if entry and entry.limit_fraction is not None:
+    row = {"Problem": problem.name, "Time": "no winner", "95 % interval": NONE}
+    row |= dict.fromkeys(("Energy (95 %)", "Power", "Rate", speed), NONE)
+    row |= {"Share of measured limit": NONE, "Tied": NONE, "Tried": NONE}
+    row |= {wording.one_line(name): NONE for name in metrics}
+    if problem.trials:
+        row["Tried"] = wording.count(len(problem.trials))
+    if entry is None:
+        return row
+    row["Time"] = _time(entry)
+    row["95 % interval"] = wording.interval(entry.median_ms, entry.winner.time_ms.interval)
+    if energy := entry.winner.energy:
+        row["Energy (95 %)"] = wording.energy(energy.call_mj.value, energy.call_mj.interval)
+        row["Power"] = f"{wording.number(energy.power_w, 3)} W" if energy.power_w else NONE
+    row["Rate"] = _rate_text(entry)
+    if speedup := entry.race.speedup:
+        vendor = f" {entry.race.vendor_name}" if name_vendor else ""
+        row[speed] = wording.one_line(wording.ratio(speedup.value, speedup.interval) + vendor)
+    if entry.limit_fraction is not None:
         share = wording.percent(entry.limit_fraction)
-        limit = f"{share} of {limit_words(entry.limit_name or '')}"
-    taken = entry.winner.energy if entry else None
-    tried = len(problem.trials) or (entry.origin.evaluations if entry else None)
-    return {
-        "Problem": problem_name(problem),
-        "Time": _time(entry) if entry else "no winner",
-        "95 % interval": wording.interval(entry.median_ms, entry.winner.time_ms.interval)
-        if entry
-        else NONE,
-        "Energy (95 %)": wording.energy(taken.call_mj.value, taken.call_mj.interval)
-        if taken
-        else NONE,
-        "Power": f"{wording.number(taken.power_w, 3)} W" if taken and taken.power_w else NONE,
-        "Rate": _rate_text(entry) if entry else NONE,
-        speed: wording.one_line(vendor),
-        "Share of measured limit": limit,
-        "Tied": _tied(entry.race) if entry else NONE,
-        "Tried": wording.count(tried),
-    }
+        row["Share of measured limit"] = f"{share} of {limit_words(entry.limit_name or '')}"
+    row["Tied"] = _tied(entry.race)
+    row["Tried"] = wording.count(len(problem.trials) or entry.origin.evaluations)
+    return row | {wording.one_line(k): wording.number(v) for k, v in entry.metrics.items()}
 
 
 def _tied(race: RaceResult) -> str:
-    """Return how many are tied, with their time over the winner's: rounds decide it, not medians."""
+    """Return the number of ties, with their time over the winner's in the same rounds."""
     ratios = sorted(each.ratio.value for each in race.runners_up if each.tied and each.ratio)
     ends = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
     return wording.count(race.tied) + (f" ({ends}×)" if ends else "")
@@ -296,7 +276,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     entry = problem.entry
     if entry is None:
         ends = ", ".join(
-            f"{wording.count(n)} {status}" for status, n in status_counts(problem).items()
+            f"{wording.count(n)} {status}" for status, n in problem.status_counts.items()
         )
         why = (
             f"no configuration is both right and timed ({ends})" if ends else "nothing was measured"
@@ -314,7 +294,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
         )
     if problem.is_superseded:
         reasons.append(
-            f"the record keeps an earlier winner (effort {entry.origin.effort}); the figures show the "
-            "later, less thorough search"
+            f"the record keeps an earlier winner (effort {entry.origin.effort}); the search below is "
+            "later and less thorough"
         )
     return reasons

@@ -1,5 +1,5 @@
-// Every configuration of a problem: parallel coordinates whose axes can be brushed, and below them
-// a table of what they keep, sorted by any column.
+// All configurations of a problem: parallel coordinates whose axes can be brushed, and below them
+// a table of the selected configurations, sorted by any column.
 "use strict";
 const PAGE_ROWS = 100;
 
@@ -9,8 +9,8 @@ FIGURES.parallel = (box, problem) => {
   // Slow ones first, so that fast lines lie on top.
   rows.sort((a, b) => t.time[b] - t.time[a]);
   const logs = rows.map((i) => Math.max(0, Math.log10(t.time[i] / problem.best)));
-  // 0 for the fastest to 1 for the slowest. Spreads the lines of one value, which would else
-  // cover each other, and colours them: times have long tails, ranks have none.
+  // 0 for the fastest to 1 for the slowest. The rank spreads the lines of one value, and colours
+  // them: times have long tails, ranks have none.
   const rank = rows.map((_, k) => 1 - k / Math.max(1, rows.length - 1));
   const highest = Math.max(logs[0], 0.02);
   const ticks = logTicks(1, 10 ** highest) || [1, 10 ** highest];
@@ -47,7 +47,7 @@ FIGURES.parallel = (box, problem) => {
     const kept = rows.filter((_, k) => box.data[0].dimensions.every((axis) => inside(axis, k)));
     const best = kept.at(-1);
     part.querySelector("output").textContent = kept.length === rows.length ? "" :
-      kept.length.toLocaleString("en") + " of " + rows.length.toLocaleString("en") + " kept" +
+      kept.length.toLocaleString("en") + " of " + rows.length.toLocaleString("en") + " selected" +
       (best === undefined ? "" : "; fastest " + digits(t.time[best]) + " " + problem.unit + ": " +
       problem.configuration(best));
     problem.kept = new Set(kept);
@@ -92,7 +92,7 @@ FIGURES.configurations = (box, problem) => {
   const made = columns(problem);
   const listed = state.all || !problem.kept ? all : all.filter((i) => problem.kept.has(i));
   const { key } = made[state.column], sign = state.down ? -1 : 1;
-  // What has no such number comes last in either order.
+  // Rows without a number come last in either order.
   listed.sort((a, b) => {
     const [one, other] = [key(a) ?? null, key(b) ?? null];
     if (one === null || other === null) return (one === null) - (other === null) || a - b;
@@ -126,7 +126,7 @@ FIGURES.configurations = (box, problem) => {
   const which = document.createElement("p");
   const scope = element("span", undefined, which);
   scope.className = "switch";
-  for (const [name, value] of [["what the axes keep", false], ["all configurations", true]]) {
+  for (const [name, value] of [["selected by the axes", false], ["all configurations", true]]) {
     const button = element("button", name, scope);
     button.type = "button";
     button.setAttribute("aria-pressed", String(state.all === value));

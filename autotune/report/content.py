@@ -1,7 +1,4 @@
-"""The content of a report as values: per problem the answer, the search, the finals. No layout.
-
-A live run and stored rows both end here (see `sources`); the writers know nothing else.
-"""
+"""The content of a report as values, without layout: a record, and the search of each problem."""
 
 from __future__ import annotations
 
@@ -11,51 +8,56 @@ from functools import cached_property
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.tuned.record import RaceResult, RecordedDevice, TunedProblem, TunedRecord
+from autotune.report import wording
+from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
 class ProblemContent:
-    """All that is known about one problem."""
+    """One problem: its answer and its search."""
 
     problem: Problem
     #: One per configuration, in the order they were asked for; one that failed in the finals
     #: carries that failure.
     trials: tuple[Measurement, ...] = ()
-    #: What the tuned record says: the answer. None where nothing was right.
+    #: The answer, with its finals, from the tuned record; None where nothing was right.
     entry: TunedProblem | None = None
-    #: The finals of the run; None where only the record is left of them.
-    race: RaceResult | None = None
+    #: Whether the record holds another winner than this search's: from a more thorough run.
+    is_superseded: bool = False
+
+    @property
+    def name(self) -> str:
+        return wording.one_line(str(self.problem)) or "the problem"
 
     @property
     def best_ms(self) -> float | None:
-        """Return the smallest median of the search; None where nothing was right."""
+        """Smallest median of the search; None where nothing was right."""
         times = [trial.median_ms for trial in self.trials if trial.status is Status.OK]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def winner(self) -> Measurement | None:
-        """Return the trial of the recorded winner; None where it is not among the trials."""
+        """The trial of the recorded winner; None where it is not among the trials."""
         wanted = None if self.entry is None else dict(self.entry.configuration)
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
-    def is_superseded(self) -> bool:
-        """Return whether the record holds another winner than these finals: from a more thorough run."""
-        won = self.race and self.race.winner.configuration
-        return bool(won and self.entry and won != self.entry.configuration)
+    def status_counts(self) -> dict[Status, int]:
+        """Number of trials that ended in each way, in the order of the statuses."""
+        met = [trial.status for trial in self.trials]
+        return {status: met.count(status) for status in Status if status in met}
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """A report of one kernel on one device."""
+    """The content of a report of one kernel on one device."""
 
     record: TunedRecord
-    #: Every problem that was tuned now or is in the record.
+    #: All problems that were tuned now or are in the record.
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
-    #: How the run was made, for a person: command, seed, strategy and the like.
+    #: Command, seed, strategy and other settings of the run, as text.
     run: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,12 +70,12 @@ class ReportContent:
 
     @property
     def trials(self) -> int:
-        """Return how many configurations were tried, over all problems."""
+        """Number of configurations tried, over all problems."""
         return sum(len(problem.trials) for problem in self.problems)
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Return the parameters that have a choice: of several values among the valid configurations."""
+        """Parameters that have a choice: of several values among the valid configurations."""
         if self.space is None:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
         rows = self.space.rows
@@ -83,7 +85,7 @@ class ReportContent:
         )
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
-        """Return a configuration without what has no choice or no effect in it."""
+        """Return a configuration without parameters that have no choice or no effect."""
         matters = relevant(configuration, self.space)
         kept = {
             name: value
@@ -92,9 +94,18 @@ class ReportContent:
         }
         return Configuration(kept or dict(configuration))
 
+    def text(self, configuration: Mapping[str, Value]) -> str:
+        """Return a configuration on one line, without parameters that have no choice or effect."""
+        return wording.one_line(str(self.chosen(configuration)))
+
+    @property
+    def entries(self) -> list[TunedProblem]:
+        """The answers."""
+        return [problem.entry for problem in self.problems if problem.entry]
+
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
-    """Return the part of a configuration that has an effect; all of it where it is of an older space."""
+    """Return the parameters that have an effect; all where the configuration is of an older space."""
     if space is None or not space.applicability:  # nothing is conditional
         return configuration
     is_declared = set(configuration) == set(space.parameters) and all(
@@ -109,9 +120,9 @@ def content_of(
     space: Space | None = None,
     run: Mapping[str, str] | None = None,
 ) -> ReportContent:
-    """Join what was searched with what the record says.
+    """Join searches with the record.
 
-    Every problem gets its entry of the record, and entries of other runs follow with no trials.
+    Each problem gets its entry of the record. Entries of other runs follow, without trials.
     """
     joined = [replace(problem, entry=record.tuned(problem.problem)) for problem in problems]
     searched = {problem.problem for problem in problems}

@@ -1,29 +1,27 @@
-"""The evidence for an answer, per problem: finals, the search, failures, parameters."""
+"""Tables of the evidence for an answer, per problem: finals, search, energy, parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from autotune.measure.measurement import Status
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.objective import front
 from autotune.report import wording
-from autotune.report.content import ProblemContent, ReportContent
-from autotune.report.effects import Effect
-from autotune.report.table import (
-    NONE,
-    Table,
-    configuration_text,
-    plural,
-    status_counts,
-    value_text,
-)
+from autotune.report.content import ProblemContent, ReportContent, relevant
+from autotune.report.table import Table
+from autotune.report.wording import NONE, value_text
 from autotune.tuned.record import ContenderResult, RaceResult
-from autotune.values import Configuration
+from autotune.values import Configuration, Value
 
 #: Only the most important parameters are drawn; all are in the table.
 DRAWN_PARAMETERS = 12
 
-#: How a status is called in a sentence.
-STATUS_WORDS = {
+_STATUS_WORDS = {
     Status.OK: "right and timed",
     Status.STOPPED_EARLY: "right, clearly slower, stopped early",
     Status.PRUNED: "needs more than the device has",
@@ -34,57 +32,49 @@ STATUS_WORDS = {
     Status.CRASHED: "crashed",
     Status.IMPLAUSIBLE: "faster than the device can be",
     Status.UNSAFE: "compute-sanitizer found a fault",
-    Status.NOT_DETERMINISTIC: "declared deterministic, and it is not",
+    Status.NOT_DETERMINISTIC: "declared deterministic, but its results differ between runs",
 }
 
 
 def finals(content: ReportContent, problem: ProblemContent) -> Table:
     """Return the table of the finals: the winner, the others best first, then the vendor's calls."""
-    if problem.race is None:
-        return Table((), ())
-    rows = [_final(content, problem, problem.race, each) for each in problem.race.contenders]
+    if problem.entry is None:
+        return Table()
+    race = problem.entry.race
+    rows = [_final(content, problem, race, found) for found in race.contenders]
+    has_energy = any(found.energy for entry in content.entries for found in entry.race.contenders)
+    for row in rows:
+        if not has_energy:
+            del row["Energy (95 %)"]
     return Table.of(rows, words="Verdict", wide="Configuration", strong=[0])
 
 
 def _final(
     content: ReportContent, problem: ProblemContent, race: RaceResult, found: ContenderResult
 ) -> dict[str, str]:
+    compared = {"time": "Time", "energy": "Energy", "edp": "EDP"}
+    won, time = found is race.winner, found.time_ms
     trial = next((t for t in problem.trials if t.configuration == found.configuration), None)
-    won = found is race.winner
-    ratio = wording.ratio(found.ratio.value, found.ratio.interval) if found.ratio else NONE
-    energies = {}
-    if any(each.energy for other in content.problems for each in _contenders(other)):
-        energies["Energy"] = NONE
-        if found.energy:
-            taken = found.energy.call_mj
-            energies["Energy"] = wording.energy(taken.value, taken.interval)
+    energy = found.energy and wording.energy(
+        found.energy.call_mj.value, found.energy.call_mj.interval
+    )
     return {
-        "Configuration": configuration_text(content, found.configuration or {})
+        "Configuration": content.text(found.configuration or {})
         if won
         else contender_name(content, race, found),
-        "Median": wording.time(found.time_ms.value),
-        "95 % interval": NONE
-        if found.time_ms.low is None
-        else wording.interval(found.time_ms.value, found.time_ms.interval),
-        **energies,
-        f"{_compared(content)} / winner's (95 %)": NONE if won else ratio,
+        "Median": wording.time(time.value),
+        "95 % interval": NONE if time.low is None else wording.interval(time.value, time.interval),
+        "Energy (95 %)": energy or NONE,
+        f"{compared.get(content.record.objective, 'Cost')} / winner's (95 %)": NONE
+        if won or not found.ratio
+        else wording.ratio(found.ratio.value, found.ratio.interval),
         "Verdict": verdict(race, found),
-        "Clean": NONE if found.clean_ms is None else wording.time(found.clean_ms),
-        "Hot": NONE if found.hot_ms is None else wording.time(found.hot_ms),
+        "Clean cache": NONE if found.clean_ms is None else wording.time(found.clean_ms),
+        "Hot cache": NONE if found.hot_ms is None else wording.time(found.hot_ms),
         "Registers": wording.count(found.registers),
         "Spills": wording.size(found.spill_bytes),
         "Shared per block": wording.size(trial.shared_bytes if trial else None),
     }
-
-
-def _contenders(problem: ProblemContent) -> Sequence[ContenderResult]:
-    return problem.race.contenders if problem.race else ()
-
-
-def _compared(content: ReportContent) -> str:
-    """Return the name of what finals compared."""
-    name = content.record.objective
-    return {"time": "Time", "energy": "Energy", "edp": "EDP"}.get(name, "Cost")
 
 
 def verdict(race: RaceResult, found: ContenderResult) -> str:
@@ -95,7 +85,7 @@ def verdict(race: RaceResult, found: ContenderResult) -> str:
 
 
 def contender_name(content: ReportContent, race: RaceResult, found: ContenderResult) -> str:
-    """Return a vendor's name, or what a configuration has otherwise than the winner."""
+    """Return a vendor's name, or the parameters in which a configuration differs from the winner."""
     if found.configuration is None:
         return wording.one_line(found.vendor)
     chosen, winner = content.chosen(found.configuration), race.winner.configuration or {}
@@ -104,33 +94,160 @@ def contender_name(content: ReportContent, race: RaceResult, found: ContenderRes
 
 
 def outcomes(problem: ProblemContent) -> Table:
-    """Return how trials ended, by kind."""
+    """Return the number of trials that ended in each way."""
     rows = [
         {
             "Status": str(status),
-            "Meaning": STATUS_WORDS[status],
+            "Meaning": _STATUS_WORDS[status],
             "Count": wording.count(count),
             "Share": wording.percent(count / len(problem.trials)),
         }
-        for status, count in status_counts(problem).items()
+        for status, count in problem.status_counts.items()
     ]
     return Table.of(rows, words="Meaning")
 
 
 def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tuple[str, str, str]]:
-    """Return for each kind of failure its status, a message, and a configuration."""
+    """Return a status, a message and a configuration for each kind of failure."""
     found = []
-    for status in status_counts(problem):
+    for status in problem.status_counts:
         if not status.is_timed:
             those = [trial for trial in problem.trials if trial.status is status]
             trial = next((trial for trial in those if trial.message), those[0])
             message = wording.one_line(trial.message) or "no message"
-            found.append((str(status), message, configuration_text(content, trial.configuration)))
+            found.append((str(status), message, content.text(trial.configuration)))
     return found
 
 
+def energy_front(content: ReportContent, problem: ProblemContent) -> Table:
+    """Return the Pareto front of time and energy; empty where no energy was measured."""
+    found = front(problem.trials)
+    rows = [
+        {
+            "Configuration": content.text(trial.configuration),
+            "Time": wording.time(trial.median_ms or 0),
+            "Energy": wording.energy(trial.energy_mj or 0),
+            "Power": f"{wording.number(trial.energy.power_w, 3)} W" if trial.energy else NONE,
+            "Time / fastest": _over(trial.median_ms, found[0].median_ms),
+            "Energy / least": _over(trial.energy_mj, found[-1].energy_mj),
+            "SM clock": f"{trial.energy.clocks.sm_mhz} MHz"
+            if trial.energy and trial.energy.clocks.sm_mhz
+            else NONE,
+        }
+        for trial in found
+    ]
+    strong = [place for place, trial in enumerate(found) if trial is problem.winner]
+    return Table.of(rows, wide="Configuration", strong=strong)
+
+
+def _over(value: float | None, least: float | None) -> str:
+    return wording.ratio(value / least) if value and least else NONE
+
+
+# ---------------------------------------------------------------------- parameters
+
+
+@dataclass(frozen=True)
+class ValueEffect:
+    """The configurations with one value of one parameter."""
+
+    value: Value
+    #: Times over the best of the search, in the order they were tried.
+    relative: tuple[float, ...]
+    #: Number of configurations with this value that failed.
+    failed: int
+
+    @property
+    def best(self) -> float | None:
+        """The smallest time with this value; None where none was timed."""
+        return min(self.relative, default=None)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of one parameter on the time."""
+
+    parameter: str
+    values: tuple[ValueEffect, ...]
+    #: Share of the variance of log time that the parameter explains alone, 0 to 1; None where too
+    #: little was timed. See `explained`.
+    share: float | None
+
+    @property
+    def timed(self) -> int:
+        """Number of timed configurations to which the parameter applies."""
+        return sum(len(value.relative) for value in self.values)
+
+
+def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
+    """Return the effects of parameters with several values, most important first.
+
+    Trials to which a parameter does not apply are left out of its effect.
+    """
+    best = problem.best_ms
+    if best is None:
+        return ()
+    names = space.parameters if space else dict.fromkeys(problem.trials[0].configuration, ())
+    # Asked once of each trial: they may be many.
+    applied = [relevant(trial.configuration, space) for trial in problem.trials]
+    trials = list(zip(problem.trials, applied, strict=True))
+    found = []
+    for name, declared in names.items():
+        groups: dict[Value, list[Measurement]] = {}
+        for trial, matters in trials:
+            if name in matters:
+                groups.setdefault(matters[name], []).append(trial)
+        found.append(_effect(name, declared, groups, best))
+    several = [effect for effect in found if len(effect.values) > 1]
+    return tuple(sorted(several, key=lambda effect: -(effect.share or 0)))
+
+
+def _effect(
+    name: str, declared: Sequence[Value], groups: Mapping[Value, Sequence[Measurement]], best: float
+) -> Effect:
+    ordered = [value for value in declared if value in groups] or sorted(groups, key=_rank)
+    values = []
+    for value in ordered:
+        times = tuple(t.median_ms / best for t in groups[value] if t.median_ms is not None)
+        failed = sum(not trial.status.is_timed for trial in groups[value])
+        values.append(ValueEffect(value, times, failed))
+    return Effect(name, tuple(values), explained([value.relative for value in values]))
+
+
+def explained(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the share of the variance of log time between groups: Kelley's epsilon squared.
+
+    ``ε² = (SS_between − (k − 1)·MS_within) / SS_total`` over the log times of k groups (T. L.
+    Kelley, "An unbiased correlation ratio measure", PNAS 21(9), 1935), no less than 0. It is the
+    first-order term of a functional ANOVA (Hutter, Hoos & Leyton-Brown, ICML 2014) taken from the
+    sample itself, less the share that as many random groups would explain. Shares of several
+    parameters need not sum to 1: the rest are interactions and noise.
+
+    Returns
+    -------
+    float or None
+        None where fewer than two groups were timed, or none has two members.
+    """
+    logs = [np.log(np.asarray(group, float)) for group in groups if len(group)]
+    total, k = sum(len(group) for group in logs), len(logs)
+    if k < 2 or total <= k:
+        return None
+    everything: NDArray[np.float64] = np.concatenate(logs)
+    ss_total = float(((everything - everything.mean()) ** 2).sum())
+    if ss_total <= 0:
+        return 0.0
+    ss_within = float(sum(((group - group.mean()) ** 2).sum() for group in logs))
+    unbiased = ss_total - ss_within - (k - 1) * ss_within / (total - k)
+    return min(1.0, max(0.0, unbiased / ss_total))
+
+
+def _rank(value: Value) -> tuple[int, float, str]:
+    """Return a key that sorts numbers by size, then words."""
+    return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")
+
+
 def importance(content: ReportContent, problem: ProblemContent, found: Sequence[Effect]) -> Table:
-    """Return each parameter's effect, the winner's value, and the cost of the worst value."""
+    """Return each parameter's importance, its winning value, and the cost of its worst value."""
     winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
     rows = []
     for effect in found:
@@ -140,30 +257,10 @@ def importance(content: ReportContent, problem: ProblemContent, found: Sequence[
         rows.append(
             {
                 "Parameter": wording.one_line(effect.parameter),
-                "Explains alone": NONE if effect.share is None else wording.percent(effect.share),
+                "Importance alone": NONE if effect.share is None else wording.percent(effect.share),
                 "Winner's value": value_text(winner.get(effect.parameter, NONE)),
-                "Cost of the worst value": cost,
+                "Time / best with the worst value": cost,
                 "Timed": wording.count(effect.timed),
             }
         )
     return Table.of(rows)
-
-
-def resources(problem: ProblemContent) -> str:
-    """Return one sentence on what the compiled configurations take; empty where nothing is known."""
-    known = [trial for trial in problem.trials if trial.entries]
-    functions = [trial.largest_function for trial in known]
-    registers = sorted(taken.registers for taken in functions if taken.registers is not None)
-    parts = []
-    if registers:
-        middle = registers[len(registers) // 2]
-        parts.append(f"{registers[0]} to {registers[-1]} registers per thread (median {middle})")
-    if any(taken.spill_bytes is not None for taken in functions):
-        spilling = sum(bool(taken.spill_bytes) for taken in functions)
-        parts.append(f"{spilling} of {len(known)} spill")
-    shared = max((trial.shared_bytes or 0 for trial in known), default=0)
-    if shared:
-        parts.append(f"up to {wording.size(shared)} of shared memory per block")
-    if not parts:
-        return ""
-    return f"Of {plural(len(known), 'compiled configuration')}: {', '.join(parts)}."

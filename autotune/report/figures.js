@@ -1,12 +1,12 @@
-// Draws the figures. Each function in FIGURES fills the elements with its name in `data-figure`: it
-// gets the element, the problem that is shown, and what the page's data hold under that name. Text of others is never HTML: it goes through
-// textContent, or through `plain` where plotly would read tags.
+// Draws the figures. Each function in FIGURES fills the elements with its name in `data-figure`. It
+// gets the element, the problem that is shown, and the page's data of that name. Text of others is
+// never HTML: it goes through textContent, or through `plain` where plotly would read tags.
 "use strict";
 const FIGURES = {};
 const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
-// A box of fewer would pretend to know quartiles.
+// Fewer have no meaningful quartiles.
 const BOX_FROM = 8;
-// More points than this are drawn by WebGL, and no longer beside a box.
+// More points than this are drawn by WebGL, and no longer next to a box.
 const MANY_POINTS = 2000, POINTS_BESIDE_BOX = 200;
 
 const plain = (text) =>
@@ -131,7 +131,7 @@ FIGURES.search = (box, problem) => {
   }), CONFIG);
 };
 
-// Of sorted numbers the one below which a share of them lies, between two by proportion.
+// Return a quantile of sorted numbers, interpolated.
 function quantile(sorted, share) {
   const at = share * (sorted.length - 1), low = Math.floor(at);
   const next = sorted[Math.min(low + 1, sorted.length - 1)];
@@ -220,7 +220,37 @@ FIGURES.finals = (box, problem) => {
   }), CONFIG);
 };
 
-// All problems below the roofs of the device: operations over intensity, or of a kernel that only
+// Time and energy of each configuration, and their Pareto front.
+FIGURES.front = (box, problem) => {
+  const t = problem.trials, most = 4;
+  const [fastest, frugal] = [problem.front[0], problem.front.at(-1)];
+  const known = t.time.map((_, i) => i).filter((i) => t.time[i] !== null && t.energy[i] !== null);
+  // More than that many times the least of either would make the front a point.
+  const shown = known.filter((i) =>
+    t.time[i] <= most * t.time[fastest] && t.energy[i] <= most * t.energy[frugal]);
+  const hover = (i) => wrapped(problem.configuration(i)) + "<br>" + digits(t.time[i]) + " " +
+    problem.unit + ", " + digits(t.energy[i]) + " " + problem.energy_unit;
+  const points = (name, rows, kind, extra = {}) => ({ type: "scatter", mode: "markers", name,
+    x: rows.map((i) => t.time[i]), y: rows.map((i) => t.energy[i]), hoverinfo: "text",
+    text: rows.map(hover), marker: SYMBOLS[kind]?.(), ...extra });
+  const front = points("front", problem.front, "", { mode: "lines+markers",
+    line: { shape: "hv", color: colour("blue"), width: 2 }, marker: { size: 7 } });
+  const winner = shown.filter((i) => i === t.winner), beyond = known.length - shown.length;
+  const all = [...shown, ...problem.front];
+  const axis = (list, least) =>
+    logAxis(list[least] / 1.03, Math.max(...all.map((i) => list[i])) * 1.03);
+  Plotly.react(box, [points("other", shown, "timed"), front,
+    ...(winner.length ? [points("winner", winner, "winner")] : [])], layout({
+    legend: LEGEND, margin: { l: 64, r: 16, t: 34, b: 48 },
+    xaxis: { title: { text: "Time of a call (" + problem.unit + ")" +
+      (beyond ? "; " + beyond + " slower or costlier ones are not shown" : "") },
+    ...axis(t.time, fastest) },
+    yaxis: { title: { text: "Energy of a call (" + problem.energy_unit + ")" },
+      ...axis(t.energy, frugal) },
+  }), CONFIG);
+};
+
+// All winners below the roofs of the device: operations over intensity, or for a kernel that only
 // moves data its bandwidth over the bytes.
 FIGURES.roofline = (box, _, found) => {
   const { points, bandwidth, arithmetic } = found;

@@ -1,7 +1,4 @@
-"""The page over all kernels and devices: what is tuned, how well, what is stale, and where its report is.
-
-Knows records and what is said about them; asks nobody whether they are stale.
-"""
+"""The page over all kernels and devices: the tuned problems, their speed, stale records, and links to reports."""
 
 from __future__ import annotations
 
@@ -15,27 +12,27 @@ from typing import Any
 from autotune.files import write_atomically
 from autotune.report import wording
 from autotune.report.page import environment
-from autotune.report.table import NONE, listed, plural
+from autotune.report.wording import NONE, listed, plural
 from autotune.tuned.record import TunedRecord
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A record, and what has to be said about it."""
+    """A record with its state: current, stale or not known."""
 
     record: TunedRecord
-    #: Why entries should be tuned again, with the number of those; empty while all are current.
+    #: Reasons to tune problems again, with the number of problems; empty while all are current.
     stale: dict[str, int] = field(default_factory=dict)
-    #: How many entries any of the reasons is about.
+    #: Number of stale problems.
     stale_entries: int = 0
-    #: Why that is not known; empty where it is.
+    #: Why the state is not known; empty where it is.
     unknown: str = ""
-    #: Declared problems that were never tuned on the device.
+    #: Number of declared problems that were never tuned on the device.
     missing: int = 0
 
 
 def write_index(standings: Sequence[Standing], folder: Path) -> Path:
-    """Write ``index.html``, which leads to the reports that lie below its folder; return it."""
+    """Write ``index.html`` with links to the reports below its folder; return its path."""
     ordered = sorted(standings, key=lambda standing: standing.record.kernel)
     kernels = [
         [_row(standing, folder) for standing in those]
@@ -43,14 +40,16 @@ def write_index(standings: Sequence[Standing], folder: Path) -> Path:
     ]
     devices = {standing.record.device.folder for standing in standings}
     stale = [standing for standing in standings if standing.stale]
-    said = f"{plural(len(kernels), 'kernel')} on {plural(len(devices), 'device')}"
-    told = f"; {plural(len(stale), 'record')} of {len(standings)} stale" if stale else ""
+    tuned = f"{plural(len(kernels), 'kernel')} on {plural(len(devices), 'device')}"
+    state = (
+        f"{plural(len(stale), 'record')} of {len(standings)} stale" if stale else "none is stale"
+    )
     page = (
         environment()
         .get_template("index.html.j2")
         .render(
             kernels=kernels,
-            headline=f"{said}{told or '; nothing is stale'}.",
+            headline=f"{tuned}; {state}.",
             version=max((s.record.provenance.version for s in standings), default=""),
             remedy=" ".join(dict.fromkeys(standing.record.kernel for standing in stale)),
         )
@@ -88,13 +87,13 @@ def _row(standing: Standing, folder: Path) -> dict[str, Any]:
 
 
 def _page(record: TunedRecord, folder: Path) -> str:
-    """The report of a record as an address from the index; empty where there is none."""
+    """Return the address of a record's report; empty where there is none."""
     places = (Path(record.device.folder, record.kernel + end) for end in (".html", ".md"))
     return next((place.as_posix() for place in places if (folder / place).is_file()), "")
 
 
 def _spread(values: Sequence[float], words: Callable[[float], str]) -> str:
-    """The geometric mean, and from where to where."""
+    """Return the geometric mean, smallest and largest."""
     if not values:
         return NONE
     mean = words(geometric_mean(values)) if min(values) > 0 else NONE

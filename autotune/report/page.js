@@ -1,4 +1,4 @@
-// Unpacks what the page holds, and shows one problem at a time.
+// Unpacks the page's data, and shows one problem at a time.
 "use strict";
 (async () => {
   async function unpacked(text) {
@@ -18,16 +18,16 @@
   const data = JSON.parse(text);
   const problems = data.problems.map(withWords);
 
-  // A problem with what figures ask about its trials.
+  // Adds the functions that figures call to a problem.
   function withWords(problem) {
     const t = problem.trials;
     problem.status = (i) => t.statuses[t.status[i]];
     problem.failed = (i) => !["ok", "stopped_early"].includes(problem.status(i));
-    problem.value = (p, i) => t.values[p].charCodeAt(i) - 65;
+    problem.value = (p, i) => problem.parameters[p].trials[i];
     const places = problem.parameters.map((_, p) => p);
-    problem.varied = places.filter((p) => new Set(t.values[p]).size > 1);
-    problem.fixed = t.time.length
-      ? places.filter((p) => new Set(t.values[p]).size === 1 && problem.value(p, 0) >= 0) : [];
+    const different = (p) => new Set(problem.parameters[p].trials).size;
+    problem.varied = places.filter((p) => different(p) > 1);
+    problem.fixed = places.filter((p) => different(p) === 1 && problem.value(p, 0) >= 0);
     problem.configuration = (i) => places.filter((p) => problem.value(p, i) >= 0).map((p) =>
       problem.parameters[p].name + "=" + problem.parameters[p].values[problem.value(p, i)]).join(", ");
     // The trials of each value of a parameter: times over the best, ascending, and failures.
@@ -46,7 +46,7 @@
 
   const select = document.getElementById("problem");
   let shown = -1, drawing = 0;
-  // One figure after the other; what is shown meanwhile can be read and clicked.
+  // Draws one figure after the other; the page can be read and clicked meanwhile.
   async function draw(boxes) {
     const mine = ++drawing;
     for (const box of boxes) {
@@ -59,10 +59,10 @@
   const ofProblem = () =>
     document.querySelectorAll(`.problem[data-problem="${shown}"] [data-figure]`);
   const drawAll = () =>
-    draw([...document.querySelectorAll("#answer [data-figure]"), ...ofProblem()]);
+    draw([...document.querySelectorAll("#winners [data-figure]"), ...ofProblem()]);
   function show(number) {
     for (const part of document.querySelectorAll(".problem")) {
-      // Browsers allow few WebGL contexts: what is not seen gives its own back.
+      // Browsers allow few WebGL contexts: hidden figures give theirs back.
       if (Number(part.dataset.problem) !== number)
         part.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
       part.hidden = Number(part.dataset.problem) !== number;
@@ -74,7 +74,7 @@
 
   if (select) {
     select.addEventListener("change", () => show(Number(select.value)));
-    document.querySelectorAll("#answers tbody tr").forEach((row, number) => {
+    document.querySelectorAll("#winner-per-problem tbody tr").forEach((row, number) => {
       const button = document.createElement("button"), cell = row.cells[0];
       button.type = "button";
       button.textContent = cell.textContent;

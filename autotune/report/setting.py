@@ -1,42 +1,44 @@
-"""The parts of a report that hold for all problems: space, verification, limits of the device, provenance."""
+"""The parts about a whole report: space, verification, the device's limits with the roofline, provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from autotune.measure.measurement import Measurement, clock_change_words, clock_changes
 from autotune.report import wording
 from autotune.report.content import ReportContent
-from autotune.report.roofline import measured_limits
-from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
+from autotune.report.table import Table
+from autotune.report.wording import NONE, limit_words, listed, plural
 from autotune.tuned.record import TIME, TunedProblem
+from autotune.values import Problem
 
 
 def removals(content: ReportContent) -> Table:
-    """Return what each constraint removes from the full product."""
+    """Return the share of all combinations that each constraint removes."""
     found = content.space.removals if content.space else ()
     ordered = sorted(found, key=lambda removal: -removal.share)
     rows = [
         {
             "Constraint": wording.one_line(removal.name),
             "Removes": wording.percent(removal.share),
-            "Demands": wording.one_line(removal.doc.strip().split("\n\n")[0]),
+            "Rule": wording.one_line(removal.doc.strip().split("\n\n")[0]),
         }
         for removal in ordered
     ]
-    return Table.of(rows, words="Demands", wide="Demands")
+    return Table.of(rows, words="Rule", wide="Rule")
 
 
 def space_sentence(content: ReportContent) -> str:
-    """Return how large the space is, and how much of it was tried."""
+    """Return a sentence with the size of the space and the part of it that was tried."""
     space = content.space
     if space is None:
         return ""
     kept = len(space) / space.cartesian if space.cartesian else 0.0
     text = (
-        f"{plural(len(space.parameters), 'parameter')} span "
-        f"{plural(space.cartesian, 'combination')}, of which {wording.count(len(space))} "
-        f"({wording.percent(kept)}) are valid on this device."
+        f"{plural(len(space.parameters), 'parameter')} have "
+        f"{plural(space.cartesian, 'combination')}; {wording.count(len(space))} "
+        f"({wording.percent(kept)}) of them are valid on this device."
     )
     most = max((len(problem.trials) for problem in content.problems), default=0)
     if most and len(space):
@@ -46,7 +48,7 @@ def space_sentence(content: ReportContent) -> str:
 
 
 def verification(content: ReportContent) -> Table:
-    """Return each winner's error and the bound it kept, and whether its bits are always the same."""
+    """Return each winner's error, its bound, and whether the winner is deterministic."""
     rows = []
     for problem in content.problems:
         entry = problem.entry
@@ -55,50 +57,130 @@ def verification(content: ReportContent) -> Table:
             used = checks.max_error / checks.bound if checks.bound else 0.0
             rows.append(
                 {
-                    "Problem": problem_name(problem),
+                    "Problem": problem.name,
                     "Largest error": wording.number(checks.max_error, 3),
                     "RMS error": wording.number(checks.rms_error, 3),
                     "Bound": wording.number(checks.bound, 3),
                     "Bound used": wording.percent(used),
-                    "Same bits in every run": _repeats(entry),
+                    "Deterministic": _determinism(entry),
                 }
             )
     return Table.of(rows)
 
 
-def _repeats(entry: TunedProblem) -> str:
-    """Return whether a winner is deterministic, and if not, what one that is would cost."""
+def _determinism(entry: TunedProblem) -> str:
+    """Return whether a winner is deterministic, and if not, the cost of the best one that is."""
     if entry.plan.deterministic:
         runs = entry.winner.identical_runs
-        return f"yes, in {plural(runs, 'run')} compared" if runs else "declared"
+        return f"yes, {plural(runs, 'run')} compared" if runs else "declared"
     best = entry.race.best_deterministic
     if best is None or best.ratio is None:
-        return "no"
-    return f"no; at {wording.ratio(best.ratio.value)} the time"
+        return "not declared"
+    return f"not declared; the best that is takes {wording.ratio(best.ratio.value)} the time"
 
 
 def device_limits(content: ReportContent) -> Table:
-    """Return the measured limits, and the peaks by the data sheet."""
-    device = content.device
-    reached = measured_limits(problem.entry for problem in content.problems if problem.entry)
+    """Return the limits that winners are compared with, and the peaks by clocks."""
+    device, measured = content.device, _measured_limits(content.entries)
     rows = []
     for name, text, peak in (
         ("read", wording.bandwidth, device.peak_gb_per_s),
         ("copy", wording.bandwidth, device.peak_gb_per_s),
         ("ffma", wording.arithmetic, device.peak_gflop_per_s),
     ):
-        rates = listed(text(rate) for rate in reached.get(name, ()))
+        rates = listed(text(rate) for rate in measured.get(name, ()))
         if rates:
             known = text(peak) if peak else NONE
             rows.append({"Limit": limit_words(name), "Measured": rates, "Peak by clocks": known})
     return Table.of(rows)
 
 
+def _measured_limits(entries: Sequence[TunedProblem]) -> dict[str, list[float]]:
+    """Return the measured limits of the device by name: GB/s or GFLOP/s, ascending.
+
+    A limit is a winner's rate over its share of that limit. Winners of several runs or cards may
+    have been compared with several measurements of one limit.
+    """
+    measured: dict[str, list[float]] = {}
+    for entry in entries:
+        rate = entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s
+        if entry.limit_name and entry.limit_fraction and rate:
+            measured.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
+    return {name: sorted(rates) for name, rates in measured.items()}
+
+
+def roofline(content: ReportContent) -> dict[str, Any] | None:
+    """Return all winners below the device's roofs, as data of a figure; None without roofs.
+
+    A roof is the largest of the measured limits, else the peak by clocks. A peak that a winner
+    passes is left out: it is another unit's, as FP32's is where tensor cores multiply.
+    ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
+    """
+    entries, device = content.entries, content.device
+    limits = _measured_limits(entries)
+    bandwidth = _roof(
+        {name: limits[name] for name in ("read", "copy") if name in limits},
+        device.peak_gb_per_s,
+        [entry.gb_per_s or 0 for entry in entries],
+        wording.bandwidth,
+    )
+    arithmetic = _roof(
+        {name: limits[name] for name in ("ffma",) if name in limits},
+        device.peak_gflop_per_s,
+        [entry.gflop_per_s or 0 for entry in entries],
+        wording.arithmetic,
+    )
+    points = [_point(entry) for entry in entries if entry.gb_per_s]
+    if not points or not (bandwidth or arithmetic):
+        return None
+    return {
+        "of_bytes": not all(point["operations"] for point in points),
+        "bandwidth": bandwidth,
+        "arithmetic": arithmetic,
+        "points": points,
+    }
+
+
+def _roof(
+    measured: dict[str, list[float]],
+    peak: float,
+    rates: Sequence[float],
+    text: Callable[[float], str],
+) -> dict[str, Any] | None:
+    """Return a roof's rate per second, and its name."""
+    if measured:
+        rate, limit = max((rates[-1], name) for name, rates in measured.items())
+        name = f"measured {limit_words(limit)}"
+    elif peak and peak >= max(rates, default=0):
+        rate, name = peak, "peak by clocks"
+    else:
+        return None
+    return {"rate": _rounded(rate * 1e9), "name": f"{name}, {text(rate)}"}
+
+
+def _point(entry: TunedProblem) -> dict[str, Any]:
+    seconds, speedup = entry.median_ms / 1e3, entry.race.speedup
+    vendor_ms = entry.median_ms * speedup.value if speedup else None
+    return {
+        "name": wording.one_line(str(Problem(dict(entry.problem)))),
+        "bytes": _rounded((entry.gb_per_s or 0) * 1e9 * seconds),
+        "operations": _rounded((entry.gflop_per_s or 0) * 1e9 * seconds),
+        "seconds": _rounded(seconds),
+        "time": wording.time(entry.median_ms),
+        "vendor": wording.one_line(entry.race.vendor_name),
+        "vendor_seconds": vendor_ms and _rounded(vendor_ms / 1e3),
+        "vendor_time": wording.time(vendor_ms) if vendor_ms else "",
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
 def provenance(content: ReportContent) -> Table:
-    """Return what a person needs to measure again."""
+    """Return device, versions and settings: all that is needed to measure again."""
     device, about = content.device, content.record.provenance
-    run = dict(content.run)
-    entries = [problem.entry for problem in content.problems if problem.entry]
+    run, entries = dict(content.run), content.entries
     trials = [trial for problem in content.problems for trial in problem.trials]
     sources = {"source": listed(entry.origin.source for entry in entries), **run}.get("source", "")
     named = {
@@ -128,25 +210,25 @@ def provenance(content: ReportContent) -> Table:
         "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
-    rows = [{"What": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
+    rows = [{"Item": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
     return Table.of(rows, words="Value", wide="Value")
 
 
 def _short(commit: str) -> str:
-    """Return a commit as git abbreviates it in long histories, and whether files differed from it."""
+    """Return a commit's first 12 digits, and the mark of changed files."""
     name, *dirty = commit.partition("-")
     return "".join([name[:12], *dirty])
 
 
 def _power_limit(entries: Sequence[TunedProblem]) -> str:
-    """Return the allowed power while energy was measured; empty where it was not."""
+    """Return the device's power limit while energy was measured; empty without energy."""
     energies = [entry.winner.energy for entry in entries]
     limits = sorted({energy.limit_w for energy in energies if energy and energy.limit_w})
     return listed(f"{wording.number(limit_w)} W" for limit_w in limits)
 
 
 def _clocks(trials: Sequence[Measurement]) -> str:
-    """Return the clocks around the measurements; empty where the device does not say."""
+    """Return the range of clocks; empty where the device does not report them."""
     clocks = [trial.clocks.sm_mhz for trial in trials if trial.clocks.sm_mhz is not None]
     if not clocks:
         return ""
@@ -155,14 +237,14 @@ def _clocks(trials: Sequence[Measurement]) -> str:
 
 
 def _throttled(trials: Sequence[Measurement]) -> str:
-    """Return how many measurements were throttled, and why."""
+    """Return the number of throttled measurements, and the reasons."""
     found = [trial.clocks.throttle_reasons for trial in trials if trial.clocks.throttle_reasons]
     reasons = listed(sorted({reason for reasons in found for reason in reasons}))
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
 
 
 def _clock_change(trials: Sequence[Measurement]) -> str:
-    """Return how much the device sped up or slowed down; empty where the reference was not timed again."""
+    """Return the change of a reference's time during the run; empty where it was timed once."""
     count = sum(trial.recheck is not None for trial in trials)
     often = "once" if count == 1 else plural(count, "time")
     return (

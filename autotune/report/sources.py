@@ -1,7 +1,4 @@
-"""Where a report's content comes from: a run that just ended, or rows of the results store.
-
-Knows runs and rows; lays nothing out.
-"""
+"""Makes the content of a report from a run that just ended, or from rows of the results store."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ from typing import TYPE_CHECKING
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.report.content import ProblemContent, ReportContent, content_of
-from autotune.report.table import listed
-from autotune.report.wording import without_paths
+from autotune.report.wording import listed, without_paths
 from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Problem
 
 if TYPE_CHECKING:
-    from autotune.run.result import RunResult
+    from autotune.run.result import ProblemResult, RunResult
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.
@@ -30,10 +26,9 @@ _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", 
 
 
 def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
-    """Return the content of a run that just ended.
+    """Return the content of a run that just ended, problems without a winner included.
 
-    Problems without a winner are reported too, with what went wrong. The record is as merged and
-    written: what lookup answers with.
+    ``record`` is the one that lookup answers from, after the run was merged into it.
     """
     request = run.request
     budget = request.total_budget
@@ -54,11 +49,12 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         ProblemContent(
             result.problem,
             _newest((*result.measured, *result.disqualified)),
-            race=result.result,
+            is_superseded=_is_superseded(result, record),
         )
         for result in run.problems
     ]
-    return content_of(record, problems, run.space, about)
+    space = run.problems[0].space if run.problems else None
+    return content_of(record, problems, space, about)
 
 
 def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
@@ -68,22 +64,18 @@ def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
     return replace(content, problems=tuple(p for p in content.problems if p.problem in now))
 
 
-def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
-    """Return what the store remembers about a kernel and the record's device.
+def _is_superseded(result: ProblemResult, record: TunedRecord) -> bool:
+    entry, won = record.tuned(result.problem), result.result
+    return bool(entry and won and won.winner.configuration != entry.configuration)
 
-    As `from_rows`, which gets no more rows of a problem than a page can draw: the newest and the
-    fastest.
+
+def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
+    """Return the content of a kernel's rows on the record's device, as `from_rows` makes it.
+
+    Of many rows of a problem it takes the newest and the fastest: as many as a page can draw.
     """
-    by_problem: dict[Problem, list[Row]] = {}
-    for last in store.newest_of_scopes(record.kernel, record.device.name):
-        if not _is_of(last, record):
-            continue
-        by_problem.setdefault(last.problem, []).append(last)
-    scopes = [
-        last.scope
-        for problem, found in by_problem.items()
-        for last in _measured_alike(found, record.tuned(problem))
-    ]
+    newest = store.newest_of_scopes(record.kernel, record.device.name)
+    scopes = [last.scope for found in _comparable(newest, record).values() for last in found]
     rows = [row for scope in scopes for row in rows_of(store, scope)]
     count = sum(store.count(scope) for scope in scopes)
     content = from_rows(sorted(rows, key=attrgetter("id")), record, space)
@@ -102,43 +94,46 @@ def rows_of(store: Store, scope: str) -> list[Row]:
 def from_rows(
     rows: Sequence[Row], record: TunedRecord, space: Space | None = None
 ) -> ReportContent:
-    """Return what rows of the store say about a kernel and the record's device.
+    """Return the content of a kernel's rows, oldest first, on the record's device.
 
-    Without rows it is what the record alone says. Of each problem it takes the rows that were
-    measured alike: as its entry of the record was, where there are such, else as the newest.
-    Samples of finals are not stored. Rows come oldest first, as `Store.rows` lists them; those of
-    other kernels or devices are left out.
+    Without rows it is the content of the record alone. Rows of one problem share their device,
+    driver, toolchain, source and timing: those of the record's entry where there are such rows,
+    else those of the newest row.
     """
-    by_problem: dict[Problem, list[Row]] = {}
-    for row in rows:
-        if row.device_name == record.device.name and _is_of(row, record):
-            by_problem.setdefault(row.problem, []).append(row)
-    chosen = {
-        problem: _measured_alike(found, record.tuned(problem))
-        for problem, found in by_problem.items()
-    }
+    chosen = _comparable(rows, record)
     problems = [
         ProblemContent(problem, _newest(row.measurement for row in found))
         for problem, found in chosen.items()
     ]
-    return content_of(
-        record, problems, space, _about_rows([row for found in chosen.values() for row in found])
-    )
+    about = _about_rows([row for found in chosen.values() for row in found])
+    return content_of(record, problems, space, about)
+
+
+def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[Row]]:
+    """Return the record's rows that were measured alike, by problem."""
+    by_problem: dict[Problem, list[Row]] = {}
+    for row in rows:
+        if row.device_name == record.device.name and _is_of(row, record):
+            by_problem.setdefault(row.problem, []).append(row)
+    return {
+        problem: _measured_alike(found, record.tuned(problem))
+        for problem, found in by_problem.items()
+    }
 
 
 def _is_of(row: Row, record: TunedRecord) -> bool:
-    """Return whether a row is of the record's kernel, and not of another one of that name."""
+    """Return whether a row is of the record's kernel, and not of another kernel of that name."""
     names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
     return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
 
 
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return one measurement per configuration: the last, in the place of the first."""
+    """Return the last measurement of each configuration, in the place of the first."""
     return tuple({trial.configuration: trial for trial in measured}.values())
 
 
 def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:
-    """Return the newest rows of one kind, preferably the kind of the record's problem."""
+    """Return the newest rows of one kind, preferably the kind of the record's entry."""
     fitting = [
         row
         for row in rows
@@ -161,7 +156,7 @@ def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _command(command: str) -> str:
-    """Return a command line with no folder of this machine in it."""
+    """Return a command line without the machine's folders."""
     try:
         words = shlex.split(command)
     except ValueError:

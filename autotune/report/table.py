@@ -1,22 +1,17 @@
-"""A table as plain text, and how things are called in it. No markup, no statistics."""
+"""A table of text that prints as Markdown and as HTML; `autotune.cli.tables` prints it on a console."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
-from autotune.measure.measurement import Status
-from autotune.report import wording
-from autotune.report.content import ProblemContent, ReportContent
-from autotune.values import Value
+from autotune.report.wording import markdown, one_line
 
-NONE = "–"
-
-_LIMIT_WORDS = {
-    "read": "read bandwidth",
-    "copy": "copy bandwidth",
-    "ffma": "FP32 rate (FFMA)",
-}
+#: Words with a hyphen up to this length are kept on one line: ``--fresh``, a device's uuid.
+_LONGEST_WORD = 40
+#: Tables with more columns have upright titles.
+_SIDE_BY_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -26,8 +21,8 @@ class Table:
     ``numeric`` columns are aligned right, ``wide`` ones may wrap; rows in ``strong`` stand out.
     """
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
     numeric: frozenset[int] = frozenset()
     wide: frozenset[int] = frozenset()
     strong: frozenset[int] = frozenset()
@@ -40,9 +35,9 @@ class Table:
         wide: str = "",
         strong: Iterable[int] = (),
     ) -> Table:
-        """A table of rows with equal keys, which are the columns.
+        """Return a table of rows with equal keys, which are the columns.
 
-        Beside the first column only ``words`` is no column of numbers.
+        The first column and ``words`` are text; all others are numbers.
         """
         columns = tuple(rows[0]) if rows else ()
         return cls(
@@ -53,40 +48,41 @@ class Table:
             strong=frozenset(strong),
         )
 
-    def cells(self) -> Iterator[dict[str, str]]:
-        """Yield each row by its columns."""
-        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+    def markdown(self) -> str:
+        """Return the table as Markdown; empty without rows."""
+        if not self.rows:
+            return ""
+        marks = ["--:" if i in self.numeric else ":--" for i in range(len(self.columns))]
+        cells = [map(markdown, self.columns), marks, *(map(markdown, row) for row in self.rows)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+    def html(self) -> str:
+        """Return the table as HTML that is readable without a style sheet; empty without rows."""
+        if not self.rows:
+            return ""
+        head = "".join(self._cell("th", i, name) for i, name in enumerate(self.columns))
+        body = "".join(self._row(i, row) for i, row in enumerate(self.rows))
+        upright = ' class="upright"' if len(self.columns) > _SIDE_BY_SIDE else ""
+        return f"<table{upright}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+
+    def _row(self, number: int, cells: Sequence[str]) -> str:
+        start = '<tr class="strong">' if number in self.strong else "<tr>"
+        return (
+            start + "".join(self._cell("td", i, cell) for i, cell in enumerate(cells)) + "</tr>\n"
+        )
+
+    def _cell(self, tag: str, column: int, text: str) -> str:
+        number = ' class="n" style="text-align:right"' if column in self.numeric else ""
+        style = ' class="w"' if column in self.wide else number
+        scope = ' scope="col"' if tag == "th" else ""
+        return f"<{tag}{scope}{style}>{unbroken(text)}</{tag}>"
 
 
-def problem_name(problem: ProblemContent) -> str:
-    """Return the name of a problem in titles and tables."""
-    return wording.one_line(str(problem.problem)) or "the problem"
-
-
-def configuration_text(content: ReportContent, configuration: Mapping[str, Value]) -> str:
-    """Return a configuration on one line, without what is no choice."""
-    return wording.one_line(str(content.chosen(configuration)))
-
-
-def value_text(value: object) -> str:
-    """Return a parameter's value as text."""
-    return wording.one_line(str(int(value)) if isinstance(value, bool) else str(value))
-
-
-def limit_words(name: str) -> str:
-    """Return the name of a measured limit."""
-    return _LIMIT_WORDS.get(name, wording.one_line(name))
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{wording.count(number)} {noun}" + ("" if number == 1 else "s")
-
-
-def listed(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
-
-
-def status_counts(problem: ProblemContent) -> dict[Status, int]:
-    """Return how often trials ended in each way, in the order of the statuses."""
-    met = [trial.status for trial in problem.trials]
-    return {status: met.count(status) for status in Status if status in met}
+def unbroken(text: str) -> str:
+    """Return escaped text in which a browser breaks no line at the hyphens of a name."""
+    return " ".join(
+        f'<span class="whole">{escape(word)}</span>'
+        if "-" in word and len(word) <= _LONGEST_WORD
+        else escape(word)
+        for word in one_line(text, 4000).split(" ")
+    )

@@ -1,11 +1,16 @@
-"""Numbers as a person reads them, with their units, and text made harmless. Knows no report."""
+"""Numbers with units, plurals, and text of others made harmless."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from xml.sax.saxutils import escape
+from collections.abc import Iterable
+from html import escape
 
+#: In place of a value that is not known.
+NONE = "–"
+
+_LIMIT_WORDS = {"read": "read bandwidth", "copy": "copy bandwidth", "ffma": "FP32 rate (FFMA)"}
 #: An address, which stays, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
@@ -21,7 +26,7 @@ _TIMES = (("s", 1e3), ("ms", 1.0), ("µs", 1e-3), ("ns", 1e-6))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number to some significant digits, never in scientific form between 1e-4 and 1e15."""
+    """Return a number to some significant digits, in plain form between 1e-4 and 1e15."""
     if value and not 1e-4 <= abs(value) < 1e15:
         return f"{value:.{max(1, digits - 1)}g}"
     text = f"{value:.{digits}g}"
@@ -29,42 +34,42 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def time_unit(ms: float) -> tuple[str, float]:
-    """The unit in which a time is at least 1, and its length in milliseconds."""
+    """Return the unit in which a time is at least 1, and its length in milliseconds."""
     return next((unit for unit in _TIMES if ms >= unit[1]), _TIMES[-1])
 
 
 def time(ms: float) -> str:
-    """A time with its unit, for example ``490.7 µs``."""
+    """Return a time with its unit, for example ``490.7 µs``."""
     unit, length = time_unit(ms)
     return f"{_fixed(ms / length)} {unit}"
 
 
 def energy_unit(mj: float) -> tuple[str, float]:
-    """The unit that an energy is written in, and how many millijoules it is."""
+    """Return the unit of an energy, and its size in millijoules."""
     return ("J", 1e3) if mj >= 1e3 else ("mJ", 1.0) if mj >= 1 else ("µJ", 1e-3)
 
 
 def energy(mj: float, bounds_mj: tuple[float, float] | None = None) -> str:
-    """An energy in the unit that suits it, with its interval."""
+    """Return an energy with its unit and interval, for example ``412.5 mJ (410 … 415)``."""
     unit, amount = energy_unit(mj)
     span = " … ".join(number(bound / amount) for bound in bounds_mj or ())
     return f"{number(mj / amount)} {unit}{f' ({span})' if span else ''}"
 
 
 def interval(ms: float, bounds_ms: tuple[float, float]) -> str:
-    """The bounds of a time in the time's own unit, for example ``456.9 – 591.5``."""
+    """Return the bounds of a time in the time's own unit, for example ``456.9 – 591.5``."""
     _, length = time_unit(ms)
     return " – ".join(_fixed(bound / length) for bound in bounds_ms)
 
 
 def ratio(value: float, bounds: tuple[float, float] | None = None) -> str:
-    """A ratio with its interval, for example ``1.042× (1.038 – 1.047)``."""
+    """Return a ratio with its interval, for example ``1.042× (1.038 – 1.047)``."""
     text = f"{value:.3f}×" if value < 100 else f"{value:.0f}×"
     return text if bounds is None else f"{text} ({bounds[0]:.3f} – {bounds[1]:.3f})"
 
 
 def percent(share: float) -> str:
-    """A share in percent: tenths, and never a 0 or 100 that is not exact."""
+    """Return a share in percent to tenths; 0 and 100 only where they are exact."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -73,21 +78,21 @@ def percent(share: float) -> str:
 
 
 def bandwidth(gb_per_s: float) -> str:
-    """A rate of bytes."""
+    """Return a rate of bytes with its unit."""
     return f"{_fixed(gb_per_s)} GB/s" if gb_per_s < 1e4 else f"{_fixed(gb_per_s / 1e3)} TB/s"
 
 
 def arithmetic(gflop_per_s: float) -> str:
-    """A rate of operations."""
+    """Return a rate of operations with its unit."""
     if gflop_per_s < 1e3:
         return f"{_fixed(gflop_per_s)} GFLOP/s"
     return f"{_fixed(gflop_per_s / 1e3)} TFLOP/s"
 
 
 def size(count: int | None) -> str:
-    """A number of bytes."""
+    """Return a number of bytes with its unit; a dash where it is unknown."""
     if count is None:
-        return "–"
+        return NONE
     if count < 10240:
         return f"{count} B"
     power, unit = next(
@@ -97,14 +102,34 @@ def size(count: int | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """A number of things; a dash where it is unknown."""
-    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+    """Return a number of things; a dash where it is unknown."""
+    return NONE if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 problem`` or ``2 problems``."""
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return different words, separated by commas."""
+    return ", ".join(dict.fromkeys(words))
+
+
+def value_text(value: object) -> str:
+    """Return a parameter's value; booleans as 0 and 1."""
+    return one_line(str(int(value)) if isinstance(value, bool) else str(value))
+
+
+def limit_words(name: str) -> str:
+    """Return the name of a measured limit, for example ``read bandwidth``."""
+    return _LIMIT_WORDS.get(name, one_line(name))
 
 
 def without_paths(text: str, whole: bool = False) -> str:
-    """Text with absolute paths cut to their last part.
+    """Return text with absolute paths cut to their last part.
 
-    A ``whole`` text is one word of a command: whatever begins with a slash is cut, spaces or not.
+    A ``whole`` text is one word of a command; a path in it may hold spaces.
     """
     if whole:
         head, mark, value = text.partition("=") if text.startswith("-") else ("", "", text)
@@ -114,23 +139,23 @@ def without_paths(text: str, whole: bool = False) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Text of others on one line: no control or direction characters, no paths, not too long."""
+    """Return text on one line, without control characters and paths, and not too long."""
     kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
     line = " ".join(without_paths(kept).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is, in a paragraph as in a table."""
+    """Return text that Markdown shows as it is, in a paragraph as in a table."""
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, 4000))
 
 
 def xml(text: str) -> str:
-    """Text that SVG shows as it is."""
-    return escape(one_line(text), {'"': "&quot;"})
+    """Return text that SVG shows as it is."""
+    return escape(one_line(text), quote=False).replace('"', "&quot;")
 
 
 def _fixed(value: float) -> str:
-    """Four significant digits, zeros kept: the digits say how precise a time is."""
+    """Return four significant digits, zeros kept."""
     rounded = float(f"{value:.4g}")
     return f"{rounded:.{next((n for n in range(4) if rounded >= 10 ** (3 - n)), 3)}f}"
