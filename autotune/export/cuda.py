@@ -1,8 +1,7 @@
-"""Tuned records -> one CUDA source per configuration that stands alone, and a C++ launcher of them all.
+"""Write one CUDA source per recorded configuration, and a C++ launcher for all of them.
 
-Knows C++ and what a declaration says of a launch, traced with the problem's fields symbolic; the header
-of the same records, written beside, picks the configuration. Equal records, sources and declaration
-give equal bytes. The launcher's text is in ``launch.hpp.j2``; this module fills it in.
+The header of the same records picks the configuration. Equal records, sources and declaration give
+equal bytes. The text of the launcher is in ``launch.hpp.j2``.
 """
 
 from __future__ import annotations
@@ -49,13 +48,8 @@ _ASKED = 8
 def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     """Write sources, launcher and header of one kernel's records of CUDA devices.
 
-    Raises
-    ------
-    UsageError
-        If there are no such records, or something of the kernel cannot be told to a program without
-        Python: fields that are compiled in, module constants, launches that cannot be traced.
-    SpecError
-        If the declaration is wrong.
+    Refuses what a program without Python cannot have: compiled-in fields, module constants, launches
+    that cannot be traced.
     """
     known = [record for record in records if record.device.backend == "cuda"]
     if not known:
@@ -83,7 +77,7 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """What a kernel is given, by name, and how its sizes follow from the problem."""
+    """The arguments of a kernel, and how their sizes follow from the problem."""
 
     kernel: Kernel
     #: In the kernel's order.
@@ -95,7 +89,7 @@ class _Given:
 
     @classmethod
     def of(cls, kernel: Kernel) -> _Given:
-        """Ask what small problems are given; refuse what a launcher does not set."""
+        """Ask small problems for their arguments; refuse what a launcher cannot set."""
         for name in set(kernel.static) & set(kernel.fields):
             raise UsageError(
                 f"{kernel.name}: the field {name} is compiled in (static=), so no source is for every "
@@ -129,7 +123,7 @@ class _Given:
 
 
 def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:
-    """One number, or the product of some fields, that is the size in every problem; None: neither."""
+    """Return the number or product of fields that is the size in every problem; None if there is none."""
     names = [name for name, value in sizes[0][0].items() if isinstance(value, int)]
     forms: list[Json] = [sizes[0][1]]
     for count in range(1, len(names) + 1):
@@ -146,7 +140,7 @@ def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:
 
 @dataclass(frozen=True)
 class _Code:
-    """What is compiled: of plans that differ in their grids alone it is the same."""
+    """A source with its options; plans that differ only in their grids share it."""
 
     configuration: Configuration
     text: str
@@ -163,7 +157,7 @@ class _Code:
 
 @dataclass(frozen=True)
 class _Exported:
-    """One plan: its code and its launch sequence in C++."""
+    """A plan: its code and its launch sequence in C++."""
 
     code: _Code
     steps: tuple[str, ...]
@@ -177,7 +171,7 @@ class _Exported:
     def of(
         cls, kernel: Kernel, plan: Plan, records: Sequence[TunedRecord], given: _Given
     ) -> _Exported:
-        """Trace a plan as of the first device that has it."""
+        """Trace a plan for the first device that has it."""
         if plan.configuration.keys() != kernel.parameters.keys():
             raise UsageError(
                 f"{kernel.name}: its record has other parameters than it declares now; "
@@ -212,7 +206,7 @@ class _Exported:
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:
-    """A problem of each combination of categories."""
+    """Return a problem of each combination of categories."""
     problems = [Problem(entry.problem) for record in records for entry in record.problems]
     by_category = {
         tuple(value for value in problem.values() if isinstance(value, str)): problem
@@ -253,13 +247,7 @@ class _Sequence:
         given: _Given,
         problem: Problem,
     ) -> _Sequence:
-        """Trace it for a problem's categories.
-
-        Raises
-        ------
-        UsageError
-            If it needs the sizes themselves.
-        """
+        """Trace the sequence for a problem's categories."""
         steps = traced(kernel, configuration, device, problem)
         if steps is None:
             raise UsageError(
@@ -292,7 +280,7 @@ class _Workspace:
 def _scratch(
     kernel: Kernel, configuration: Configuration, device: Device, problem: Problem
 ) -> dict[str, _Workspace]:
-    """The scratch buffers of a configuration, over the fields of the problem."""
+    """Return the scratch buffers of a configuration, over the fields of the problem."""
     symbols = Problem(
         {name: Symbol(name) if isinstance(value, int) else value for name, value in problem.items()}
     )
@@ -316,7 +304,7 @@ def _scratch(
 
 
 class _Names:
-    """What the names in a launch sequence are in C++; notes which the caller passes."""
+    """The C++ text of the names in a launch sequence; notes the names that the caller passes."""
 
     def __init__(self, given: _Given, scratch: Mapping[str, _Workspace]) -> None:
         self._given, self._scratch = given, scratch
@@ -324,14 +312,12 @@ class _Names:
         self.passed: set[str] = set()
 
     def launch(self, step: Launch, entry: str, slots: Sequence[str]) -> str:
-        """One kernel launch."""
         grid = _three(traced_numbers(step.grid) or (), "number{1}", expression)
         block = _three(step.block, "1", lambda size: str(int(size)))
         values = f"{int(step.shared_bytes)}, {{{', '.join(slots)}}}"
         return f'launch_(asked_, code_, "{entry}", extent_of({grid}), {{{block}}}, {values})'
 
     def fill(self, step: Fill) -> str:
-        """A buffer set to one value."""
         kernel = self._kernel.name
         if step.name in self._scratch:
             buffer = self._scratch[step.name]
@@ -356,7 +342,7 @@ class _Names:
         return f"fill_({self.slot(step.name)}, {count}, {bits}u, {len(raw)})"
 
     def slot(self, value: Any) -> str:
-        """One value that a kernel is passed."""
+        """Return the C++ text of one kernel argument."""
         if isinstance(value, np.generic):
             return f"bits_of_(static_cast<{self._type(str(value), value.dtype)}>({value.item()!r}))"
         if not isinstance(value, str):
@@ -382,7 +368,7 @@ class _Names:
 
 
 def c_type(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> str:
-    """How C++ calls the type of a scalar."""
+    """Return the C++ type of a scalar."""
     if dtype.name not in _TYPES:
         raise UsageError(
             f"{kernel.name}: the scalar {name} is of type {dtype}, for which C++ has none; "
@@ -392,7 +378,7 @@ def c_type(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> str:
 
 
 def member(name: str) -> str:
-    """An argument as a member of the launcher's ``arguments``."""
+    """Return an argument's name as a member of the launcher's ``arguments``."""
     return identifier(name, ("arguments",))
 
 
@@ -411,7 +397,6 @@ def _context(
     exported: Sequence[_Exported],
     names: Mapping[_Code, str],
 ) -> dict[str, Any]:
-    """Everything the template names."""
     passed = frozenset().union(*(each.passed for each in exported))
     name = identifier(kernel.name)
     fields = [
@@ -470,7 +455,7 @@ def _source_row(each: _Exported, names: Mapping[_Code, str]) -> str:
 
 
 def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: str) -> str:
-    """One source that stands alone: where it comes from, how to compile it, its defines, its text."""
+    """Return a source that stands alone: provenance, compile command, defines, text."""
     number = code.arch.removeprefix("sm_")
     target = f"-gencode arch=compute_{number},code=sm_{number}"
     lines = [
@@ -491,7 +476,7 @@ def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: s
 def _provenance(
     kernel: Kernel, records: Iterable[TunedRecord], configuration: Configuration
 ) -> Iterator[str]:
-    """What it was measured to be best for, a device and its problems at a time."""
+    """Yield the problems that the configuration won, by device."""
     now, found = source_fingerprint(kernel), False
     for record in records:
         won = [
