@@ -61,14 +61,14 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
         return None
     if run.ended is None:
         return _written(run, out, others)
-    told = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
+    decided = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
     published = None
     try:
         published = _written(run, out, others)
-        told += f" and in {published.json_file}"
+        decided += f" and in {published.json_file}"
     except AutotuneError as error:
-        told += f", but in no record: {error}"
-    run.ended.args = (f"{run.ended}; {told}",)
+        decided += f", but in no record: {error}"
+    run.ended.args = (f"{run.ended}; {decided}",)
     return published
 
 
@@ -102,7 +102,7 @@ def _written(run: RunResult, out: Path, others: Iterable[Path]) -> Published:
 
 
 def amend(directory: Path, record: TunedRecord) -> TunedRecord:
-    """Merge a record into a folder of tuned records, return what is there now; a header beside it is made anew.
+    """Merge a record into a folder of tuned records, renew a header there, and return the merged record.
 
     Raises
     ------

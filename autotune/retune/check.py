@@ -245,7 +245,7 @@ def _raced(
     rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
     raced = race(bench.worker, job, contenders, rules)
     if failure := raced.samples[0].failure:
-        return Remeasured(failure.status, f"beside its rivals: {failure.message}")
+        return Remeasured(failure.status, f"in the race with its rivals: {failure.message}")
     result = judge(raced, seed=bench.request.seed)
     now = result.of(configurations[0]) if result else None
     assert result is not None and now is not None

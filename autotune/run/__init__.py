@@ -1,1 +1,16 @@
-"""One command's job: search every problem, hold the finals, measure the portfolio."""
+"""One command's job: search every problem, hold the finals, measure the portfolio, make the record.
+
+=========== ==============================================================================
+`request`   what a run is asked to do
+`limits`    `execute`: a request against the device's limits, which are measured where missing
+`run`       the whole job, and the time of its parts
+`bench`     compilers and workers of a run, the jobs and keys of its problems
+`transfer`  results of other sizes and devices
+`searching` the search of one problem
+`finals`    the best verified again and raced with the vendor's calls
+`verdict`   who enters, who wins, ties, ratios, noise
+`portfolio` the best of every problem measured on every problem
+`recording` the tuned record of a run
+`result`    what a run returns
+=========== ==============================================================================
+"""

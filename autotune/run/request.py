@@ -66,7 +66,7 @@ class Request:
     only: Configuration | None = None
     #: Arrays to use in place of drawn ones, by argument name.
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    #: Further devices of the same model, which measure beside the first.
+    #: Further devices of the same model, which measure at the same time.
     others: tuple[Device, ...] = ()
     #: What is made least or most of.
     objective: Objective = TIME
