@@ -75,7 +75,7 @@ from autotune.cli import run
 codes = [run(words.split()) for words in json.loads(sys.argv[1])]
 print(json.dumps(codes))
 """
-    commands = ["cache --json", "schedule cron --arch sm_90", "results", "show sgemm"]
+    commands = ["doctor cache --json", "schedule cron --arch sm_90", "results", "show sgemm"]
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(commands)],
         capture_output=True,

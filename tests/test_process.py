@@ -283,14 +283,21 @@ def test_they_die_with_their_parent_whatever_they_are_doing():
     wait_until(lambda: not any(map(alive, processes)))
 
 
+def children_of_ours():
+    """Process ids of our children."""
+    listed = [file.read_text().split() for file in Path("/proc/self/task").glob("*/children")]
+    return {int(child) for of_thread in listed for child in of_thread}
+
+
 def test_what_was_begun_early_is_taken_by_who_begins_so_and_the_rest_ends():
+    known = children_of_ours()
     with ChildActor(os.getpid) as actor, ChildActor(os.getpid) as other:
         with begun_early(time.time, os.getpid):
-            actor.start()
-            assert actor.pid  # it had begun
-            other.start()
-            assert actor.ask(os.getpid, timeout_s=60) == actor.pid
-            assert other.ask(os.getpid, timeout_s=60) != actor.pid
+            wait_until(lambda: len(children_of_ours() - known) == 2)
+            early = children_of_ours() - known
+            assert actor.ask(os.getpid, timeout_s=60) in early
+            assert other.ask(os.getpid, timeout_s=60) not in early  # of such there was one
+        assert children_of_ours() - known == {actor.pid, other.pid}
         assert actor.ask(abs, -4, timeout_s=60) == 4
 
 

@@ -167,15 +167,19 @@ def raced() -> RaceResult:
     return result
 
 
-def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") -> RunResult:
+def run(
+    problems: Sequence[ProblemResult],
+    command: str = "autotune run sgemm",
+    searched: Space | None = None,
+) -> RunResult:
     kernel = Kernel("sgemm.cu", **PARAMETERS)
     request = Request(kernel, for_arch("sm_90"), (SMALL,), command=command)
-    return RunResult(request, tuple(problems), 1, "ab" * 32, "nvrtc 13.4")
+    return RunResult(request, tuple(problems), searched or space(), 1, "ab" * 32, "nvrtc 13.4")
 
 
 def full() -> ReportContent:
     """One problem with everything."""
-    result = ProblemResult(SMALL, space(), trials(), result=raced(), seconds=12.0)
+    result = ProblemResult(SMALL, trials(), result=raced(), seconds=12.0)
     winner = trials()[4].configuration
     return from_run(run([result]), record([entry(SMALL, winner)]))
 
@@ -201,8 +205,8 @@ def evil() -> ReportContent:
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
     written = msgspec.structs.replace(written, device=device, parameters=parameters)
-    result = ProblemResult(problem, attacked, tuple(found), result=finals)
-    return from_run(run([result], command=f"autotune run {EVIL!r}"), written)
+    result = ProblemResult(problem, tuple(found), result=finals)
+    return from_run(run([result], command=f"autotune run {EVIL!r}", searched=attacked), written)
 
 
 # ---------------------------------------------------------------------- what is said
@@ -299,14 +303,14 @@ def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
 def test_a_finalist_that_proved_wrong_counts_as_failed() -> None:
     found = trials()
     wrong = replace(found[4], status=Status.WRONG_RESULT, message="wrong on odd sizes")
-    result = ProblemResult(SMALL, space(), found, (wrong,))
+    result = ProblemResult(SMALL, found, (wrong,))
     (problem,) = from_run(run([result]), record()).problems
     assert [trial.status for trial in problem.trials].count(Status.WRONG_RESULT) == 2
     assert len(problem.trials) == 6 and problem.best_ms == 1.5
 
 
 def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
-    result = ProblemResult(SMALL, space(), trials(), result=raced())
+    result = ProblemResult(SMALL, trials(), result=raced())
     kept = entry(SMALL, trials()[0].configuration, effort="full")
     content = from_run(run([result]), record([kept]))
     (warning,) = answer.warnings(content)
@@ -420,7 +424,7 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     found = list(trials())
     found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     held = race([entered(found[4], [1.25] * 9)])
-    result = run([ProblemResult(SMALL, space(), tuple(found), race=held, result=raced())])
+    result = run([ProblemResult(SMALL, tuple(found), race=held, result=raced())])
     doubtful = entry(SMALL, found[4].configuration)
     noisy = msgspec.structs.replace(raced(), noise=("the device was throttled",))
     doubtful = msgspec.structs.replace(doubtful, race=noisy)
@@ -771,7 +775,7 @@ def test_without_anything_tuned_no_report_is_written(
 
 def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     found = [replace(trial, message="in /home/bob/space/x.cu: bad") for trial in trials()]
-    result = ProblemResult(SMALL, space(), tuple(found))
+    result = ProblemResult(SMALL, tuple(found))
     command = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
     content = from_run(run([result], command), record())
     files = write_markdown(content, tmp_path)

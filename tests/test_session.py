@@ -666,7 +666,7 @@ def test_several_launches_with_fill_workspace_and_static_field(tuned):
     result = tuned(kernel, problems=kernel.problems["opencl"])
     for solved in result.problems:
         assert {found.status for found in solved.measured} == {Status.OK}, solved.measured
-        assert len(solved.measured) == len(solved.space) == 6
+        assert len(solved.measured) == len(result.space) == 6
         assert solved.disqualified == ()
         checks = {(check.output, check.dataset) for check in solved.measured[0].checks}
         outputs = ("y", "total", "count")

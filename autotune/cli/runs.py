@@ -342,9 +342,9 @@ def say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
-        how_many = f"{len(found.measured)} of {len(found.space)} tried, {found.ended_by}"
+        how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
         if found.ended_by == "all":
-            how_many = f"all of {len(found.space)} tried"
+            how_many = f"all of {len(result.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         changes = clock_change_words(clock_changes(found.measured))
         changed = f"; clock change {changes}" if changes else ""

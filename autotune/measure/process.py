@@ -36,8 +36,6 @@ _END_TIMEOUT_S = 60.0
 _END_GLANCE_S = 0.001
 #: Between two looks at whether a task is stuck.
 _GLANCE_S = 0.1
-#: A task is given to so many processes, if the others die before they take it up.
-_TRIES = 3
 #: What the interpreter of a child runs. Modules are found where the parent finds them; its main
 #: module is not imported again, so that a script needs no guard against that.
 _PROGRAM = (
@@ -263,17 +261,10 @@ class ChildActor:
         if job is not None:
             args = (job, *args)
         with self._turn:
-            for left in reversed(range(_TRIES)):
-                self._make_ready(job)
-                assert self._child is not None
-                try:
-                    if turn_limits_s:
-                        return _ask_by_turns(self._child, timeout_s, turn_limits_s, task, args)
-                    return self._child.ask(timeout_s, task, *args)
-                except ChildGone:  # it died before it began with this
-                    if not left:
-                        raise
-        raise AssertionError
+            try:
+                return self._ask(job, task, args, timeout_s, turn_limits_s)
+            except ChildGone:  # killed while it was idle
+                return self._ask(job, task, args, timeout_s, turn_limits_s)
 
     def renew(self) -> None:
         if self._child is not None:
@@ -293,31 +284,55 @@ class ChildActor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _make_ready(self, job: Any) -> None:
-        """Have a living process that has prepared a job; one whose process was killed tries again."""
-        for left in (1, 0):
-            if self._child is None or not self._child.is_ready:
-                self._replace()
+    def _ask(
+        self,
+        job: Any,
+        task: Callable[..., R],
+        args: Sequence[Any],
+        timeout_s: float,
+        turn_limits_s: Sequence[float],
+    ) -> R:
+        child = self._prepared_child(job)
+        if not turn_limits_s:
+            return child.ask(timeout_s, task, *args)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "turns"
+            turns = Turns.begin(file)
+            is_stuck = turns.watch(turn_limits_s)
+            try:
+                answer: R = child.ask(timeout_s, _with_turns, task, file, *args, is_stuck=is_stuck)
+                return answer
+            except (ActorDied, ActorTimeout) as error:
+                error.turn = turns.running
+                raise
+
+    def _prepared_child(self, job: Any) -> Child:
+        """Return a living process that has prepared a job; prepare once more if it died meanwhile."""
+        for is_last in (False, True):
+            child = self._living_child()
             if job is None or job == self._prepared:
-                return
-            assert self._child is not None and self._prepare is not None
+                return child
+            assert self._prepare is not None
             self._prepared = None
             try:
-                self._child.ask(PREPARE_TIMEOUT_S, self._prepare, job)
+                child.ask(PREPARE_TIMEOUT_S, self._prepare, job)
                 self._prepared = job
                 self._keep_standbys()
-                return
+                return child
             except (ActorDied, ActorTimeout) as error:
-                if isinstance(error, ActorTimeout) or not left:
+                if is_last or isinstance(error, ActorTimeout):
                     name = self._prepare.__name__
                     raise AutotuneError(f"the device process failed at {name}: {error}") from error
+        raise AssertionError
 
-    def _replace(self) -> None:
-        self._prepared = None
-        if self._child is not None:
-            self._child.end()
-            self._keep_standbys()
-        self._child = self._standbys.pop(0) if self._standbys else self._begun()
+    def _living_child(self) -> Child:
+        if self._child is None or not self._child.is_ready:
+            self._prepared = None
+            if self._child is not None:
+                self._child.end()
+                self._keep_standbys()
+            self._child = self._standbys.pop(0) if self._standbys else self._begun()
+        return self._child
 
     def _keep_standbys(self) -> None:
         self._standbys = [child for child in self._standbys if child.is_ready]
@@ -335,26 +350,6 @@ class ChildActor:
             if not early:
                 child.start()
         return child
-
-
-def _ask_by_turns(
-    child: Child,
-    timeout_s: float,
-    limits_s: Sequence[float],
-    task: Callable[..., R],
-    args: Sequence[Any],
-) -> R:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "turns"
-        turns = Turns.begin(file)
-        try:
-            answer: R = child.ask(
-                timeout_s, _with_turns, task, file, *args, is_stuck=turns.watch(limits_s)
-            )
-            return answer
-        except (ActorDied, ActorTimeout) as error:
-            error.turn = turns.running
-            raise
 
 
 # ------------------------------------------------------------------ in the child

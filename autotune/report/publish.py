@@ -21,7 +21,6 @@ from autotune.report.content import ReportContent
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
 from autotune.report.sources import from_rows, from_run, from_store
-from autotune.run.recording import record_of
 from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
@@ -73,7 +72,8 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
 
 
 def _written(run: RunResult, out: Path, others: Iterable[Path]) -> Published:
-    record = record_of(run)
+    record = run.record
+    assert record is not None
     # What lookup answers with by default is tuned for time.
     mine = [Path(user_folder())] if record.objective == TIME else []
     for directory in (*mine, *others):

@@ -53,8 +53,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         )
         for result in run.problems
     ]
-    space = run.problems[0].space if run.problems else None
-    return content_of(record, problems, space, about)
+    return content_of(record, problems, run.space, about)
 
 
 def of_run(run: RunResult, record: TunedRecord) -> ReportContent:

@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from autotune.errors import MissingDependencyError
+from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.report import answer, wording
 from autotune.report.sources import of_run
@@ -24,7 +25,9 @@ _BLUE, _GREEN, _GREY = "#2f81f7", "#2da44e", "#8c959f"
 
 def text(run: RunResult, record: TunedRecord | None) -> str:
     """Return kernel and device, and a line for each problem: its time and configuration."""
-    lines = [f"{problem.problem}: {_outcome(problem, record)}" for problem in run.problems]
+    lines = [
+        f"{problem.problem}: {_outcome(run.space, problem, record)}" for problem in run.problems
+    ]
     shown = [wording.one_line(line) for line in lines[:_MOST]]
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} more problems")
@@ -98,10 +101,10 @@ def _title(run: RunResult) -> str:
     return f"{run.request.kernel.name} on {run.request.device.name}"
 
 
-def _outcome(problem: ProblemResult, record: TunedRecord | None) -> str:
+def _outcome(space: Space, problem: ProblemResult, record: TunedRecord | None) -> str:
     entry = record.tuned(problem.problem) if record else None
     if entry is not None:
-        configuration = problem.space.relevant(entry.configuration)
+        configuration = space.relevant(entry.configuration)
         noisy = " (noisy)" if entry.race.noise else ""
         named = ", ".join(f"{name}={value}" for name, value in configuration.items())
         return f"{wording.time(entry.median_ms)}{noisy} with {named or 'the one configuration'}"

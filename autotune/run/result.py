@@ -11,7 +11,7 @@ from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Race
 from autotune.run.request import Request
-from autotune.tuned.record import Portfolio, RaceResult
+from autotune.tuned.record import Portfolio, RaceResult, TunedRecord
 from autotune.values import Configuration, Problem
 
 _WRONG = frozenset(
@@ -33,7 +33,6 @@ class ProblemResult:
     """The result of one problem."""
 
     problem: Problem
-    space: Space
     #: In the order they were asked for, remembered ones included.
     measured: tuple[Measurement, ...]
     #: Rows of those that failed in the finals or before them.
@@ -70,6 +69,7 @@ class RunResult:
 
     request: Request
     problems: tuple[ProblemResult, ...]
+    space: Space
     run_id: int
     source: str
     toolchain: str
@@ -79,6 +79,8 @@ class RunResult:
     limits: Limits | None = None
     #: What ended the run before all problems were decided: Ctrl-C, or an error; None: nothing did.
     ended: AutotuneError | None = None
+    #: The tuned record of the problems that have a winner; None for a run of one configuration.
+    record: TunedRecord | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:

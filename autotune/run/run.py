@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from autotune import __version__
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
-from autotune.kernel.space import enumerate_space
+from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status, clock_changes
@@ -25,6 +25,7 @@ from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals, sanitizer_for
 from autotune.run.portfolio import KnownProblem, measure_portfolio
+from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.searching import ProblemSearch, SearchedProblem
@@ -100,7 +101,8 @@ class Run(Bench):
             solved = [found for found in decided if found.result is not None]
             if solved and isinstance(stop, AutotuneError):
                 stop.__cause__ = error if was_told_to else error.__cause__
-                return replace(self._result(run_id, solved, limits), ended=stop)
+                result = replace(self._result(run_id, solved, limits), ended=stop)
+                return self._recorded(result)
             if was_told_to:
                 raise stop from error
             raise
@@ -109,7 +111,7 @@ class Run(Bench):
         self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
-        return result
+        return self._recorded(result)
 
     def _result(
         self,
@@ -119,20 +121,35 @@ class Run(Bench):
         portfolio: Portfolio | None = None,
     ) -> RunResult:
         return RunResult(
-            self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
+            self.request,
+            tuple(results),
+            self.space,
+            run_id,
+            self.source,
+            self.toolchain,
+            portfolio,
+            limits,
         )
+
+    def _recorded(self, result: RunResult) -> RunResult:
+        """Return a result with its tuned record; one configuration is not recorded."""
+        is_single = self.request.only is not None
+        return result if is_single else replace(result, record=record_of(result))
 
     # ------------------------------------------------------------------ searches
 
+    @cached_property
+    def space(self) -> Space:
+        """Return the configurations to search."""
+        space = enumerate_space(self.kernel, self.device)
+        return space.restricted(self.request.fixed) if self.request.fixed else space
+
     def _search_problems(self, run_id: int) -> list[SearchedProblem]:
         """Search every problem, each beginning with what won on those before it."""
-        space = enumerate_space(self.kernel, self.device)
-        if self.request.fixed:
-            space = space.restricted(self.request.fixed)
         search = ProblemSearch(self, self.store, run_id, self.listener)
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
-            searched.append(search.search(problem, space, self._budget(searched), searched))
+            searched.append(search.search(problem, self.space, self._budget(searched), searched))
         searched = self._searched_on(search, searched)
         self.compilers.forget()
         return searched
@@ -247,7 +264,6 @@ class Run(Bench):
         race, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
         decided = ProblemResult(
             found.problem,
-            found.space,
             found.measured,
             (*wrong_guests, *wrong),
             race,
@@ -318,7 +334,6 @@ class Run(Bench):
             return None
         wrong = wrong_somewhere(results)
         chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())
-        space = results[0].space
         known = {
             problem: KnownProblem(
                 result.winner.time_ms.value,
@@ -327,7 +342,7 @@ class Run(Bench):
             for problem, result in raced.items()
         }
         # What is wrong on one problem, or its other data, must answer for no other.
-        right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
+        right = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
         if not right:
             return None
         seconds = self._seconds_left()
