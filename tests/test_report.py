@@ -32,9 +32,8 @@ from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.evidence import effects, explained
-from autotune.report.index import Standing, write_index
 from autotune.report.markdown import write_markdown
-from autotune.report.page import write_html
+from autotune.report.page import Standing, write_html, write_index
 from autotune.report.publish import Published
 from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
@@ -270,16 +269,12 @@ def test_finals_show_interval_ratio_and_ties() -> None:
 
 def test_failures_have_counts_and_an_example_without_paths() -> None:
     content = full()
-    assert evidence.outcomes(content.problems[0]).rows[2] == (
+    assert evidence.outcomes(content, content.problems[0]).rows[2] == (
         "compile_failed",
         "does not compile",
         "1",
         "16.7 %",
-    )
-    assert evidence.failure_examples(content, content.problems[0])[0] == (
-        "compile_failed",
-        "at …/k.cu(3): no ';'",
-        "BM=32, PAD=1",
+        "BM=32, PAD=1: at …/k.cu(3): no ';'",
     )
 
 
@@ -463,7 +458,7 @@ def test_explained_knows_all_nothing_and_too_little() -> None:
     assert explained(noise.tolist()) == pytest.approx(0.0, abs=0.05)
 
 
-def test_effects_rank_parameters_and_count_failures() -> None:
+def test_effects_rank_parameters() -> None:
     cells = [(bm, pad) for bm in PARAMETERS["BM"] for pad in (False, True)]
     found = [
         measurement(Configuration(BM=bm, PAD=pad, ONE=7), bm * (1.01 if pad else 1.0))
@@ -473,8 +468,11 @@ def test_effects_rank_parameters_and_count_failures() -> None:
     first, second = effects(ProblemContent(SMALL, tuple(found)), space())
     assert (first.parameter, second.parameter) == ("BM", "PAD")  # ONE is no choice
     assert first.share is not None and first.share > 0.99
-    assert [value.failed for value in first.values] == [0, 0, 1]
-    assert [value.best for value in first.values] == [1.0, 2.0, 4.0]
+    assert {value: min(times) for value, times in first.relative.items()} == {
+        32: 1.0,
+        64: 2.0,
+        128: 4.0,
+    }
 
 
 def test_trials_to_which_a_parameter_does_not_apply_are_not_its_own() -> None:
@@ -490,7 +488,8 @@ def test_trials_to_which_a_parameter_does_not_apply_are_not_its_own() -> None:
     by_name = {
         effect.parameter: effect for effect in effects(ProblemContent(SMALL, found), declared)
     }
-    assert by_name["VARIANT"].timed == 3 and by_name["STAGES"].timed == 2
+    timed = {name: sum(map(len, effect.relative.values())) for name, effect in by_name.items()}
+    assert timed["VARIANT"] == 3 and timed["STAGES"] == 2
 
 
 def test_the_page_holds_the_seconds_spent_up_to_each_trial(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from autotune.cli.tables import print_table, words
 if TYPE_CHECKING:
     from autotune.interop.formats import Results
     from autotune.kernel.spec import Kernel
-    from autotune.report.index import Standing
+    from autotune.report.page import Standing
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.record import TunedProblem, TunedRecord, TuningOrigin
@@ -357,7 +357,7 @@ def report(
         raise UsageError("report: --json needs --against; reports are files")
     from contextlib import nullcontext
 
-    from autotune.report.index import write_index
+    from autotune.report.page import write_index
     from autotune.report.publish import report_recorded
     from autotune.store import Store, default_url
     from autotune.tuned.reading import read_all, user_folder
@@ -379,7 +379,7 @@ def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
 
     from autotune.errors import AutotuneError
     from autotune.kernel.catalog import known_kernel
-    from autotune.report.index import Standing
+    from autotune.report.page import Standing
     from autotune.retune.stale import recorded_reasons
 
     try:

@@ -67,7 +67,7 @@ def winners(content: ReportContent, with_configurations: bool = False) -> Table:
             row["Configuration"] = (
                 content.text(problem.entry.configuration) if problem.entry else NONE
             )
-    return Table.of(rows, words="Configuration", wide="Configuration")
+    return Table.of(rows, words=("Configuration",), wide="Configuration")
 
 
 def configurations(content: ReportContent) -> Table:
@@ -150,7 +150,7 @@ def portfolio(content: ReportContent) -> Table:
         rows.append((failures, mean, row))
     rows.sort(key=lambda ranked: ranked[:2])
     best_rows = [row for _, _, row in rows[:PORTFOLIO_ROWS]]
-    return Table.of(best_rows, words="Worst problem", wide="Configuration")
+    return Table.of(best_rows, words=("Worst problem",), wide="Configuration")
 
 
 def _answered_ms(
@@ -190,7 +190,7 @@ def fallback(content: ReportContent) -> Table:
             for name, text in answers
             if expected
         ]
-    return Table.of(rows, words="Configuration", wide="Configuration")
+    return Table.of(rows, words=("Configuration",), wide="Configuration")
 
 
 def _rate_text(entry: TunedProblem) -> str:

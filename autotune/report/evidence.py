@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Status
 from autotune.measure.objective import front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
@@ -46,7 +46,7 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
     for row in rows:
         if not has_energy:
             del row["Energy (95 %)"]
-    return Table.of(rows, words="Verdict", wide="Configuration", strong=[0])
+    return Table.of(rows, words=("Verdict",), wide="Configuration", strong=[0])
 
 
 def _final(
@@ -93,30 +93,25 @@ def contender_name(content: ReportContent, race: RaceResult, found: ContenderRes
     return wording.one_line(str(Configuration(changed) if changed else chosen))
 
 
-def outcomes(problem: ProblemContent) -> Table:
-    """Return the number of trials that ended in each way."""
-    rows = [
-        {
-            "Status": str(status),
-            "Meaning": _STATUS_WORDS[status],
-            "Count": wording.count(count),
-            "Share": wording.percent(count / len(problem.trials)),
-        }
-        for status, count in problem.status_counts.items()
-    ]
-    return Table.of(rows, words="Meaning")
-
-
-def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tuple[str, str, str]]:
-    """Return a status, a message and a configuration for each kind of failure."""
-    found = []
-    for status in problem.status_counts:
-        if not status.is_timed:
-            those = [trial for trial in problem.trials if trial.status is status]
-            trial = next((trial for trial in those if trial.message), those[0])
-            message = wording.one_line(trial.message) or "no message"
-            found.append((str(status), message, content.text(trial.configuration)))
-    return found
+def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
+    """Return the number of trials that ended in each way, with an example of each failure."""
+    rows = []
+    for status, count in problem.status_counts.items():
+        those = [trial for trial in problem.trials if trial.status is status]
+        example = next((trial for trial in those if trial.message), those[0])
+        message = wording.one_line(example.message) or "no message"
+        rows.append(
+            {
+                "Status": str(status),
+                "Meaning": _STATUS_WORDS[status],
+                "Count": wording.count(count),
+                "Share": wording.percent(count / len(problem.trials)),
+                "Example": NONE
+                if status.is_timed
+                else f"{content.text(example.configuration)}: {message}",
+            }
+        )
+    return Table.of(rows, words=("Meaning", "Example"), wide="Example")
 
 
 def energy_front(content: ReportContent, problem: ProblemContent) -> Table:
@@ -148,35 +143,15 @@ def _over(value: float | None, least: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class ValueEffect:
-    """The configurations with one value of one parameter."""
-
-    value: Value
-    #: Times over the best of the search, in the order they were tried.
-    relative: tuple[float, ...]
-    #: Number of configurations with this value that failed.
-    failed: int
-
-    @property
-    def best(self) -> float | None:
-        """The smallest time with this value; None where none was timed."""
-        return min(self.relative, default=None)
-
-
-@dataclass(frozen=True)
 class Effect:
     """The effect of one parameter on the time."""
 
     parameter: str
-    values: tuple[ValueEffect, ...]
+    #: For each value the times over the best of the search; none where all failed.
+    relative: Mapping[Value, Sequence[float]]
     #: Share of the variance of log time that the parameter explains alone, 0 to 1; None where too
     #: little was timed. See `explained`.
     share: float | None
-
-    @property
-    def timed(self) -> int:
-        """Number of timed configurations to which the parameter applies."""
-        return sum(len(value.relative) for value in self.values)
 
 
 def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
@@ -187,31 +162,18 @@ def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect
     best = problem.best_ms
     if best is None:
         return ()
-    names = space.parameters if space else dict.fromkeys(problem.trials[0].configuration, ())
-    # Asked once of each trial: they may be many.
-    applied = [relevant(trial.configuration, space) for trial in problem.trials]
-    trials = list(zip(problem.trials, applied, strict=True))
-    found = []
-    for name, declared in names.items():
-        groups: dict[Value, list[Measurement]] = {}
-        for trial, matters in trials:
-            if name in matters:
-                groups.setdefault(matters[name], []).append(trial)
-        found.append(_effect(name, declared, groups, best))
-    several = [effect for effect in found if len(effect.values) > 1]
-    return tuple(sorted(several, key=lambda effect: -(effect.share or 0)))
-
-
-def _effect(
-    name: str, declared: Sequence[Value], groups: Mapping[Value, Sequence[Measurement]], best: float
-) -> Effect:
-    ordered = [value for value in declared if value in groups] or sorted(groups, key=_rank)
-    values = []
-    for value in ordered:
-        times = tuple(t.median_ms / best for t in groups[value] if t.median_ms is not None)
-        failed = sum(not trial.status.is_timed for trial in groups[value])
-        values.append(ValueEffect(value, times, failed))
-    return Effect(name, tuple(values), explained([value.relative for value in values]))
+    groups: dict[str, dict[Value, list[float]]] = {}
+    for trial in problem.trials:
+        for name, value in relevant(trial.configuration, space).items():
+            times = groups.setdefault(name, {}).setdefault(value, [])
+            if trial.median_ms is not None:
+                times.append(trial.median_ms / best)
+    found = [
+        Effect(name, relative, explained(list(relative.values())))
+        for name, relative in groups.items()
+        if len(relative) > 1
+    ]
+    return tuple(sorted(found, key=lambda effect: -(effect.share or 0)))
 
 
 def explained(groups: Sequence[Sequence[float]]) -> float | None:
@@ -241,26 +203,21 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
     return min(1.0, max(0.0, unbiased / ss_total))
 
 
-def _rank(value: Value) -> tuple[int, float, str]:
-    """Return a key that sorts numbers by size, then words."""
-    return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")
-
-
 def importance(content: ReportContent, problem: ProblemContent, found: Sequence[Effect]) -> Table:
     """Return each parameter's importance, its winning value, and the cost of its worst value."""
     winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
     rows = []
     for effect in found:
-        timed = [value for value in effect.values if value.best is not None]
-        worst = max(timed, key=lambda value: value.best or 0, default=None)
-        cost = f"{value_text(worst.value)}: {wording.ratio(worst.best or 0)}" if worst else NONE
+        timed = {value: min(times) for value, times in effect.relative.items() if times}
+        worst = max(timed, key=timed.__getitem__, default=None)
+        cost = NONE if worst is None else f"{value_text(worst)}: {wording.ratio(timed[worst])}"
         rows.append(
             {
                 "Parameter": wording.one_line(effect.parameter),
                 "Importance alone": NONE if effect.share is None else wording.percent(effect.share),
                 "Winner's value": value_text(winner.get(effect.parameter, NONE)),
                 "Time / best with the worst value": cost,
-                "Timed": wording.count(effect.timed),
+                "Timed": wording.count(sum(map(len, effect.relative.values()))),
             }
         )
     return Table.of(rows)

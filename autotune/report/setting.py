@@ -26,7 +26,7 @@ def removals(content: ReportContent) -> Table:
         }
         for removal in ordered
     ]
-    return Table.of(rows, words="Rule", wide="Rule")
+    return Table.of(rows, words=("Rule",), wide="Rule")
 
 
 def space_sentence(content: ReportContent) -> str:
@@ -211,7 +211,7 @@ def provenance(content: ReportContent) -> Table:
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
     rows = [{"Item": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
-    return Table.of(rows, words="Value", wide="Value")
+    return Table.of(rows, words=("Value",), wide="Value")
 
 
 def _short(commit: str) -> str:

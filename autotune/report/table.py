@@ -31,19 +31,19 @@ class Table:
     def of(
         cls,
         rows: Sequence[Mapping[str, str]],
-        words: str = "",
+        words: Sequence[str] = (),
         wide: str = "",
         strong: Iterable[int] = (),
     ) -> Table:
         """Return a table of rows with equal keys, which are the columns.
 
-        The first column and ``words`` are text; all others are numbers.
+        The first column and those in ``words`` are text; all others are numbers.
         """
         columns = tuple(rows[0]) if rows else ()
         return cls(
             columns,
             tuple(tuple(row.values()) for row in rows),
-            numeric=frozenset(i for i, name in enumerate(columns) if i and name != words),
+            numeric=frozenset(i for i, name in enumerate(columns) if i and name not in words),
             wide=frozenset(i for i, name in enumerate(columns) if name == wide),
             strong=frozenset(strong),
         )
