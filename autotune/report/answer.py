@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 
 from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.table import Table
-from autotune.report.wording import NONE, limit_words, plural, value_text
+from autotune.report.wording import NONE, limit_words, listed, plural, value_text
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
@@ -33,8 +33,35 @@ def headline(content: ReportContent) -> str:
     parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned{goal}"]
     if content.trials:
         parts[0] += f", {plural(content.trials, 'configuration')} tried"
-    parts += [*_vendor_sentence(entries), *_limit_sentence(entries)]
+    if any(entry.race.speedup for entry in entries):
+        parts.append(f"{vendor_speed(entries)} the speed of {vendor_names(entries)}")
+    names = dict.fromkeys(limit_words(entry.limit_name) for entry in entries if entry.limit_name)
+    if names:
+        parts.append(f"{limit_share(entries)} of the device's measured {' or '.join(names)}")
     return "; ".join(parts) + "."
+
+
+def vendor_speed(entries: Iterable[TunedProblem]) -> str:
+    """Return the speed over the vendor's: geometric mean, smallest and largest."""
+    return _spread([e.race.speedup.value for e in entries if e.race.speedup], wording.ratio)
+
+
+def vendor_names(entries: Iterable[TunedProblem]) -> str:
+    """Return the names of the vendor calls that winners are compared with."""
+    return wording.one_line(listed(e.race.vendor_name for e in entries if e.race.speedup))
+
+
+def limit_share(entries: Iterable[TunedProblem]) -> str:
+    """Return the share of the measured limits: geometric mean, smallest and largest."""
+    shares = [e.limit_fraction for e in entries if e.limit_fraction is not None]
+    return _spread(shares, wording.percent)
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    if not values:
+        return NONE
+    mean = text(geometric_mean(values)) if min(values) > 0 else NONE
+    return mean if len(values) == 1 else f"{mean} ({text(min(values))} – {text(max(values))})"
 
 
 def warnings(content: ReportContent) -> list[str]:
@@ -55,8 +82,8 @@ def winners(content: ReportContent, with_configurations: bool = False) -> Table:
     Configurations are the last column where no table of their own follows.
     """
     entries = content.entries
-    vendors = dict.fromkeys(e.race.vendor_name for e in entries if e.race.speedup)
-    speed = f"Speed vs {next(iter(vendors)) if len(vendors) == 1 else 'vendor'} (95 %)"
+    vendors = {entry.race.vendor_name for entry in entries if entry.race.speedup}
+    speed = f"Speed vs {vendor_names(entries) if len(vendors) == 1 else 'vendor'} (95 %)"
     metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
     rows = [_winner(problem, speed, len(vendors) > 1, metrics) for problem in content.problems]
     optional = (speed, "Share of measured limit", "Energy (95 %)", "Power", "Tried")
@@ -245,31 +272,6 @@ def _time(entry: TunedProblem) -> str:
         filter(None, (Timing(entry.race.timing).remark, "noisy" if entry.race.noise else ""))
     )
     return wording.time(entry.median_ms) + (f" ({remarks})" if remarks else "")
-
-
-def _vendor_sentence(entries: Sequence[TunedProblem]) -> list[str]:
-    speedups = [entry.race.speedup for entry in entries if entry.race.speedup]
-    if not speedups:
-        return []
-    ratios = [speedup.value for speedup in speedups]
-    vendors = filter(None, (entry.race.vendor_name for entry in entries))
-    names = wording.one_line(" and ".join(dict.fromkeys(vendors)))
-    if len(ratios) == 1:
-        return [f"{wording.ratio(ratios[0], speedups[0].interval)} the speed of {names}"]
-    return [
-        f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
-        f"(geometric mean {geometric_mean(ratios):.3f}×)"
-    ]
-
-
-def _limit_sentence(entries: Sequence[TunedProblem]) -> list[str]:
-    shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
-    if not shares:
-        return []
-    names = dict.fromkeys(limit_words(entry.limit_name) for entry in entries if entry.limit_name)
-    low, high = wording.percent(min(shares)), wording.percent(max(shares))
-    span = low if low == high else f"{low} to {high}"
-    return [f"{span} of the device's measured {' or '.join(names)}"]
 
 
 def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:

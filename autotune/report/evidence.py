@@ -185,10 +185,7 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
     sample itself, less the share that as many random groups would explain. Shares of several
     parameters need not sum to 1: the rest are interactions and noise.
 
-    Returns
-    -------
-    float or None
-        None where fewer than two groups were timed, or none has two members.
+    None: fewer than two groups were timed, or none has two members.
     """
     logs = [np.log(np.asarray(group, float)) for group in groups if len(group)]
     total, k = sum(len(group) for group in logs), len(logs)

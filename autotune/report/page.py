@@ -1,7 +1,7 @@
-"""The report as one HTML page that fetches nothing but the script in its folder, and the index of pages.
+"""The report as one HTML page, and the index of pages.
 
-``figures.js`` and ``configurations.js`` draw the figures from the data that this module writes as
-JSON.
+A page fetches nothing but the script in its folder. ``figures.js`` and ``configurations.js`` draw
+the figures from the data that this module writes as JSON.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.errors import MissingDependencyError
@@ -24,7 +23,7 @@ from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.evidence import Effect, effects
 from autotune.report.table import Table, unbroken
-from autotune.report.wording import NONE, listed, plural
+from autotune.report.wording import NONE, plural
 from autotune.tuned.record import TunedRecord
 
 if TYPE_CHECKING:
@@ -39,15 +38,7 @@ _SCRIPTS = ("figures.js", "configurations.js", "page.js")
 def write_html(content: ReportContent, path: Path | str, single: bool = False) -> Path:
     """Write the page, and the script that all pages of its folder share; return the page's file.
 
-    Parameters
-    ----------
-    single
-        Whether the script goes into the page instead, which can then be sent without its folder.
-
-    Raises
-    ------
-    MissingDependencyError
-        If plotly is not installed.
+    ``single``: the script goes into the page, which can then be sent without its folder.
     """
     path = Path(path)
     found = [effects(problem, content.space) for problem in content.problems]
@@ -329,8 +320,6 @@ def write_index(standings: Sequence[Standing], folder: Path) -> Path:
 def _row(standing: Standing, folder: Path) -> dict[str, Any]:
     record = standing.record
     entries = record.problems
-    speedups = [entry.race.speedup.value for entry in entries if entry.race.speedup]
-    shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
     count = len(entries)
     reasons = [
         text if many == count else f"{text} ({many})" for text, many in standing.stale.items()
@@ -340,11 +329,9 @@ def _row(standing: Standing, folder: Path) -> dict[str, Any]:
         "device": wording.one_line(record.device.name),
         "page": _page(record, folder),
         "tuned": str(count) + (f" of {count + standing.missing}" if standing.missing else ""),
-        "speed": _spread(speedups, wording.ratio),
-        "vendor": wording.one_line(
-            listed(filter(None, (entry.race.vendor_name for entry in entries)))
-        ),
-        "share": _spread(shares, wording.percent),
+        "speed": answer.vendor_speed(entries),
+        "vendor": answer.vendor_names(entries),
+        "share": answer.limit_share(entries),
         "date": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
         "stale": f"{standing.stale_entries} of {count}" if reasons else "",
         "reasons": wording.one_line("; ".join(reasons)),
@@ -356,11 +343,3 @@ def _page(record: TunedRecord, folder: Path) -> str:
     """Return the address of a record's report; empty where there is none."""
     places = (Path(record.device.folder, record.kernel + end) for end in (".html", ".md"))
     return next((place.as_posix() for place in places if (folder / place).is_file()), "")
-
-
-def _spread(values: Sequence[float], words: Callable[[float], str]) -> str:
-    """Return the geometric mean, smallest and largest."""
-    if not values:
-        return NONE
-    mean = words(geometric_mean(values)) if min(values) > 0 else NONE
-    return mean if len(values) == 1 else f"{mean} ({words(min(values))} – {words(max(values))})"

@@ -102,13 +102,7 @@ def _written(run: RunResult, out: Path, others: Iterable[Path]) -> Published:
 
 
 def amend(directory: Path, record: TunedRecord) -> TunedRecord:
-    """Merge a record into a folder of tuned records, renew a header there, and return the merged record.
-
-    Raises
-    ------
-    RecordError
-        If a record there cannot be replaced.
-    """
+    """Merge a record into a folder of tuned records, renew a header there, and return the merged record."""
     merged = update(directory, record).record
     json_file = path_of(directory, merged)
     if json_file.with_suffix(".hpp").exists():

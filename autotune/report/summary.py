@@ -48,13 +48,7 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def plot(run: RunResult) -> plotly.Figure:
-    """Return a figure of all timed configurations, the best so far, and the winners.
-
-    Raises
-    ------
-    MissingDependencyError
-        If plotly is not installed.
-    """
+    """Return a figure of all timed configurations, the best so far, and the winners."""
     try:
         from plotly.subplots import make_subplots
     except ImportError as error:

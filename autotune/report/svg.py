@@ -1,7 +1,7 @@
-"""A small SVG writer: text, lines, dots, an axis with ticks. Equal input, equal bytes.
+"""A small SVG writer: text, lines, dots, an axis with ticks. Equal input gives equal bytes.
 
-Knows nothing of tuning. Colours are classes with a light and a dark value, and the ground is
-painted, so that a figure is readable on any page.
+Colours are classes with a light and a dark value, and the background is painted, so that a figure is
+readable on any page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DARK = """
 .blue{--c:#4493f8}.green{--c:#3fb950}.red{--c:#f85149}.amber{--c:#d29922}.grey{--c:#7d8590}
 .ink-line{--c:#e6edf3}
 """
-#: As the reader prefers, or one of the two for pages that choose between files.
+#: The reader's preference, or one scheme for pages that choose between files.
 _SCHEMES = {
     "": f"{_LIGHT}@media(prefers-color-scheme:dark){{{_DARK}}}\n",
     "light": _LIGHT,
@@ -38,7 +38,7 @@ _SCHEMES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to pixels, linearly or by logarithm."""
+    """A linear or logarithmic map of values to pixels."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class Scale:
         return math.log10(max(value, 1e-300)) if self.is_log else value
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values inside, about that many."""
+        """Return about that many round values in the range."""
         if not self.is_log:
             return _round_ticks(self.low, self.high, about)
         for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
@@ -67,7 +67,7 @@ class Scale:
 
 @dataclass
 class Figure:
-    """An SVG document in the making."""
+    """An SVG document that is being drawn."""
 
     width: float
     height: float
@@ -77,37 +77,36 @@ class Figure:
     def text(
         self, x: float, y: float, text: str, style: str = "ink", anchor: str = "start"
     ) -> None:
-        """A line of text; ``anchor`` is start, middle or end."""
+        """Draw a line of text; ``anchor`` is start, middle or end."""
         where = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self.parts.append(
             f'<text x="{_n(x)}" y="{_n(y)}" class="{style}"{where}>{xml(text)}</text>'
         )
 
     def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
-        """A straight line."""
         self.lines([(x1, y1, x2, y2)], style)
 
     def lines(self, ends: Iterable[tuple[float, float, float, float]], style: str) -> None:
-        """Straight lines as one path."""
+        """Draw straight lines as one path."""
         body = "".join(f"M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}" for x1, y1, x2, y2 in ends)
         if body:
             self.parts.append(f'<path class="{style}" d="{body}"/>')
 
     def dots(self, points: Iterable[tuple[float, float]], colour: str) -> None:
-        """Dots as one path, which keeps the file small."""
+        """Draw dots as one path, which keeps the file small."""
         body = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
         if body:
             self.parts.append(f'<path class="dots {colour}" d="{body}"/>')
 
     def x_axis(self, scale: Scale, y: float, top: float = 0, suffix: str = "") -> None:
-        """Ticks below ``y`` and grid lines up to ``top``."""
+        """Draw ticks below ``y`` and grid lines up to ``top``."""
         for tick in scale.ticks(6):
             self.line(scale(tick), top, scale(tick), y, "grid")
             self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
         self.line(scale.start, y, scale.end, y, "axis")
 
     def render(self, scheme: str = "") -> str:
-        """The document; ``scheme`` is light, dark, or empty for what the reader prefers."""
+        """Return the document; ``scheme`` is light, dark, or empty for the reader's preference."""
         style = f"<style>{_STYLE}{_SCHEMES[scheme]}</style>"
         ground = '<rect width="100%" height="100%" class="ground"/>'
         width, height = _n(self.width), _n(self.height)
@@ -119,7 +118,7 @@ class Figure:
 
 
 def _round_ticks(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
+    """Return multiples of 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
     raw = (high - low) / max(1, about)
@@ -136,6 +135,6 @@ def _decade_ticks(low: float, high: float, steps: Sequence[float]) -> list[float
 
 
 def _n(value: float) -> str:
-    """A coordinate to a tenth of a pixel."""
+    """Return a coordinate to a tenth of a pixel."""
     text = f"{value:.1f}"
     return text.removesuffix(".0") if text != "-0.0" else "0"
