@@ -30,12 +30,11 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Removal, Space, enumerate_space
 from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.report import answer, evidence, setting, wording
-from autotune.report.content import ProblemContent, ReportContent, content_of
+from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import effects, explained
 from autotune.report.markdown import write_markdown
 from autotune.report.page import Standing, write_html, write_index
 from autotune.report.publish import Published
-from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
 from autotune.report.wording import NONE
 from autotune.run import verdict

@@ -330,7 +330,7 @@ def _rows_of(result: RunResult) -> list[dict[str, Any]]:
 
 def show_winners(result: RunResult, published: Published) -> None:
     from autotune.report.answer import winners
-    from autotune.report.sources import of_run
+    from autotune.report.content import of_run
 
     table = winners(of_run(result, published.record), with_configurations=True)
     wanted, request = result.request.objective, result.request

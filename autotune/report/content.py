@@ -1,16 +1,29 @@
-"""The content of a report as values, without layout: a record, and the search of each problem."""
+"""The content of a report as values, without layout, made from a run or from rows of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
+from autotune.report.wording import listed, without_paths
 from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
+
+if TYPE_CHECKING:
+    from autotune.run.result import ProblemResult, RunResult
+    from autotune.store import Row, Store
+
+#: Rows of one problem that a report is made from, and how many of the fastest are among them.
+_MOST_ROWS, _FASTEST = 10_000, 100
+#: Rows that differ in one of these were not measured alike and never share a figure.
+_kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
 @dataclass(frozen=True)
@@ -132,3 +145,144 @@ def content_of(
         if Problem(dict(entry.problem)) not in searched
     ]
     return ReportContent(record, (*joined, *others), space, dict(run or {}))
+
+
+# ---------------------------------------------------------------------- from a run, from rows
+
+
+def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
+    """Return the content of a run that just ended, problems without a winner included.
+
+    ``record`` is the one that lookup answers from, after the run was merged into it.
+    """
+    request = run.request
+    budget = request.total_budget
+    seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
+    count = [] if budget.evaluations is None else [f"{budget.evaluations} evaluations"]
+    about = {
+        "command": _command(request.command),
+        "strategy": request.strategy,
+        "seed": str(request.seed),
+        "effort": request.effort.name,
+        "budget": " or ".join(seconds + count),
+        "timing": listed(request.timing_of(problem).value for problem in request.problems),
+        "source": run.source,
+        "toolchain": run.toolchain,
+        "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
+    }
+    problems = [
+        ProblemContent(
+            result.problem,
+            _newest((*result.measured, *result.disqualified)),
+            is_superseded=_is_superseded(result, record),
+        )
+        for result in run.problems
+    ]
+    return content_of(record, problems, run.space, about)
+
+
+def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
+    """Return the content of a run without the record's other problems."""
+    content = from_run(run, record)
+    now = {result.problem for result in run.problems}
+    return replace(content, problems=tuple(p for p in content.problems if p.problem in now))
+
+
+def _is_superseded(result: ProblemResult, record: TunedRecord) -> bool:
+    entry, won = record.tuned(result.problem), result.result
+    return bool(entry and won and won.winner.configuration != entry.configuration)
+
+
+def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
+    """Return the content of a kernel's rows on the record's device, as `from_rows` makes it.
+
+    Of many rows of a problem it takes the newest and the fastest: as many as a page can draw.
+    """
+    newest = store.newest_of_scopes(record.kernel, record.device.name)
+    scopes = [last.scope for found in _comparable(newest, record).values() for last in found]
+    rows = [row for scope in scopes for row in rows_of(store, scope)]
+    count = sum(store.count(scope) for scope in scopes)
+    content = from_rows(sorted(rows, key=attrgetter("id")), record, space)
+    if len(rows) == count:
+        return content
+    return replace(content, run={**content.run, "rows": f"{len(rows):,} of {count:,}"})
+
+
+def rows_of(store: Store, scope: str) -> list[Row]:
+    """Return rows of one scope, oldest first: of many the newest and the fastest."""
+    rows = {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
+    rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
+    return [rows[number] for number in sorted(rows)]
+
+
+def from_rows(
+    rows: Sequence[Row], record: TunedRecord, space: Space | None = None
+) -> ReportContent:
+    """Return the content of a kernel's rows, oldest first, on the record's device.
+
+    Without rows it is the content of the record alone. Rows of one problem share their device,
+    driver, toolchain, source and timing: those of the record's entry where there are such rows,
+    else those of the newest row.
+    """
+    chosen = _comparable(rows, record)
+    problems = [
+        ProblemContent(problem, _newest(row.measurement for row in found))
+        for problem, found in chosen.items()
+    ]
+    about = _about_rows([row for found in chosen.values() for row in found])
+    return content_of(record, problems, space, about)
+
+
+def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[Row]]:
+    """Return the record's rows that were measured alike, by problem."""
+    by_problem: dict[Problem, list[Row]] = {}
+    for row in rows:
+        if row.device_name == record.device.name and _is_of(row, record):
+            by_problem.setdefault(row.problem, []).append(row)
+    return {
+        problem: _measured_alike(found, record.tuned(problem))
+        for problem, found in by_problem.items()
+    }
+
+
+def _is_of(row: Row, record: TunedRecord) -> bool:
+    """Return whether a row is of the record's kernel, and not of another kernel of that name."""
+    names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
+    return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
+
+
+def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return the last measurement of each configuration, in the place of the first."""
+    return tuple({trial.configuration: trial for trial in measured}.values())
+
+
+def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:
+    """Return the newest rows of one kind, preferably the kind of the record's entry."""
+    fitting = [
+        row
+        for row in rows
+        if entry and (row.source, row.timing) == (entry.origin.source, entry.race.timing)
+    ]
+    kind = _kind((fitting or rows)[-1])
+    return [row for row in rows if _kind(row) == kind]
+
+
+def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
+    if not rows:
+        return {}
+    shown = ("strategy", "seed", "timing", "source", "toolchain")
+    days = sorted({row.created[:10] for row in rows})
+    return {
+        **{name: listed(str(getattr(row, name)) for row in rows) for name in shown},
+        "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        "runs": str(len({row.run_id for row in rows})),
+    }
+
+
+def _command(command: str) -> str:
+    """Return a command line without the machine's folders."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return without_paths(command)
+    return shlex.join(without_paths(word, whole=True) for word in words)

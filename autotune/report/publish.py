@@ -17,10 +17,9 @@ from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
-from autotune.report.content import ReportContent
+from autotune.report.content import ReportContent, from_rows, from_run, from_store
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
-from autotune.report.sources import from_rows, from_run, from_store
 from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder

@@ -9,7 +9,7 @@ from autotune.errors import MissingDependencyError
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.report import answer, wording
-from autotune.report.sources import of_run
+from autotune.report.content import of_run
 from autotune.report.table import Table, unbroken
 from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
