@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -291,22 +291,22 @@ class Standing:
 def write_index(standings: Sequence[Standing], folder: Path) -> Path:
     """Write ``index.html`` with links to the reports below its folder; return its path."""
     ordered = sorted(standings, key=lambda standing: standing.record.kernel)
-    kernels = [
-        [_row(standing, folder) for standing in those]
-        for _, those in groupby(ordered, lambda standing: standing.record.kernel)
-    ]
+    kernels = {standing.record.kernel for standing in standings}
     devices = {standing.record.device.folder for standing in standings}
-    stale = [standing for standing in standings if standing.stale]
+    stale = [standing for standing in ordered if standing.stale]
     tuned = f"{plural(len(kernels), 'kernel')} on {plural(len(devices), 'device')}"
-    state = (
-        f"{plural(len(stale), 'record')} of {len(standings)} stale" if stale else "none is stale"
-    )
+    state = f"{plural(len(stale), 'record')} of {len(standings)}" if stale else "none"
     page = (
         _environment()
         .get_template("index.html.j2")
         .render(
-            kernels=kernels,
-            headline=f"{tuned}; {state}.",
+            tuned=Table.of(
+                [_index_row(standing) for standing in ordered],
+                words=("Tuned", "Stale"),
+                wide="Stale",
+                links=[_page(standing.record, folder) for standing in ordered],
+            ),
+            headline=f"{tuned}; stale: {state}.",
             version=max((s.record.provenance.version for s in standings), default=""),
             remedy=" ".join(dict.fromkeys(standing.record.kernel for standing in stale)),
         )
@@ -317,25 +317,21 @@ def write_index(standings: Sequence[Standing], folder: Path) -> Path:
     return file
 
 
-def _row(standing: Standing, folder: Path) -> dict[str, Any]:
-    record = standing.record
-    entries = record.problems
-    count = len(entries)
-    reasons = [
+def _index_row(standing: Standing) -> dict[str, str]:
+    record, entries = standing.record, standing.record.problems
+    count, vendors = len(entries), answer.vendor_names(entries)
+    reasons = "; ".join(
         text if many == count else f"{text} ({many})" for text, many in standing.stale.items()
-    ]
+    )
+    stale = f"{standing.stale_entries} of {count}: {reasons}" if reasons else "no"
+    missing = f" of {count + standing.missing}" if standing.missing else ""
     return {
-        "kernel": wording.one_line(record.kernel),
-        "device": wording.one_line(record.device.name),
-        "page": _page(record, folder),
-        "tuned": str(count) + (f" of {count + standing.missing}" if standing.missing else ""),
-        "speed": answer.vendor_speed(entries),
-        "vendor": answer.vendor_names(entries),
-        "share": answer.limit_share(entries),
-        "date": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
-        "stale": f"{standing.stale_entries} of {count}" if reasons else "",
-        "reasons": wording.one_line("; ".join(reasons)),
-        "unknown": wording.one_line(standing.unknown),
+        "Report": wording.one_line(f"{record.kernel} on {record.device.name}"),
+        "Problems": f"{count}{missing}",
+        "Speed vs the vendor's library": f"{answer.vendor_speed(entries)} {vendors}".strip(),
+        "Share of measured limit": answer.limit_share(entries),
+        "Tuned": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
+        "Stale": f"not known: {standing.unknown}" if standing.unknown else stale,
     }
 
 

@@ -26,6 +26,8 @@ class Table:
     numeric: frozenset[int] = frozenset()
     wide: frozenset[int] = frozenset()
     strong: frozenset[int] = frozenset()
+    #: Address that each row's first cell leads to in HTML; empty where there is none.
+    links: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -34,6 +36,7 @@ class Table:
         words: Sequence[str] = (),
         wide: str = "",
         strong: Iterable[int] = (),
+        links: Sequence[str] = (),
     ) -> Table:
         """Return a table of rows with equal keys, which are the columns.
 
@@ -46,6 +49,7 @@ class Table:
             numeric=frozenset(i for i, name in enumerate(columns) if i and name not in words),
             wide=frozenset(i for i, name in enumerate(columns) if name == wide),
             strong=frozenset(strong),
+            links=tuple(links),
         )
 
     def markdown(self) -> str:
@@ -60,22 +64,25 @@ class Table:
         """Return the table as HTML that is readable without a style sheet; empty without rows."""
         if not self.rows:
             return ""
-        head = "".join(self._cell("th", i, name) for i, name in enumerate(self.columns))
+        names = map(unbroken, self.columns)
+        head = "".join(self._cell("th", i, name) for i, name in enumerate(names))
         body = "".join(self._row(i, row) for i, row in enumerate(self.rows))
         upright = ' class="upright"' if len(self.columns) > _SIDE_BY_SIDE else ""
         return f"<table{upright}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
     def _row(self, number: int, cells: Sequence[str]) -> str:
         start = '<tr class="strong">' if number in self.strong else "<tr>"
-        return (
-            start + "".join(self._cell("td", i, cell) for i, cell in enumerate(cells)) + "</tr>\n"
-        )
+        first, *others = map(unbroken, cells)
+        if self.links and self.links[number]:
+            first = f'<a href="{escape(self.links[number])}">{first}</a>'
+        row = (self._cell("td", i, cell) for i, cell in enumerate((first, *others)))
+        return f"{start}{''.join(row)}</tr>\n"
 
-    def _cell(self, tag: str, column: int, text: str) -> str:
+    def _cell(self, tag: str, column: int, inner: str) -> str:
         number = ' class="n" style="text-align:right"' if column in self.numeric else ""
         style = ' class="w"' if column in self.wide else number
         scope = ' scope="col"' if tag == "th" else ""
-        return f"<{tag}{scope}{style}>{unbroken(text)}</{tag}>"
+        return f"<{tag}{scope}{style}>{inner}</{tag}>"
 
 
 def unbroken(text: str) -> str:
