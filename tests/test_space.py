@@ -116,7 +116,6 @@ def test_enumeration_equals_brute_force_in_order(kernel: Kernel) -> None:
 def test_enumeration_in_many_small_parts_finds_the_same(kernel: Kernel) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autotune.kernel.space._BLOCK_ROWS", 3)
-        patch.setattr("autotune.kernel.space._MOST_PARTS", 2)
         assert list(enumerated(kernel)) == list(brute_force(kernel))
 
 

@@ -12,7 +12,7 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,6 @@ _MOST_BYTES = 2 << 30
 _MOST_ANSWERS = 1 << 28
 #: Rows that are extended and filtered at a time.
 _BLOCK_ROWS = 1 << 18
-#: Most parts before they are joined.
-_MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
@@ -304,189 +302,122 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
 
 
 def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
+    """Return the rows that all tables accept, in any order, variant by variant."""
     sizes = [len(values) for values in kernel.parameters.values()]
     dtype = index_type(sizes)
-    conditions = [_condition(table, applicability) for table in constraints]
-    governed = {position for rule in applicability for position in rule.governs}
-    order = _parameter_order(len(sizes), conditions, applicability)
-    parts = [_Part(1, {})]
     # Rows before and after a parameter, and joined; then codes, their order, and differences.
     most = _MOST_BYTES // (3 * dtype.itemsize * len(sizes) + 3 * 8)
-    for number, position in enumerate(order):
-        known, left = set(order[: number + 1]), order[number:]
-        ready = [condition for condition in conditions if condition.needs <= known]
-        if not conditions and governed.isdisjoint(left):  # this many rows are certain
-            sure = sum(part.count for part in parts) * math.prod(sizes[p] for p in left)
-            _refuse_more(kernel, constraints, most, sure)
-        conditions = [condition for condition in conditions if not condition.needs <= known]
-        values = np.arange(sizes[position], dtype=dtype)
-        blocks = [block for part in _few(parts, dtype) for block in part.blocks(len(values))]
-        parts, count = [], 0
-        for block in blocks:
-            for part in _extended(block, position, values, applicability):
-                for condition in ready:
-                    part = part.where(_look(condition.table, part) | _idle(condition, part))
-                parts += [part] if part.count else []
-                count += part.count
-                _refuse_more(kernel, constraints, most, count)
-    rows = np.empty((sum(part.count for part in parts), len(sizes)), dtype)
-    begin = 0
-    for part in parts:
-        for position, column in part.columns.items():
-            rows[begin : begin + part.count, position] = column
-        begin += part.count
-    return rows
+    parts: list[Rows] = []
+
+    def refuse_more(count: int) -> None:
+        if sum(map(len, parts)) + count > most:
+            total = math.prod(sizes)
+            valid = total * math.prod(table.share for table in constraints)
+            raise kernel.error(
+                f"{total:.1e} combinations, of which about {valid:.1e} are valid, are too many: "
+                f"{most:.1e} fit into {_MOST_BYTES / 2**30:.3g} GiB; drop some values, or add "
+                "constraints"
+            )
+
+    deciding = sorted({position for rule in applicability for position in rule.positions})
+    refuse_more(math.prod(sizes[position] for position in deciding))
+    order = _order(len(sizes), deciding, constraints)
+    for variant in _variants(sizes, deciding, constraints, applicability):
+        parts.append(_joined(variant, order, sizes, refuse_more))
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """Rows of the parameters known so far."""
+class _Variant:
+    """Rows in which the same parameters apply, and so the same constraints."""
 
     count: int
     #: The value indices of each known parameter, or one index that all rows have.
     columns: dict[int, Rows | int]
-
-    def where(self, is_kept: NDArray[np.bool_] | np.bool_) -> _Part:
-        """Return the rows that are kept, by one answer for all or one for each."""
-        kept = np.count_nonzero(is_kept) if is_kept.ndim else int(is_kept) * self.count
-        if kept == self.count:
-            return self
-        return self._taken(np.flatnonzero(np.broadcast_to(is_kept, self.count)))
-
-    def blocks(self, values: int) -> list[_Part]:
-        """Return the rows in blocks small enough to be extended by ``values`` values."""
-        most = max(1, _BLOCK_ROWS // values)
-        if self.count <= most:
-            return [self]
-        begins = range(0, self.count, most)
-        return [self._taken(np.arange(at, min(at + most, self.count))) for at in begins]
-
-    def having(self, position: int, column: Rows | int) -> _Part:
-        """Return the rows with one more parameter."""
-        return _Part(self.count, {**self.columns, position: column})
-
-    def times(self, count: int) -> _Part:
-        """Return each row ``count`` times."""
-        return self if count == 1 else self._taken(np.repeat(np.arange(self.count), count))
-
-    def _taken(self, which: NDArray[np.intp]) -> _Part:
-        return _Part(
-            len(which),
-            {
-                position: column if isinstance(column, int) else column[which]
-                for position, column in self.columns.items()
-            },
-        )
+    constraints: list[_Table]
 
 
-def _few(parts: list[_Part], dtype: np.dtype[Any]) -> list[_Part]:
-    if len(parts) <= _MOST_PARTS:
-        return parts
-
-    def joined(position: int) -> Rows:
-        columns = (np.broadcast_to(part.columns[position], part.count) for part in parts)
-        return np.concatenate(list(columns), dtype=dtype)
-
-    return [_Part(sum(part.count for part in parts), {p: joined(p) for p in parts[0].columns})]
-
-
-def _refuse_more(kernel: Kernel, constraints: list[_Table], most: int, count: int) -> None:
-    if count <= most:
-        return
-    total = math.prod(map(len, kernel.parameters.values()))
-    share = math.prod(table.share for table in constraints)
-    raise kernel.error(
-        f"{total:.1e} combinations, of which about {total * share:.1e} are valid, are too many: "
-        f"{most:.1e} fit into {_MOST_BYTES / 2**30:.3g} GiB; drop some values, or add constraints"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Condition:
-    """A constraint, and where it is not applied."""
-
-    table: _Table
-    #: Parameters that must be known before it can be applied.
-    needs: frozenset[int]
-    #: For each conditional parameter that it names: the rules that say whether it applies.
-    applies: tuple[tuple[_Table, ...], ...]
+def _variants(
+    sizes: list[int],
+    deciding: list[int],
+    constraints: list[_Table],
+    applicability: tuple[_Table, ...],
+) -> Iterator[_Variant]:
+    """Yield rows of the parameters that decide which others apply, and of those that do not."""
+    shape = [sizes[position] for position in deciding]
+    points = np.indices(shape, index_type(sizes)).reshape(len(shape), math.prod(shape))
+    applies = np.ones((len(sizes), points.shape[1]), bool)
+    for rule in applicability:
+        applies[list(rule.governs)] &= _look(rule, dict(zip(deciding, points, strict=True)))
+    is_valid = np.all(applies[deciding] | (points == 0), axis=0)
+    variants, of_point = np.unique(applies[:, is_valid], axis=1, return_inverse=True)
+    governed = {position for rule in applicability for position in rule.governs}
+    for number, is_used in enumerate(variants.T):
+        own = points[:, is_valid][:, of_point.reshape(-1) == number]
+        columns: dict[int, Rows | int] = dict.fromkeys(np.flatnonzero(~is_used).tolist(), 0)
+        for position, column in zip(deciding, own, strict=True):
+            columns[position] = column if np.ptp(column) else int(column[0])
+        named = ((table, list(governed.intersection(table.positions))) for table in constraints)
+        applied = [table for table, some in named if not some or is_used[some].any()]
+        yield _Variant(own.shape[1], columns, applied)
 
 
-def _condition(table: _Table, applicability: tuple[_Table, ...]) -> _Condition:
-    governing = [
-        tuple(rule for rule in applicability if position in rule.governs)
-        for position in table.positions
-    ]
-    rules = [rule for group in governing for rule in group]
-    needs = {*table.positions, *(position for rule in rules for position in rule.positions)}
-    return _Condition(table, frozenset(needs), tuple(group for group in governing if group))
-
-
-def _parameter_order(
-    count: int, conditions: list[_Condition], applicability: tuple[_Table, ...]
-) -> list[int]:
-    """Order parameters: those that decide applicability, then those of the constraint that needs fewest.
+def _order(count: int, deciding: list[int], constraints: list[_Table]) -> list[int]:
+    """Order parameters: those that decide which apply, then those of the constraint that needs fewest.
 
     Of constraints that need equally many further parameters the one that rejects most comes first.
     """
-    order: list[int] = []
-
-    def place(position: int, above: frozenset[int] = frozenset()) -> None:
-        """Append a parameter, after those that decide whether it applies."""
-        if position in order or position in above:
-            return
-        for rule in applicability:
-            if position in rule.governs:
-                for deciding in rule.positions:
-                    place(deciding, above | {position})
-        order.append(position)
-
-    for rule in applicability:
-        for position in rule.positions:
-            place(position)
-    waiting = list(conditions)
+    order, waiting = list(deciding), list(constraints)
     while waiting:
-        known = set(order)
-        waiting.sort(key=lambda condition: (len(condition.needs - known), condition.table.share))
-        for position in sorted(waiting.pop(0).needs - known):
-            place(position)
-    for position in range(count):
-        place(position)
-    return order
+        waiting.sort(key=lambda table: (len(set(table.positions) - set(order)), table.share))
+        order += sorted(set(waiting.pop(0).positions) - set(order))
+    return [*order, *(position for position in range(count) if position not in order)]
 
 
-def _extended(
-    part: _Part, position: int, values: Rows, applicability: tuple[_Table, ...]
-) -> Iterator[_Part]:
-    """Yield rows with every value of one more parameter, or its first value where it does not apply.
+def _joined(
+    variant: _Variant, order: list[int], sizes: list[int], refuse_more: Callable[[int], None]
+) -> Rows:
+    """Return the rows of a variant with every value of all other parameters, added in this order."""
+    dtype = index_type(sizes)
+    columns, count, waiting = variant.columns, variant.count, variant.constraints
+    left = [position for position in order if position not in columns]
+    for position in (None, *left):  # the constraints of what is known come first
+        values = np.arange(1 if position is None else sizes[position], dtype=dtype)
+        known = {*columns, position}
+        ready = [table for table in waiting if known.issuperset(table.positions)]
+        if not waiting:  # this many rows are certain
+            refuse_more(count * math.prod(sizes[p] for p in left if p not in columns))
+        waiting = [table for table in waiting if table not in ready]
+        found, total, step = [], 0, max(1, _BLOCK_ROWS // len(values))
+        for begin in range(0, count, step):
+            which = np.repeat(np.arange(begin, min(begin + step, count)), len(values))
+            column = np.tile(values, len(which) // len(values))
+            for table in ready:
+                asked = {p: _taken(columns[p], which) for p in table.positions if p != position}
+                kept = _look(table, asked if position is None else {**asked, position: column})
+                kept = np.broadcast_to(kept, len(which))
+                which, column = which[kept], column[kept]
+            found.append((which, column))
+            total += len(which)
+            refuse_more(total)
+        which, column = map(np.concatenate, zip(*found, strict=True))
+        columns = {p: _taken(known_column, which) for p, known_column in columns.items()}
+        columns |= {} if position is None else {position: column}
+        count = total
+        if not count:
+            break
+    rows = np.empty((count, len(sizes)), dtype)
+    for place, filled in columns.items() if count else ():
+        rows[:, place] = filled
+    return rows
 
-    A parameter that decides where others apply is constant in each part.
-    """
-    applies: NDArray[np.bool_] | np.bool_ = np.True_
-    for rule in applicability:
-        if position in rule.governs:
-            applies = applies & _look(rule, part)
-    yield part.where(~applies).having(position, 0)
-    free = part.where(applies)
-    if any(position in rule.positions for rule in applicability):
-        yield from (free.having(position, int(value)) for value in values)
-    else:
-        yield free.times(len(values)).having(position, np.tile(values, free.count))
+
+def _taken(column: Rows | int, which: NDArray[np.intp]) -> Rows | int:
+    return column if isinstance(column, int) else column[which]
 
 
-def _look(table: _Table, part: _Part) -> NDArray[np.bool_] | np.bool_:
+def _look(table: _Table, columns: Mapping[int, Rows | int]) -> NDArray[np.bool_] | np.bool_:
     places: NDArray[np.intp] | int = 0
     for position, size in zip(table.positions, table.values.shape, strict=True):
-        places = places * size + np.asarray(part.columns[position], np.intp)
+        places = places * size + np.asarray(columns[position], np.intp)
     return table.values.reshape(-1)[places]
-
-
-def _idle(condition: _Condition, part: _Part) -> NDArray[np.bool_] | np.bool_:
-    """Return where a constraint names conditional parameters and none of them applies."""
-    idle: NDArray[np.bool_] | np.bool_ = np.bool_(bool(condition.applies))
-    for rules in condition.applies:
-        applies: NDArray[np.bool_] | np.bool_ = np.True_
-        for rule in rules:
-            applies = applies & _look(rule, part)
-        idle = idle & ~applies
-    return idle
