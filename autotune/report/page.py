@@ -60,7 +60,8 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
             device=wording.one_line(content.device.name),
             answer=answer,
             setting=setting,
-            problems=[_problem_view(content, *problem) for problem in problems],
+            evidence=evidence,
+            problems=problems,
             data=packed(json.dumps(data, separators=(",", ":"), allow_nan=False)),
             roofline=data["roofline"],
             library="" if single else script.name,
@@ -132,21 +133,6 @@ def packed(text: str) -> str:
 
 
 # ---------------------------------------------------------------------- a problem
-
-
-def _problem_view(
-    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
-) -> dict[str, Any]:
-    """Return a problem's texts and tables for the template."""
-    return {
-        "name": problem.name,
-        "finals": evidence.finals(content, problem),
-        "outcomes": evidence.outcomes(content, problem),
-        "importance": evidence.importance(content, problem, found),
-        "has_trials": bool(problem.trials),
-        "is_timed": problem.best_ms is not None,
-        "front": evidence.energy_front(content, problem),
-    }
 
 
 def _problem_data(

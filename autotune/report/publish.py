@@ -1,7 +1,4 @@
-"""Writes what a run found, or the store has, where others look for it: records, header, report.
-
-Knows places and formats, not how anything was found.
-"""
+"""Writes the files of a run or of stored results: records, header, report."""
 
 from __future__ import annotations
 
