@@ -1,18 +1,29 @@
-"""Every benchmark explains itself, and the list of them is complete."""
+"""Every benchmark explains itself and imports what exists, and what it measured is judged and shown."""
 
 from __future__ import annotations
 
 import ast
 import json
 import runpy
+import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
+import accuracy  # type: ignore[import-not-found]
+import demands  # type: ignore[import-not-found]
+import numpy as np
+import overhead  # type: ignore[import-not-found]
 import pytest
+import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
+
+from autotune.errors import UsageError
+from autotune.interop.formats import read
+from autotune.kernel.catalog import find_kernel
+from autotune.tuned.reading import read_all
 
 FOLDER = ROOT / "benchmarks"
 SCRIPTS = [file.name for file in sorted(FOLDER.glob("*.py")) if "finish(main)" in file.read_text()]
@@ -59,8 +70,14 @@ def test_help_says_what_is_measured_and_where_it_goes(
     assert "--out" in shown
 
 
+def test_pages_and_pictures_are_those_of_the_committed_results() -> None:
+    command = [sys.executable, str(FOLDER / "results_page.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_expectations_are_compared_with_what_left_out_problems_get(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of both cards: each problem alone, and with its neighbours."""
     given = ["--left-out", "--kernel", "transpose", "--out", str(tmp_path)]
@@ -72,10 +89,115 @@ def test_expectations_are_compared_with_what_left_out_problems_get(
     assert len({row["device"] for row in rows}) == 2
     assert {row["left_out_within"] for row in rows} == {0, 32}
     assert all(row["nearest"] > row["left_out_within"] for row in rows if row["left_out_within"])
-    told = [row for row in rows if row["held"] is not None]
-    assert told
-    assert all(row["held"] == (row["got"] >= row["expected"]) for row in told)
-    assert (
-        f"{sum(row['held'] for row in told)} of {len(told)} expectations held"
-        in capsys.readouterr().out
-    )
+    judged = [row for row in rows if row["held"] is not None]
+    assert judged and all(row["held"] == (row["got"] >= row["expected"]) for row in judged)
+
+
+@pytest.mark.parametrize("strategy", ["random", "kt:genetic_algorithm"])
+def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> None:
+    """Through engine, strategy, store and events; that rows and events agree is asked there."""
+    data = Path(__file__).parent / "data" / "synthetic.json.gz"
+    found = overhead.replayed(read(data), strategy, 1000, every=100)
+    assert found["configurations"] == 1000
+    grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / 500
+    assert grown_kb < 10, f"{grown_kb:.0f} KB more for every configuration"
+
+
+# ---------------------------------------------------------------------- vendors' calls
+
+
+@pytest.mark.parametrize("kernel", demands.SIZES)
+def test_sizes_are_problems_of_their_kernel_and_those_unlisted_are_tuned_nowhere(
+    kernel: str,
+) -> None:
+    declared = find_kernel(kernel)
+    sizes = demands.TUNED[kernel] + demands.untuned(kernel)
+    assert all(tuple(size) == tuple(declared.fields) for size in sizes)
+    assert len({json.dumps(size) for size in sizes}) == len(sizes)
+    if kernel in demands.UNLISTED:
+        records = read_all(ROOT / "reports", kernel)
+        tuned = [dict(entry.problem) for record in records for entry in record.problems]
+        assert demands.SIZES[kernel][0] in tuned  # they are of one form
+        assert [size for size in demands.untuned(kernel) if size in tuned] == []
+
+
+def row(kernel: str, problem: dict[str, Any], ratio: float = 2.6) -> dict[str, Any]:
+    """A measured row that meets every aim."""
+    made: dict[str, Any] = {"kernel": kernel, "problem": problem, "ours_ms": 1.0}
+    for state in ("ratio", "ratio_clean", "ratio_hot"):
+        made |= {state: ratio, f"{state}_ci": [ratio - 0.01, ratio + 0.01]}
+    error = {"ours_max": 1.5e-7, "ours_rms": 2e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
+    made |= {"accuracy": {"normal": error, "cancelling": error}, "error_ratio": 1.0}
+    if kernel.startswith("sgemm"):
+        made["ours_ms"] = 2 * problem["m"] * problem["n"] * problem["k"] / 58e9
+    return made | {"limit_fraction": 0.995, "limits_apart": 3.0}
+
+
+def judged(rows: list[dict[str, Any]], verdict: str) -> list[str]:
+    return [line for aim in demands.AIMS if (line := aim.judged(rows)).startswith(verdict)]
+
+
+def test_aims_hold_fail_and_stay_open() -> None:
+    rows = [row(kernel, size) for kernel, sizes in demands.TUNED.items() for size in sizes]
+    assert {aim.kernel for aim in demands.AIMS} == set(demands.SIZES)
+    assert len(judged(rows, "holds")) == len(judged([], "open")) == len(demands.AIMS)
+    for change in (
+        {"ratio": 0.9, "ratio_ci": [0.89, 0.91]},
+        {"ratio_hot": 0.7},
+        {"error_ratio": 2.1},
+        {"limit_fraction": 0.9},
+    ):
+        bad = [{**each, **change} if each["problem"] == {"n": 1 << 30} else each for each in rows]
+        assert judged(bad, "FAILS"), change
+    near = {"ratio": 0.991, "ratio_ci": [0.98, 1.0]}  # which may be equal
+    equal = [{**each, **near} if each["problem"] == {"n": 1 << 30} else each for each in rows]
+    assert not judged(equal, "FAILS")
+
+
+def test_rows_are_read_back_as_written_and_a_newer_one_replaces_its_problem(
+    tmp_path: Path,
+) -> None:
+    size, file = {"n": 1 << 30}, tmp_path / "vendor.json"
+    document = vendor.merged({"format": vendor.FORMAT}, row("reduce", size, 1.1))
+    document = vendor.merged(document, row("reduce", size, 1.4))
+    assert [kept["ratio"] for kept in document["rows"]] == [1.4]
+    file.write_bytes(vendor.encode(document))
+    assert vendor.read_results(file) == document
+    file.write_text('{"format": "other"}')
+    with pytest.raises(UsageError, match=r"vendor\.json"):
+        vendor.read_results(file)
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_rows_are_measured_and_a_bad_one_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU: no vendor, but everything else; the second problem is too large for any memory."""
+    out = tmp_path / "out"
+    command = ["vendor.py", "--device", "opencl:cpu", "--out", str(out), "--kernel", "transpose"]
+    command += ["--rounds", "5", "--tuned", str(tmp_path), "--problem", "m=33,n=65"]
+    monkeypatch.setattr(sys, "argv", [*command, "--problem", f"m={1 << 30},n={1 << 30}"])
+    assert vendor.main() == 1
+    (file,) = out.glob("vendor-*.json")
+    document = vendor.read_results(file)
+    (good,), (bad,) = document["rows"], document["failures"]
+    assert good["problem"] == {"m": 33, "n": 65} and good["ours_ms"] > 0 and good["rounds"] == 5
+    assert good["ratio"] is None and good["deterministic"]
+    assert bad["problem"]["m"] == 1 << 30 and bad["error"]
+
+
+def rounded(x: np.ndarray, bits: int) -> np.ndarray:
+    """Float32 with that many bits of mantissa left, rounded to nearest."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
+
+
+@pytest.mark.parametrize("name", accuracy.DATA)
+def test_the_measured_error_tells_float32_from_tf32(name: str) -> None:
+    a, b = accuracy.DATA[name](33, 35, 257, np.random.default_rng(3))
+    exact = accuracy.Exact(a, b)
+    single, tf32 = exact.accuracy(a @ b), exact.accuracy(rounded(a, 11) @ rounded(b, 11))
+    assert 1e-9 < single.rms_error < single.max_error < 1e-6
+    assert tf32.rms_error > 50 * single.rms_error
+    assert np.isnan(exact.accuracy(np.full((33, 35), np.nan)).max_error)
