@@ -61,23 +61,6 @@ def test_the_nearest_folder_wins(spaces, tmp_path_factory, monkeypatch):
     ]
 
 
-def test_a_folder_named_twice_keeps_its_first_place(spaces, tmp_path_factory, monkeypatch):
-    other = write_space(tmp_path_factory.mktemp("other")).parent
-    monkeypatch.setenv("AUTOTUNE_PATH", f"{spaces}:{other}:{spaces}")
-    assert space_folders(other)[:2] == [other, spaces]
-    assert space_folders()[:2] == [spaces, other]
-
-
-def test_an_unknown_name_lists_the_known_and_the_likeliest(spaces):
-    with pytest.raises(UsageError, match=r"unknown kernel 'scael'; did you mean 'scale'\?"):
-        find_kernel("scael")
-
-
-def test_a_spaces_option_that_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="nowhere: not a folder"):
-        space_folders(tmp_path / "nowhere")
-
-
 def test_installed_packages_bring_kernels_and_a_broken_one_hurts_no_other(
     spaces, tmp_path_factory, monkeypatch
 ):

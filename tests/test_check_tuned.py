@@ -58,7 +58,6 @@ def verdicts(document: dict[str, Any]) -> dict[str, str]:
 
 
 def test_what_holds_passes(project: Path, check: Check) -> None:
-    """All that has a record is measured, with its interval; nothing is written."""
     before = {name: record_file(name).read_bytes() for name in NAMES}
     document = check(names=())
     assert verdicts(document) == {"saxpy": "held", "twin": "held"}
@@ -74,7 +73,6 @@ def test_what_holds_passes(project: Path, check: Check) -> None:
 def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     project: Path, check: Check
 ) -> None:
-    """As it was timed; the other kernel's record is left as it is; then all holds."""
     edit_record("saxpy", median_ms=1e-6, timing="mixed")
     before = record_file("twin").read_bytes()
     assert verdicts(check(code=5)) == {"saxpy": "slower", "twin": "held"}
@@ -90,7 +88,6 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
 def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
     project: Path, check: Check
 ) -> None:
-    """Whatever its time; it is tried again in the search, and does not win it."""
     edit_record("twin", configuration={"BLOCK": 1024, "ITEMS": 1})
     document = check("--retune", names=("twin",))
     (found,) = document["checked"]
@@ -102,7 +99,6 @@ def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
-    """Whatever a record says."""
     edit_record("twin", configuration={"BLOCK": 7, "ITEMS": 1})
     (found,) = check(names=("twin",), code=5)["checked"]
     assert (found["verdict"], found["now_ms"]) == ("wrong", None)
@@ -112,7 +108,6 @@ def test_a_configuration_outside_the_space_is_never_compiled(project: Path, chec
 def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     project: Path, check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """AUTOTUNE_TUNED before the user's own."""
     first = tmp_path / "first"
     own = record_file("saxpy")
     folder = first / own.parent.name
@@ -129,7 +124,6 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
 def test_the_table_and_the_message_say_what_regressed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One row per entry on stdout, one error on stderr that names the command to mend it."""
     edit_record("saxpy", median_ms=1e-6)
     assert run(["check-tuned", "saxpy", *SHORT, *WIDE]) == 5
     captured = capsys.readouterr()
@@ -150,7 +144,6 @@ def test_what_cannot_be_compared_is_no_regression(
     changes: dict[str, Any],
     words: str,
 ) -> None:
-    """It is listed, and nothing is started for it."""
     edit_record("saxpy", **changes)
     with no_process(tmp_path):
         (found,) = check(names=("saxpy",))["checked"]
@@ -159,13 +152,11 @@ def test_what_cannot_be_compared_is_no_regression(
 
 
 def test_without_time_nothing_is_checked(project: Path, check: Check, tmp_path: Path) -> None:
-    """And that is no regression either."""
     with no_process(tmp_path):
         assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
 
 
 def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Check) -> None:
-    """Its space file may be in another project."""
     (project / "spaces" / "twin.py").unlink()
     document = check(names=("twin",))
     assert verdicts(document) == {"twin": "unchecked"}
@@ -175,7 +166,6 @@ def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Ch
 def test_a_kernel_without_a_record_is_an_error_of_usage(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With those that have one, and the command that makes one."""
     assert run(["check-tuned", "sax", *SHORT]) == 2
     message = capsys.readouterr().err
     assert "did you mean 'saxpy'" in message and "autotune run sax" in message
@@ -183,7 +173,6 @@ def test_a_kernel_without_a_record_is_an_error_of_usage(
 
 @pytest.mark.usefixtures("opencl_device")
 def test_where_nothing_is_tuned_nothing_regressed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0 and a line that says so."""
     assert run(["check-tuned", *SHORT]) == 0
     assert "nothing is tuned" in capsys.readouterr().err
 
@@ -204,7 +193,6 @@ FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estima
     ],
 )  # fmt: skip
 def test_verdicts(now: Remeasured, expected: Verdict) -> None:
-    """Slower only where even the lower end of the interval is beyond the threshold."""
     assert verdict(now, threshold=0.05)[0] is expected
     assert expected.is_regression == (expected in (Verdict.SLOWER, Verdict.WRONG))
 
@@ -212,7 +200,6 @@ def test_verdicts(now: Remeasured, expected: Verdict) -> None:
 def test_another_kernel_of_a_name_does_not_pass_for_it(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other parameters: each command names record and space file; other source alone: it is stale."""
     kernel, space = project / "kernels" / "saxpy.cu", project / "spaces" / "saxpy.py"
     kernel.write_text("// another\n" + kernel.read_text())
     assert run(["export", "saxpy"]) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
+from sample_records import KERNEL, entry, plan, problem, record
 
 from autotune.cli import run
 from autotune.errors import UsageError
@@ -31,12 +31,10 @@ def change(first: TunedRecord, second: TunedRecord, threshold: float = 0.05) -> 
 @pytest.mark.parametrize(
     ("median_ms", "about", "expected"),
     [
-        (1.0, 0.01, "held"),
         (1.06, 0.01, "held"),  # 1.06 · 0.99 / 1.01 is below 1.05
         (1.08, 0.01, "slower"),
         (1.15, 0.1, "held"),
         (0.9, 0.01, "faster"),
-        (0.9, 0.08, "held"),
     ],
 )
 def test_slower_is_what_neither_interval_explains(
@@ -115,32 +113,12 @@ def test_a_regression_ends_with_5(
     assert "BM 64 → 128" in printed.out
     assert "1.100 (1.078 … 1.122)" in printed.out
     assert "1 of 1 problems are slower by more than 5 %" in printed.err
-    assert run(["report", new, "--against", old, "--threshold", "10"]) == 0
-    assert run(["report", old, "--against", new]) == 0
-
-
-def test_one_json_document(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed whole, also where it ends in a regression."""
-    old, new = map(str, files)
     assert run(["report", new, "--against", old, "--json"]) == 5
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["kernel"] == KERNEL
-    assert row["problem"] == AT
-    assert row["verdict"] == "slower"
-    assert row["differing"] == {"BM": [64, 128]}
-    assert row["first"]["config"] == {"BM": 64, "SWIZZLE": False, "VARIANT": "simt"}
-    assert row["second"]["median_ms"] == 1.1
-    assert row["ratio_interval"] == pytest.approx([1.1 * 0.99 / 1.01, 1.1 * 1.01 / 0.99])
-    assert set(row["first"]["config"]) == set(PARAMETERS)
-
-
-def test_nothing_in_common_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write(tmp_path / "a", record([timed(1.0)]))
-    second = write(tmp_path / "b", record([entry(problem(8, 8))], "Test GPU B"))
-    assert run(["report", str(second), "--against", str(first)]) == 0
-    printed = capsys.readouterr()
-    assert "no problem is in both" in printed.err
-    assert "only first" in printed.out
+    assert (row["kernel"], row["problem"], row["verdict"]) == (KERNEL, AT, "slower")
+    assert row["differing"] == {"BM": [64, 128]} and row["second"]["median_ms"] == 1.1
+    assert run(["report", new, "--against", old, "--threshold", "10"]) == 0
+    assert run(["report", old, "--against", new]) == 0
 
 
 def test_mistakes_are_one_line(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
@@ -74,12 +73,6 @@ def test_every_kernel_that_ships_has_a_header() -> None:
     assert sorted({file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}) == KERNELS
 
 
-def test_versions_are_the_package_s() -> None:
-    for file in ("cmake/autotune-config-version.cmake", "pkgconfig/autotune.pc"):
-        text = (ROOT / "cpp" / file).read_text()
-        assert re.findall(r"\b\d+\.\d+\.\d+\b", text) == [__version__], file
-
-
 def test_pkg_config_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pkg_config = tool("pkg-config")
     (tmp_path / "main.cpp").write_text(
@@ -131,15 +124,6 @@ def test_cmake_finds_it_and_compiles_what_was_exported(
     folder = Path((tmp_path / "build" / "folder").read_text())
     for file in (wgmma, plain):
         assert (folder / f"{file.stem}.cubin").read_bytes()[:4] == b"\x7fELF"
-
-
-def test_cmake_refuses_a_newer_version(tmp_path: Path) -> None:
-    cmake = tool("cmake")
-    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version="0.99", nvcc="nvcc"))
-    place = f"-Dautotune_DIR={ROOT / 'cpp' / 'cmake'}"
-    command = [cmake, "-S", ".", "-B", "build", place]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and 'requested version "0.99"' in done.stderr
 
 
 @pytest.mark.nvcc
@@ -204,7 +188,7 @@ static void ask_KERNEL() {
   }
 }
 """
-QUESTIONS = 10_000
+QUESTIONS = 2_000
 
 
 @cache
@@ -302,9 +286,10 @@ def answers(kernel: str) -> str:
 
 @pytest.mark.xdist_group("questions")  # which Python answers once
 @pytest.mark.nvcc
-@pytest.mark.parametrize("standard", ["c++17", "c++20"])
-@pytest.mark.parametrize("compiler", ["g++", "clang++", "nvcc"])
-def test_headers_answer_ten_thousand_questions_each_as_python_does(
+@pytest.mark.parametrize(
+    ("compiler", "standard"), [("g++", "c++17"), ("clang++", "c++20"), ("nvcc", "c++17")]
+)
+def test_headers_answer_thousands_of_questions_each_as_python_does(
     compiler: str, standard: str, nvcc: str, tmp_path: Path
 ) -> None:
     """Configuration, grid and shared memory, on devices and architectures, of sizes from 1 to 2^31."""

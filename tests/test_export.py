@@ -12,7 +12,7 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.export import FORMATS, export_measurements, export_records
-from autotune.interop.formats import Results, read
+from autotune.interop.formats import Results
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import decode
@@ -57,7 +57,6 @@ def records() -> list[TunedRecord]:
 
 
 def test_every_format_gives_equal_bytes(records: list[TunedRecord], results: Results) -> None:
-    """No dates, no order of hashing, no order of reading."""
     for name, format in FORMATS.items():
         if name == "cuda":  # of a kernel that is declared: test_export_cuda
             continue
@@ -67,56 +66,20 @@ def test_every_format_gives_equal_bytes(records: list[TunedRecord], results: Res
             assert export_measurements(name, results) == export_measurements(name, results)
 
 
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("header", {f"{KERNEL}.hpp"}),
-        ("json", {f"Test_GPU_A/{KERNEL}.json", f"Test_GPU_B/{KERNEL}.json"}),
-    ],
-)
-def test_names_of_files(name: str, files: set[str], records: list[TunedRecord]) -> None:
-    """Relative, below the folder that is exported to."""
-    assert set(export_records(name, records)) == files
-
-
 def test_json_is_the_record(records: list[TunedRecord]) -> None:
-    """What lookup and import read."""
     text = export_records("json", records)[f"Test_GPU_B/{KERNEL}.json"]
     assert decode(text.encode()).device == records[1].device
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("hedder", "unknown format 'hedder'; did you mean 'header'"),
-        ("t4", "made from measurements"),
-    ],
-)
-def test_a_wrong_format_is_a_usage_error(
-    name: str, message: str, records: list[TunedRecord]
-) -> None:
-    """With the known ones."""
-    with pytest.raises(UsageError, match=message):
-        export_records(name, records)
-
-
 def test_nothing_tuned_is_a_usage_error() -> None:
-    """Instead of an empty file."""
     with pytest.raises(UsageError, match="nothing is tuned"):
         export_records("header", [])
-
-
-def test_records_are_not_measurements(results: Results) -> None:
-    """A header is made from winners."""
-    with pytest.raises(UsageError, match="made from records"):
-        export_measurements("header", results)
 
 
 # ---------------------------------------------------------------------- measurements
 
 
 def test_t4_keeps_to_its_schema(results: Results) -> None:
-    """As Kernel Tuner ships it."""
     jsonschema = pytest.importorskip("jsonschema")
     file_utils = pytest.importorskip("kernel_tuner.file_utils")
     document = json.loads(export_measurements("t4", results)[f"{KERNEL}-t4.json"])
@@ -132,7 +95,6 @@ def test_t4_keeps_to_its_schema(results: Results) -> None:
 
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_has_a_word_in_t4(status: Status, results: Results) -> None:
-    """A configuration that failed is never exported as one that ran."""
     from dataclasses import replace
 
     only = replace(results, measurements=(measured(32, status),), timestamps=())
@@ -142,7 +104,6 @@ def test_every_status_has_a_word_in_t4(status: Status, results: Results) -> None
 
 
 def test_kernel_tuner_reads_the_cache(results: Results, tmp_path: Path) -> None:
-    """As its own, closed cache file: reading changes nothing."""
     util = pytest.importorskip("kernel_tuner.util")
     path = tmp_path / "cache.json"
     path.write_text(export_measurements("cache", results)[f"{KERNEL}-cache.json"])
@@ -154,29 +115,9 @@ def test_kernel_tuner_reads_the_cache(results: Results, tmp_path: Path) -> None:
     assert data["problem_size"] == [64, 128]
 
 
-def test_replay_reads_the_cache(results: Results, tmp_path: Path) -> None:
-    """An exported space can be searched again without its device."""
-    path = tmp_path / "cache.json"
-    path.write_text(export_measurements("cache", results)[f"{KERNEL}-cache.json"])
-    recording = read(path)
-    assert (recording.kernel, recording.device.name) == (KERNEL, "Test GPU A")
-    # Kernel Tuner keeps the first, cold sample, which a replay drops; ours is dropped already.
-    assert recording.measurements[0].samples_ms == (0.3, 0.1, 0.2)
-    assert len(recording.space) == 3
-
-
-def test_an_empty_cache_is_a_cache(results: Results) -> None:
-    """Nothing measured yet."""
-    from dataclasses import replace
-
-    text = export_measurements("cache", replace(results, measurements=(), timestamps=()))
-    assert json.loads(text[f"{KERNEL}-cache.json"])["cache"] == {}
-
-
 def test_a_value_of_a_field_names_no_file_outside_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values are any text; problems whose names look alike stay apart, and times taken in several ways."""
     write_space(tmp_path, ("Problem(n=1000)", 'Problem(mode="", other="")'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -331,11 +331,6 @@ def test_a_workspace_that_grew_is_kept_for_what_was_captured(launchers: Launcher
         each.check(said, kept)
 
 
-def test_more_shared_memory_than_usual_is_asked_for(launchers: Launchers) -> None:
-    (said, _) = launchers.ask(Expected("sgemm", WHOLE).line())
-    assert f"allow {Expected('sgemm', WHOLE).chosen.shared_bytes}" in said
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

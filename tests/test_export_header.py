@@ -120,7 +120,6 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord
 
 
 def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> None:
-    """On measured, odd and huge problems, in known and unknown places."""
     header = render(records)
     (tmp_path / f"{KERNEL}.hpp").write_text(header)
     enumerators = ", ".join(f"dtype_value::{identifier(category)}" for category in CATEGORIES)
@@ -190,12 +189,10 @@ def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
 
 
 def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:
-    """In whatever order they come."""
     assert render(records) == render(records[::-1]) == render(records)
 
 
 def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:
-    """Its members can be template arguments; the grid can be had for other sizes at run time."""
     chosen = plan(128, "3xtf32", swizzle=True)
     (tmp_path / f"{KERNEL}.hpp").write_text(render([record([entry(problem(512, 512), chosen)])]))
     program = """
@@ -215,33 +212,7 @@ int main(int count, char**) {
     assert compile_and_run(tmp_path, program) == "128 8"
 
 
-@pytest.mark.parametrize("number", [80, 90, 100, 120])
-def test_an_architecture_is_its_number_or_the_macro(
-    number: int, records: list[TunedRecord], tmp_path: Path
-) -> None:
-    """``__CUDA_ARCH__`` is 900 for sm_90: in header and lookup, which both take 90 too."""
-    known = next(
-        entry.problem for entry in records[0].problems if entry.problem["dtype"] == "float32"
-    )
-    asked = f"{known['m']}, {known['n']}, dtype_value::float32"
-    (tmp_path / "x.hpp").write_text(
-        f"""{render(records)}
-using namespace autotune::demo_gemm;
-static_assert(lookup({number}0, {asked}).plan == lookup({number}, {asked}).plan);
-static_assert(lookup({number}0, {asked}).hit == lookup({number}, {asked}).hit);
-static_assert(lookup({number}0, {asked}).hit != quality::kernel_default);
-"""
-    )
-    command = ["g++", *STRICT, "-fsyntax-only", "-x", "c++", "x.hpp"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
-    for macro in (number * 10, f"{number}0"):
-        answer = lookup(KERNEL, arch=macro, **known)
-        assert answer == lookup(KERNEL, arch=number, **known)
-        assert answer.quality != "default"
-
-
 def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
-    """A header that was edited by hand no longer compiles."""
     header = render([record([entry(problem(512, 512), plan(128)), entry(problem(8, 8), plan(64))])])
     assert (
         "static_assert(lookup(90, 512, 512, dtype_value::float32).hit == quality::exact)" in header
@@ -303,14 +274,12 @@ def syntax_check(header: str, folder: Path) -> None:
 
 
 def test_a_record_of_nothing_but_a_default(tmp_path: Path) -> None:
-    """Tables of no rows are no zero-sized arrays."""
     syntax_check(render([record()]), tmp_path)
     only = record(fields={"dtype": "categorical"}, default=plan(32, grid=(1, 1, 1)))
     syntax_check(render([only]), tmp_path)
 
 
 def test_a_value_that_is_declared_no_more_has_its_name() -> None:
-    """An older entry that stayed in the record is still in the header."""
     older = record(
         [entry(problem(64, 64), plan(64, "3xtf32"))],
         parameters={**PARAMETERS, "VARIANT": ("simt",)},
@@ -319,7 +288,6 @@ def test_a_value_that_is_declared_no_more_has_its_name() -> None:
 
 
 def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
-    """Names of parameters, fields and values may be what C++ reserves, or all alike."""
     names: dict[str, Any] = {
         "parameters": {"BM": (1, 2**40), "int": ("float", "FLOAT", "default"), "__X__": (True,)},
         "fields": {"long": "integer", "arch": "categorical", "number": "integer"},
@@ -352,7 +320,6 @@ def macros() -> set[str]:
 
 
 def test_the_reserved_words_are_the_templates_and_the_standard_headers() -> None:
-    """A macro of a newer compiler: add it to macros.txt."""
     names = template_names()
     assert {"p_", "row_", "lookup", "static_cast", "config"} <= names
     locals_ = {name for name in names if name.endswith("_")}
@@ -364,7 +331,6 @@ def test_the_reserved_words_are_the_templates_and_the_standard_headers() -> None
 def test_names_of_the_template_and_of_macros_are_names_of_fields_and_parameters(
     tmp_path: Path,
 ) -> None:
-    """All of the template's at once, and macros of every kind: ``p``, ``row``, ``EOF``."""
     words = {name.rstrip("_") for name in template_names()} | {"p", "row", "n", "errno", "stdin"}
     fields = dict.fromkeys(sorted(words - {"x_"}), "integer")
     parameters = dict.fromkeys(("EOF", "LONG_MAX", "NAN", "NULL", "EDOM", "INT8_C", "BM"), (1,))
@@ -386,7 +352,6 @@ def test_names_of_the_template_and_of_macros_are_names_of_fields_and_parameters(
 
 
 def test_parameters_in_any_case_and_floats_are_members(tmp_path: Path) -> None:
-    """Of kernels that others wrote: every name of the template, and ``x``, ``y``, ``z`` too."""
     words = {name.rstrip("_") for name in template_names()} | {"block_size_x", "p", "row", "best"}
     fields: dict[str, Any] = {"m": "integer", "lower": "integer"}
     parameters: dict[str, Any] = dict.fromkeys(sorted(words - {*fields, ""}), (0.5, 1.0, 1e-30))
@@ -406,7 +371,6 @@ def test_parameters_in_any_case_and_floats_are_members(tmp_path: Path) -> None:
 
 
 def test_names_of_old_records_that_a_header_cannot_tell_apart_are_refused() -> None:
-    """A kernel cannot declare them any more."""
     fields: dict[str, Any] = {"n": "integer", "n_": "integer"}
     with pytest.raises(UsageError, match="demo_gemm: a header cannot tell n and n_ apart"):
         render([record(fields=fields, default=plan(grid=(1, 1, 1)))])
@@ -416,7 +380,6 @@ INJECTION = 'x\n#error "injected"\\\n*/ int main() { ??/\n'
 
 
 def test_text_cannot_leave_its_comment(tmp_path: Path) -> None:
-    """Names from a driver or a file end no comment and continue no line."""
     vendor = vendor_call(INJECTION, 1.0, 1.0, 0.9, 1.1)
     made = entry(problem(8, 8, INJECTION), vendor=vendor, timing=INJECTION)
     named = record([made], device=INJECTION, arch="sm_90")
@@ -436,7 +399,6 @@ def test_text_cannot_leave_its_comment(tmp_path: Path) -> None:
     ],
 )
 def test_expressions_in_cpp(form: Any, text: str) -> None:
-    """Readable where they can be, and never more than 64 bits."""
     assert expression(form) == text
 
 
@@ -460,6 +422,5 @@ def _other_parameters(made: TunedRecord) -> list[TunedRecord]:
 def test_records_that_make_no_header(
     records_of: Callable[[TunedRecord], list[TunedRecord]], message: str
 ) -> None:
-    """Said before anything is written."""
     with pytest.raises(UsageError, match=message):
         render(records_of(record()))

@@ -35,10 +35,8 @@ FOREIGN = {"configuration": {"BM": 99999, "SWIZZLE": False, "VARIANT": "simt"}}
 WRONG = {
     "undeclared value": (with_entry(**FOREIGN), r"\(m=64, .*BM=99999 is not among its values"),
     "crossed interval": (with_entry(interval_ms=[0.3, 0.2]), "an interval from 0.3 to 0.2"),
-    "no day": (with_entry(tuned_on="yesterday"), "'yesterday' is no time"),
     "day to come": (with_entry(tuned_on="9999-01-01"), "tuned_on: 9999-01-01 has not come yet"),
     "large block": (with_entry(block=[1024, 2, 1]), "a block of 2048 threads"),
-    "twice": (changed(parameters={**PARAMETERS, "BM": (32, 32)}), "BM: a value occurs twice"),
     "backend": (device(backend="../.."), "none of cuda, opencl"),
     "arch": (device(arch="../../x"), "no architecture of cuda"),
 }

@@ -3,7 +3,6 @@
 import ctypes
 import json
 import pickle
-import random
 import subprocess
 import sys
 import types
@@ -34,7 +33,7 @@ from sample_records import (
 )
 
 import autotune
-from autotune.devices.device import Device, for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.tuned import current as _current
@@ -127,20 +126,12 @@ def test_quality(
     assert (config.quality, tile(config)) == (quality, expected_tile)
 
 
-@pytest.mark.parametrize("arch", ["hopper", "sm_", "sm_9", "90x", "", "compute_90", 9, -90])
+@pytest.mark.parametrize("arch", ["hopper", "sm_9", "", -90])
 def test_what_is_no_architecture_is_refused(arch: Any, tuned_folder: Path) -> None:
     """With the forms that are one, and what is tuned."""
     expected = r"no architecture; write it as sm_90, 90, 9.0 or 900 \(tuned are sm_80, sm_90\)"
     with pytest.raises(UsageError, match=expected):
         lookup(KERNEL, arch=arch, **problem(64, 64))
-
-
-def test_an_architecture_in_the_environment_is_checked_too(
-    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AUTOTUNE_ARCH", "hopper")
-    with pytest.raises(UsageError, match="'hopper' is no architecture"):
-        lookup(KERNEL, **problem(64, 64))
 
 
 def test_sizes_are_not_negative_and_may_be_zero(tuned_folder: Path) -> None:
@@ -157,12 +148,6 @@ def test_what_an_answer_was_tuned_for(tuned_folder: Path) -> None:
         origin = lookup(KERNEL, arch=90, **problem(size, size)).origin
         assert (origin.source, origin.arguments, origin.inputs) == ("f00d", "beef", ())
     assert lookup(KERNEL, arch="gfx942", **problem(64, 64)).origin is None
-
-
-def test_a_device_object_tells_its_architecture(tuned_folder: Path) -> None:
-    """A device that was never tuned is still of an architecture."""
-    other = Device(backend="cuda", name="Test GPU C", arch="sm_90")
-    assert lookup(KERNEL, device=other, **problem(64, 64)).quality == "same_arch"
 
 
 def test_what_a_config_says(tuned_folder: Path) -> None:
@@ -185,11 +170,6 @@ def test_a_config_is_immutable_and_can_be_pickled(tuned_folder: Path) -> None:
     again = pickle.loads(pickle.dumps(config))
     assert again == config
     assert (again.grid, again.quality, again.source) == (config.grid, config.quality, config.source)
-
-
-def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
-    """Its expected fraction is 1."""
-    assert lookup(KERNEL, arch=90, **problem(512, 512)).expected_fraction == 1
 
 
 @pytest.fixture
@@ -315,12 +295,6 @@ def test_where_a_table_expects_nothing_the_nearest_winner_answers(
     assert (tile(known), known.expected_fraction) == (64, 0.9)
 
 
-def test_without_a_table_winners_answer_everywhere(given_folder: Path) -> None:
-    put(given_folder, record([entry(problem(64, 64), plan(128))]))
-    far = lookup(KERNEL, arch=90, **problem(1, 10**9))
-    assert (tile(far), far.expected_fraction) == (128, None)
-
-
 def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
     """What is promised for another says nothing here."""
     made = entry(problem(64, 64, "half2"), plan(128))
@@ -430,15 +404,6 @@ def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
     assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
 
 
-def test_of_two_equally_near_the_first_answers(given_folder: Path) -> None:
-    """1024 lies between 512 and 2048 on the logarithmic scale; tables are ordered."""
-    rows = tuple(
-        TableRow(problem=problem(m, 64), plans=(plan(bm),)) for m, bm in ((2048, 128), (512, 32))
-    )
-    put(given_folder, record(portfolio=answering(AnswerTable(rows=rows))))
-    assert tile(lookup(KERNEL, arch=90, **problem(1024, 64))) == 128
-
-
 def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path) -> None:
     """Newer hardware runs older plans more often than the reverse."""
     archs = ("sm_80", "sm_85", "sm_90")
@@ -526,13 +491,6 @@ def test_an_architecture_takes_the_least_worst_case_loss(given_folder: Path) -> 
     assert tile(lookup(KERNEL, device="Test GPU A", **at)) == 128
 
 
-def test_without_a_matrix_the_first_device_answers(given_folder: Path) -> None:
-    """Nothing better is known, and the order of folders is the same everywhere."""
-    at = problem(64, 64)
-    put(given_folder, record([entry(at, plan(64))], "B"), record([entry(at, plan(128))], "A"))
-    assert tile(lookup(KERNEL, arch=90, **at)) == 128
-
-
 # ---------------------------------------------------------------------- layers and the environment
 
 
@@ -615,34 +573,17 @@ def test_answers_do_not_pile_up(given_folder: Path, monkeypatch: pytest.MonkeyPa
     """A server may ask for ever new sizes."""
     put(given_folder, record([entry(problem(64, 64))]))
     monkeypatch.setattr(_lookup, "MAX_ANSWERS", 10)
-    for n in range(1, 50):
+    first = lookup(KERNEL, arch=90, **problem(1, 1))
+    assert lookup(KERNEL, arch=90, **problem(1, 1)) is first
+    for n in range(2, 50):
         lookup(KERNEL, arch=90, **problem(n, n))
-    assert all(len(cached.answers) <= 10 for cached in _lookup._cache.values())
-
-
-def test_records_of_another_shape_are_left_out(tuned_folder: Path) -> None:
-    """A record from before a parameter came cannot answer; the newest says what the shape is."""
-    old = json.loads(encode(record([entry(problem(512, 512))], "Older GPU", "sm_75")))
-    old["parameters"].pop("SWIZZLE")
-    tuned = old["problems"][0]
-    for holder in (old["default"], tuned["plans"][0], tuned["race"]["contenders"][0]):
-        holder["configuration"].pop("SWIZZLE")
-    old["provenance"]["created"] = "2025-01-01"
-    path = tuned_folder / "A_Older_GPU" / f"{KERNEL}.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(old))
-    clear_cache()
-    with pytest.warns(RuntimeWarning, match="A_Older_GPU.*left out"):
-        config = lookup(KERNEL, arch=75, **problem(512, 512))
-    assert config.quality == "nearest_arch"
+    assert lookup(KERNEL, arch=90, **problem(1, 1)) is not first
 
 
 @pytest.mark.parametrize(
     ("earlier", "later"),
     [
         ("2026-11-21T09:59:59+00:00", "2026-11-21T10:00:00+00:00"),
-        ("2026-11-21", "2026-11-21T00:00:01+00:00"),
-        ("2026-11-20T23:59:59+00:00", "2026-11-21"),
         ("2026-11-21T08:00:00+02:00", "2026-11-21T07:00:00Z"),
     ],
 )
@@ -680,18 +621,6 @@ def test_the_environment_names_the_architecture(
     assert lookup(KERNEL, arch="gfx942", **problem(512, 512)).quality == "default"
 
 
-def test_the_current_device_is_asked_before_the_first_visible(
-    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process on its second GPU must not get the first one's plan."""
-    monkeypatch.setattr(_current, "_first_visible", lambda visible: ("Old GPU", "sm_80"))
-    assert tile(lookup(KERNEL, **problem(64, 64))) == 32
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    monkeypatch.setattr(_current, "_current_ordinal", lambda cuda: 1)
-    monkeypatch.setitem(_current._by_ordinal, 1, ("Test GPU B", "sm_90"))
-    assert tile(lookup(KERNEL, **problem(64, 64))) == 64
-
-
 def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
     """Who tunes on the CPU because there is no GPU gets what was tuned."""
     device = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
@@ -703,7 +632,7 @@ def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
 
 
 class _FakeDriver:
-    """The driver library as `_current` uses it: two devices."""
+    """The driver library: two devices."""
 
     def __init__(self, status: int, ordinal: int = 1) -> None:
         self.status, self.ordinal = status, ordinal
@@ -725,24 +654,16 @@ class _FakeDriver:
         return 0
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [(0, ("GPU 1", "sm_100")), (201, ("GPU 0", "sm_90")), (3, None), (4, None)],
-)
-def test_the_driver_is_asked_for_the_current_device(
-    status: int, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its device with a context, device 0 in a thread without, none where not initialised."""
-    _current.forget()
-    ordinal = _current._current_ordinal(_FakeDriver(status))
-    assert (None if ordinal is None else _current._by_ordinal[ordinal]) == expected
-    _current.forget()
-
-
 class _FakeNvml:
-    """The management library as `_current` uses it: two GPUs, and a MIG slice of the second."""
+    """The management library: two GPUs, and a MIG slice of the second."""
 
-    names: tuple[bytes, ...] = (b"GPU 0", b"GPU 1", b"GPU 1 MIG 1g.10gb")
+    names = (b"Old GPU", b"GPU 1", b"GPU 1 MIG 1g.10gb")
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802
+        return 0
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: int, out: Any) -> int:  # noqa: N802
         out._obj.value = index + 1
@@ -765,20 +686,49 @@ class _FakeNvml:
         return 0 if handle.value < 3 else 3
 
 
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Libraries of NVIDIA's by name, of which the one for management is there."""
+    found: dict[str, Any] = {"libnvidia-ml.so.1": _FakeNvml()}
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **_: found[name])
+    _current.forget()
+    yield found
+    _current.forget()
+
+
 @pytest.mark.parametrize(
-    ("first", "expected"),
+    ("status", "expected"),
+    [(0, ("GPU 1", "sm_100")), (201, ("GPU 0", "sm_90")), (3, ("Old GPU", "sm_80"))],
+)
+def test_the_driver_is_asked_for_the_current_device(
+    status: int, expected: Any, libraries: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device with a context, device 0 in a thread without, the first visible before."""
+    libraries["libcuda.so.1"] = _FakeDriver(status)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    assert _current.current_device() == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
     [
-        ("0", ("GPU 0", "sm_80")),
-        ("1", ("GPU 1", "sm_90")),
-        ("GPU-1", ("GPU 1", "sm_90")),
+        ("0", ("Old GPU", "sm_80")),
+        ("GPU-1,0", ("GPU 1", "sm_90")),
         ("MIG-1", ("GPU 1 MIG 1g.10gb", "sm_90")),
         ("7", (None, None)),
         ("", (None, None)),
     ],
 )
-def test_nvml_knows_the_first_visible_gpu(first: str, expected: Any) -> None:
+@pytest.mark.usefixtures("libraries", "tuned_folder")
+def test_nvml_knows_the_first_visible_gpu(
+    visible: str, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By number, by uuid, and as a slice of a GPU; what is hidden is not there."""
-    assert _current._ask_nvml(_FakeNvml(), first) == expected
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _current.current_device() == expected
+    if visible == "0":
+        assert lookup(KERNEL, **problem(64, 64)).quality == "exact"
 
 
 # ---------------------------------------------------------------------- total for every size
@@ -805,15 +755,6 @@ def test_sixteenths_are_exact(n: int) -> None:
     assert 2**k <= n**16 < 2 ** (k + 1)
 
 
-def test_sixteenths_at_every_power_and_beside_it() -> None:
-    """Where rounding would show first."""
-    for octave in range(64):
-        assert sixteenths(2**octave) == 16 * octave
-        if octave:
-            assert sixteenths(2**octave - 1) < 16 * octave
-    assert sixteenths(0) == sixteenths(-5) == 0
-
-
 # ---------------------------------------------------------------------- mistakes of the caller
 
 
@@ -823,8 +764,6 @@ def test_sixteenths_at_every_power_and_beside_it() -> None:
         ({"m": 1, "n": 1, "dtipe": "x"}, "unknown problem field 'dtipe'; did you mean 'dtype'"),
         ({"m": 1, "n": 1}, "'dtype' is missing"),
         ({"m": 1.5, "n": 1, "dtype": "x"}, "m=1.5 must be an integer"),
-        ({"m": "1", "n": 1, "dtype": "x"}, "m='1' must be an integer"),
-        ({"m": [], "n": 1, "dtype": "x"}, "must be an integer"),
         ({"m": 1, "n": 1, "dtype": 32}, "dtype=32 must be a str"),
     ],
 )
@@ -842,7 +781,7 @@ def test_an_unknown_kernel_names_the_known_ones(tuned_folder: Path) -> None:
         lookup("demo_gem", m=1)
 
 
-@pytest.mark.parametrize("name", ["../secret", "a/b", "", "x\0y", 5])
+@pytest.mark.parametrize("name", ["../secret", "x\0y", 5])
 def test_a_kernel_is_a_name_and_no_path(name: Any) -> None:
     """Nothing outside the folders of records is ever opened."""
     with pytest.raises(UsageError, match="identifier"):
@@ -852,7 +791,7 @@ def test_a_kernel_is_a_name_and_no_path(name: Any) -> None:
 # ---------------------------------------------------------------------- files that are wrong
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", ["cut off", "newer", "extra parameter"])
 def test_a_wrong_file_is_a_miss_with_a_warning(case: str, tuned_folder: Path) -> None:
     """A production process goes on with what is left."""
     (tuned_folder / "Test_GPU_A" / f"{KERNEL}.json").write_bytes(WRONG[case][0])
@@ -913,36 +852,6 @@ def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> N
                 assert config.source.startswith("AUTOTUNE_TUNED:Test_GPU_B/"), place
             left_out += bool(caught)
     assert left_out > 100
-
-
-def test_bytes_changed_anywhere_answer_or_are_a_miss(given_folder: Path) -> None:
-    """What ships, with a few bytes altered, lost or doubled: never an error, never a bad answer."""
-    rng = random.Random(12)
-    kernels = ("ffma", "transpose")
-    wholes = [
-        Path(f"{shipped_folder()}/NVIDIA_H100_80GB_HBM3/{k}.json").read_bytes() for k in kernels
-    ]
-    asked = ({"n": 12345, "steps": 77}, {"m": 4000, "n": 999})
-    left_out = 0
-    for number in range(120):
-        data, path = bytearray(wholes[number % 2]), given_folder / f"X/{kernels[number % 2]}.json"
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(data))
-            end = at + rng.choice((0, 1, 2, 40))
-            data[at:end] = rng.choice((b"", b"9" * 400, rng.randbytes(1), data[at : at + 40]))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        clear_cache()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for arch in (90, 80):
-                config = lookup(kernels[number % 2], arch=arch, **asked[number % 2])
-                assert config.quality in QUALITIES
-        if caught:
-            assert len(caught) == 1 and str(path) in str(caught[0].message)
-            assert config.source.startswith("shipped:")
-        left_out += bool(caught)
-    assert 20 < left_out < 120
 
 
 def test_a_link_that_leads_nowhere_hides_no_device(tuned_folder: Path) -> None:
@@ -1029,7 +938,6 @@ def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
 
 def test_every_public_name_is_there() -> None:
     """What `__all__` promises, and nothing that is misspelt."""
-    assert sorted(autotune._HOMES) == [name for name in autotune.__all__ if name != "__version__"]
     for name in autotune.__all__:
         assert name in dir(autotune)
         assert getattr(autotune, name) is not None

@@ -84,13 +84,6 @@ def test_a_matrix_that_is_far_wider_stays(
     assert record()["portfolio"]["configurations"] == wide
 
 
-def test_one_problem_is_no_portfolio(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = record()
-    assert run(["retune", "saxpy", "--portfolio", *ON_CPU]) == 3
-    assert "1 problems with" in capsys.readouterr().err
-    assert record() == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

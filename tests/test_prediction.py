@@ -16,7 +16,6 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
-from autotune.export.header import render
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
@@ -113,7 +112,6 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> None:
-    """Of sizes never measured nearly all get the best, and nine of ten what is expected."""
     fitted_record = tuned_record(portfolio_of(SIZES))
     table = only_table(fitted_record)
     expected = table.expected[0][1]
@@ -156,8 +154,6 @@ def gpu(name: str, sm_count: int) -> RecordedDevice:
 
 @pytest.mark.parametrize("sm_count", [3, 7, 16, 24])
 def test_a_device_that_was_not_tuned_is_answered_in_its_own_waves(sm_count: int) -> None:
-    """As for the sizes that were tuned, whose times count as well, so for all others."""
-
     def lost(asked: Sequence[tuple[int, int]], tiles: Sequence[int]) -> float:
         pairs = zip(asked, tiles, strict=True)
         return sum(
@@ -182,7 +178,6 @@ def test_a_device_that_was_not_tuned_is_answered_in_its_own_waves(sm_count: int)
 
 
 def test_blocks_that_no_longer_fit_come_in_more_waves() -> None:
-    """By threads and shared memory of a multiprocessor; one always runs."""
     device = gpu("Tuned", 10)
     four = cost(plan(64, block=(512, 1, 1)), 1, waves=((10, ()), (40, ())))
     for threads, shared_bytes, resident in (
@@ -201,7 +196,6 @@ def test_blocks_that_no_longer_fit_come_in_more_waves() -> None:
 
 
 def test_the_last_wave_of_another_device_is_shared_there() -> None:
-    """Its tiles have second blocks: of 30 tiles, 10 at a time, none, and of 8 at a time, six."""
     tiles = ["-", 0, ["//", ["-", 0, "m"], 64]]
     shared = plan(64, grid=(["+", tiles, ["%", tiles, 10]], ["%", "n", 10], 1))
     move = move_between(gpu("Tuned", 10), replace(for_arch("sm_86"), sm_count=8))
@@ -213,7 +207,6 @@ def test_the_last_wave_of_another_device_is_shared_there() -> None:
 
 
 def test_what_was_measured_comes_back() -> None:
-    """Blocks that run at a time, the time of a launch, and what misalignment costs."""
     costs = costs_of(tuned_record(portfolio_of(SIZES)))
     for cost in costs:
         bm = int(cost.plan.configuration["BM"])
@@ -226,7 +219,6 @@ def test_what_was_measured_comes_back() -> None:
 
 
 def test_gaps_of_the_matrix_are_no_times() -> None:
-    """A configuration that was not measured everywhere is fitted to where it was."""
     full = costs_of(tuned_record(portfolio_of(SIZES)))
     holes = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 and m < n else time_ms(bm, m, n))
     some = costs_of(tuned_record(holes))
@@ -237,28 +229,13 @@ def test_gaps_of_the_matrix_are_no_times() -> None:
     assert found and [cost.plan for cost in found.costs] == [plans[0], plans[2]]
 
 
-@pytest.mark.parametrize("sizes", [SIZES[:3], [(64, 64)]])
-def test_few_problems_keep_the_nearest_row(sizes: list[tuple[int, int]]) -> None:
-    """Nothing tells how good a prediction would be."""
-    made = tuned_record(portfolio_of(sizes))
-    assert only_table(made).prediction is None
-
-
-def test_unknown_grids_keep_the_nearest_row() -> None:
-    """Without a grid there are no waves."""
-    made = tuned_record(portfolio_of(SIZES), lambda *_: plan(grid=None))
-    assert only_table(made).prediction is None
-
-
 def test_a_prediction_that_is_no_better_is_not_kept() -> None:
-    """Where one configuration is always best, the table says so in fewer words."""
     made = tuned_record(portfolio_of(SIZES, lambda bm, m, n: bm * time_ms(64, m, n)))
     assert only_table(made).prediction is None
     assert only_table(made).expected == ((128, 1.0),)
 
 
 def test_categories_are_fitted_apart() -> None:
-    """Of each its own launch is asked for: it may be another."""
     half = portfolio_of(SIZES)
     both = Portfolio(
         configurations=half.configurations,
@@ -299,7 +276,6 @@ def answered_by(costs: Sequence[Cost], multiple: int = 4) -> TunedRecord:
 
 
 def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any]) -> None:
-    """Ties go to the first; what was measured stays exact."""
     even = plan(128, requires=["==", ["%", "n", 2], 0])
     costs = [cost(plan(64), 2), cost(even, 1), cost(plan(32, "auto"), 2)]
     known = answered_by(costs)
@@ -310,7 +286,6 @@ def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any])
 
 
 def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
-    """Each alone turns the choice."""
     steady = cost(plan(64), 10)
     waves = cost(
         plan(128), 1, waves=((2, ((4.0, ()),)),)
@@ -323,7 +298,6 @@ def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
 
 
 def test_sizes_beyond_64_bits_get_the_row(ask: Callable[..., Any]) -> None:
-    """As they would of the header, which cannot be asked for them."""
     known = answered_by([cost(plan(128), 1)])
     assert ask(known, 2**63 - 1, 5)["BM"] == 128
     assert ask(known, 2**63, 5)["BM"] == 32
@@ -334,23 +308,12 @@ def test_sizes_beyond_64_bits_get_the_row(ask: Callable[..., Any]) -> None:
 
 
 def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) -> None:
-    """The fastest may not be."""
     here = cost(plan(128, archs=("sm_90",)), 1)
     both = cost(plan(64, archs=("sm_90", "sm_100")), 2)
     known = answered_by([here, both])
     assert ask(known, 9, 9, arch=90)["BM"] == 128
     hit = ask(known, 9, 9, arch=100)
     assert (hit["BM"], hit.quality, hit.expected_fraction) == (64, "nearest_arch", None)
-
-
-def test_a_header_of_fields_named_like_its_functions() -> None:
-    """They are told apart by an underscore."""
-    fields: dict[str, Any] = {"fastest": "integer", "estimate": "integer", "kind": "categorical"}
-    chosen = plan(64, grid=("fastest", "estimate", 1))
-    costs = (cost(chosen, 1, misaligned={"estimate": 2.0}),)
-    table = table_of(chosen, at={"fastest": 1, "estimate": 2, "kind": "x"}, costs=costs)
-    made = record(fields=fields, default=chosen, portfolio=answering(table))
-    assert "unless_multiple(estimate_, 4, 2.0)" in render([made])
 
 
 # ---------------------------------------------------------------------- fitting again
@@ -387,7 +350,6 @@ def transpose_record(**changes: Any) -> TunedRecord:
 
 
 def test_a_record_is_fitted_without_its_device(measured: Portfolio) -> None:
-    """To times that were measured later."""
     found = refitted(transpose_record(), find_kernel("transpose"), measured)
     assert found.portfolio.median_ms == measured.median_ms
     assert [row.problem for row in only_table(found).rows] == list(found.portfolio.problems)
@@ -398,7 +360,6 @@ def test_a_record_is_fitted_without_its_device(measured: Portfolio) -> None:
 
 
 def test_records_of_another_source_are_not_fitted_again(measured: Portfolio) -> None:
-    """Its configurations may be launched in another way now."""
     made = entry({"m": 1, "n": 2}, transpose_record().default, source="older")
     with pytest.raises(UsageError, match=r"transpose on Test GPU A: .* autotune retune transpose"):
         refitted(transpose_record(problems=(made,)), find_kernel("transpose"), measured)

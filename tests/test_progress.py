@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import threading
 from contextlib import redirect_stderr
 from dataclasses import replace
 
 import pytest
 
-from autotune.cli.progress import RunProgress, RunStatus, StatusLines
+from autotune.cli.progress import RunProgress, RunStatus
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import Objective
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
@@ -71,11 +70,6 @@ def test_a_line_has_counts_the_best_and_the_time_left(status: RunStatus, clock: 
     assert counted.line() == "scale n=100: 0 of 4 tried" and counted.share() == 0
 
 
-def test_a_search_that_continues_keeps_its_counts(status: RunStatus) -> None:
-    status(SearchStarted(SMALL, 8, 0, Budget(evaluations=6)))
-    assert status.line() == "[1/2] scale n=100: 4 of 10 tried, best 2 ms, 1 failed"
-
-
 def test_the_best_is_that_of_the_objective() -> None:
     """Of a metric of which more is better, where a search minimises its reciprocal."""
     status = RunStatus("scale", 1, Objective("gflops", higher_is_better=True))
@@ -84,30 +78,6 @@ def test_the_best_is_that_of_the_objective() -> None:
         event = measured(SMALL, block, ms)
         status(replace(event, measurement=replace(event.measurement, score=1 / gflops)))
     assert ": 3 of 4 tried, best gflops 80, " in status.line()
-
-
-class Log(io.StringIO):
-    """A log that signals its second line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_two = threading.Event()
-
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        if self.getvalue().count("\n") >= 2:
-            self.has_two.set()
-        return written
-
-
-def test_off_a_terminal_it_writes_a_line_again_and_again(status: RunStatus) -> None:
-    with redirect_stderr(Log()) as log:
-        lines = StatusLines(status, every_s=0.01)
-        lines.start()
-        assert log.has_two.wait(30)
-        lines.end()
-        written = log.getvalue()
-    assert set(written.splitlines()) == {status.line()} and not lines.is_alive()
 
 
 def test_a_short_run_off_a_terminal_writes_nothing() -> None:

@@ -79,7 +79,6 @@ def without_rivals(name: str, **changes: Any) -> None:
 def test_where_nothing_is_stale_nothing_is_started(
     project: Path, no_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 0 and a line that says so."""
     assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -87,7 +86,6 @@ def test_where_nothing_is_stale_nothing_is_started(
 
 
 def test_an_edited_source_is_searched_again_alone(project: Path, ask: Ask) -> None:
-    """The other kernel is left as it is; after that nothing is stale."""
     before = record_file("twin").read_bytes()
     with open(project / "kernels" / "saxpy.cu", "a") as file:
         file.write("// another comment\n")
@@ -102,7 +100,6 @@ def test_an_edited_source_is_searched_again_alone(project: Path, ask: Ask) -> No
 def test_what_was_decided_before_an_error_is_searched_all_the_same(
     project: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The finals of the last problem are held first; those of the other fail."""
     file = project / "spaces" / "saxpy.py"
     file.write_text(file.read_text().replace("Problem(n=5003)", "Problem(n=77), Problem(n=91)"))
     hold, held = Finals.hold, []
@@ -133,7 +130,6 @@ def test_what_was_decided_before_an_error_is_searched_all_the_same(
 def test_a_changed_space_file_is_a_reason(
     project: Path, ask: Ask, old: str, new: str, why: str
 ) -> None:
-    """Arguments, the space, and problems that are new."""
     file = project / "spaces" / "saxpy.py"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
@@ -144,7 +140,6 @@ def test_a_changed_space_file_is_a_reason(
 
 @pytest.mark.usefixtures("no_process")
 def test_changed_compiler_options_are_named(project: Path, ask: Ask) -> None:
-    """Also where they come from outside the space file, whose fingerprint does not see them."""
     edit_record("saxpy", options=["-cl-fast-relaxed-math"])
     (row,) = ask("--dry-run")
     assert row["why"] == "options changed: -cl-fast-relaxed-math -> none"
@@ -153,7 +148,6 @@ def test_changed_compiler_options_are_named(project: Path, ask: Ask) -> None:
 
 @pytest.mark.usefixtures("no_process")
 def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> None:
-    """The recorded winner was found for the same problem and code."""
     file = project / "spaces" / "saxpy.py"
     file.write_text(file.read_text().replace("ITEMS=(1, 2, 4, 8)", "ITEMS=(1, 2, 4, 8, 16)"))
     assert ask() == []
@@ -161,7 +155,6 @@ def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> N
 
 @pytest.mark.usefixtures("no_process")
 def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, ask: Ask) -> None:
-    """Only who has the file can measure it again."""
     edit_record("saxpy", inputs=["x"])
     (row,) = ask()
     assert row["result"] == "skipped"
@@ -182,7 +175,6 @@ def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, a
 def test_what_only_aged_is_measured_again_and_confirmed(
     project: Path, ask: Ask, changes: dict[str, str], why: str
 ) -> None:
-    """Its times and provenance stay, what it was confirmed with is added, and it is fresh again."""
     without_rivals("saxpy", **changes)
     (row,) = ask()
     assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "re-measure", "confirmed")
@@ -207,7 +199,6 @@ def test_what_only_aged_is_measured_again_and_confirmed(
 def test_ages_are_told_to_the_second(
     project: Path, opencl_device: str, tuned_on: str, why: list[str]
 ) -> None:
-    """Of records that have no more than a day, from its start."""
     edit_record("saxpy", tuned_on=tuned_on)
     now = datetime(2026, 11, 21, 23, tzinfo=UTC)
     query = StaleQuery(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
@@ -215,7 +206,6 @@ def test_ages_are_told_to_the_second(
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
-    """Measured again first, because only the driver changed; far slower than recorded."""
     edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
     (row,) = ask()
     assert row["result"] == "searched"
@@ -225,7 +215,6 @@ def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
 
 
 def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None:
-    """Whatever its time."""
     without_rivals("twin", driver="1.2.3")
     configuration = {"BLOCK": 1024, "ITEMS": 1}
     edit_record("twin", configuration=configuration)
@@ -250,14 +239,12 @@ FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estima
     ],
 )
 def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
-    """Wrong, surely more than 2 % slower, or no longer among the best."""
     reason = reason_to_search(now)
     assert (reason is None) == (why is None)
     assert reason is None or (why or "") in reason.text
 
 
 def test_the_ratio_to_a_record_knows_both_intervals() -> None:
-    """Wider than either; of the median alone where the recorded interval does not hold it."""
     now = Estimate(1.03, 1.0, 1.06)
     sure = over_recorded(now, Estimate(1.0, 1.0, 1.0))
     wide = over_recorded(now, Estimate(1.0, 0.9, 1.1))
@@ -274,7 +261,6 @@ def test_the_ratio_to_a_record_knows_both_intervals() -> None:
 def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the named folder: the user's own records and those that ship do not count."""
     (made,) = Path("reports").glob("*/twin.json")
     made.unlink()
     command = ["retune", *NAMES, "--all", "--device", "opencl:cpu", "--max-hours", "0.0003"]
@@ -291,7 +277,6 @@ def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
 
 @pytest.mark.usefixtures("no_process")
 def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
-    """What is stale is listed as left, whatever it needs; the next run goes on."""
     edit_record("saxpy", source="beef")
     edit_record("twin", driver="1.2.3")
     rows = ask("--max-hours", "0")
@@ -305,7 +290,6 @@ def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
 def test_a_device_that_another_is_tuning_is_left_to_it(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 0, and it says who."""
     edit_record("saxpy", source="beef")
     (device,) = find_devices(["opencl:cpu"])
     with device_lock(device) as holder:
@@ -314,24 +298,7 @@ def test_a_device_that_another_is_tuning_is_left_to_it(
     assert f"already being re-tuned by process {os.getpid()}" in capsys.readouterr().err
 
 
-def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
-    """Whichever comes second leaves it to the first or finds nothing stale; both end with 0."""
-    edit_record("saxpy", source="beef")
-    command = [sys.executable, "-m", "autotune", "retune", *NAMES, "--stale", *SHORT, "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    both = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    rows = [json.loads(process.communicate(timeout=100)[0]) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    results = [row["result"] for printed in rows for row in printed]
-    assert results.count("searched") == 1
-    assert ask() == []
-
-
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    """It belongs to an open file, which the kernel closes however the process ends."""
     held = "with device_lock(Device('opencl', 'cpu', 'x')): print('mine', flush=True); sleep(60)"
     imports = "from time import sleep; from autotune.devices.device import Device; "
     imports += "from autotune.retune.lock import device_lock\n"
@@ -360,7 +327,6 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -> None:
-    """Lookup leaves it out, so nothing is known of that kernel."""
     file = record_file("saxpy")
     file.write_bytes(file.read_bytes()[:100])
     (row,) = ask()
@@ -372,7 +338,6 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
 
 @pytest.mark.usefixtures("no_process")
 def test_a_record_of_a_newer_autotune_is_left_alone(project: Path, ask: Ask) -> None:
-    """It could not be replaced, so nothing is searched in vain; the other kernel is not hindered."""
     file = record_file("saxpy")
     file.write_text(file.read_text().replace('"schema_version": 2', '"schema_version": 99'))
     before = file.read_bytes()
@@ -384,7 +349,6 @@ def test_a_record_of_a_newer_autotune_is_left_alone(project: Path, ask: Ask) -> 
 
 @pytest.mark.usefixtures("no_process")
 def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
-    """Without names all kernels are looked at; asked for by name it is an error of usage."""
     (project / "spaces" / "saxpy.py").write_text("def")
     edit_record("twin", source="beef")
     rows = {row["kernel"]: row for row in ask("--dry-run", names=(), code=1)}
@@ -395,7 +359,6 @@ def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
 
 @pytest.mark.usefixtures("opencl_device")
 def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each message says what would be right."""
     for arguments, words in (
         ([], "retune --stale"),
         (["--stale", "--max-age", "soon"], "90d"),
@@ -408,13 +371,11 @@ def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("opencl_device")
 def test_an_architecture_that_is_not_here_is_no_usable_device() -> None:
-    """Exit code 4: a schedule of another machine."""
     with pytest.raises(DeviceError, match=r"no device of sm_75 here \(there is opencl_cpu\)"):
         find_devices(["opencl:cpu"], ["sm_75"])
 
 
 def test_ages() -> None:
-    """Days, in the units that people write."""
     assert [age_in_days(age) for age in ("90d", "2w", "36h", "never")] == [90, 14, 1.5, None]
     with pytest.raises(UsageError, match="90d"):
         age_in_days("90")

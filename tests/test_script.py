@@ -143,21 +143,14 @@ def minimal(
     ("text", "words"),
     [
         (minimal("restrictions=[lambda p: sum(p)]"), "restriction 1: 'sum(p)' is more than"),
-        (minimal("restrictions=[print]"), "restriction 1: <built-in function print> is no expr"),
         (minimal("texmem_args={'t': 1}"), "textures are not supported: pass the array as an arg"),
-        (minimal(source="'texture<float, 2> t; __global__ void k(float* o) {}'"), "textures are"),
-        (minimal(size="lambda p: sum(p)"), "problem_size in x: 'sum(p)' is more than"),
         (minimal(source="lambda p: 'void k(float* o) {}'"), "kernel_source is a function"),
-        (minimal("grid_div_x=lambda p: sum(p)"), "grid_div_x: 'sum(p)' is more than"),
-        (minimal("smem_args={'size': lambda p: sum(p)}"), "smem_args: 'sum(p)' is more"),
         (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: see docs/from-kernel"),
         (minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"), "reference: compute o; as"),
-        (minimal("cmem_args={'s': 3}"), "cmem_args: make s a Constant"),
         (
             minimal().replace("[np.zeros(8", "[print, np.zeros(8"),
             "argument argument_0 is no array or number",
         ),
-        (minimal().replace("np.zeros", "3 + np.zeros"), "o is drawn at random here"),
         (minimal().replace('"B": [1', '"loop_unroll_factor_0": [0'), "takes the pragma out"),
         (minimal() + "1 / 0\n", "no further calls; it ended by ZeroDivisionError"),
     ],
@@ -202,13 +195,10 @@ def test_made_up_results_are_not_written(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("print(1)", "no call of tune_kernel"),
-        ("raise SystemExit('no GPU')", "no call of tune_kernel; it ended by SystemExit: no GPU"),
         ("import os; os._exit(0)", "it crashed"),
         ("tune_kernel(", "no call of tune_kernel; it ended by SyntaxError"),
-        ("import nothing_of_that_name", "ModuleNotFoundError"),
         (minimal("lang='C'"), "lang='C': only kernels in CUDA or OpenCL"),
         (minimal(name="'k{exit()}'"), "is no name of a function or template"),
-        (minimal(name="'k'").replace('{"B"', '{"B b"'), "parameter 'B b'"),
         (minimal().replace('"B"', '"layout"'), "'layout' is, or is too like, an option of Kernel"),
         (minimal(source="'gone.cu'"), "kernel_source gone.cu: cannot be read"),
     ],
@@ -287,8 +277,3 @@ def test_the_script_of_the_documents_becomes_the_example_beside_it(tmp_path: Pat
     assert (made.parameters, made.fields) == (ours.parameters, ours.fields)
     assert made.problems["cuda"] == ours.problems["cuda"]
     assert Path(str(made.file)).read_text().count("TODO") == 1
-
-
-def test_without_a_name_or_a_script_it_says_what_to_give(capsys: Any) -> None:
-    assert run(["new"]) == 2
-    assert "a NAME, or --from" in capsys.readouterr().err

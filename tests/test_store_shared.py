@@ -26,7 +26,6 @@ from autotune.files import data_path
 from autotune.measure.measurement import Status
 from autotune.store import Store, open_for_runs
 from autotune.store.merging import merge
-from autotune.store.schema import measurements
 from autotune.store.sharing import SharedStore
 
 OTHER = replace(SCOPE, kernel="reduce", device_uuid="GPU-2")
@@ -118,7 +117,7 @@ def merge_and_die(source: str, target: str, after: int) -> None:
             if next(events) == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        sa.event.listen(second._engine, "after_cursor_execute", event)
+        sa.event.listen(sa.Engine, "after_cursor_execute", event)
         merge(first, second)
 
 
@@ -137,15 +136,6 @@ def test_a_merge_that_was_killed_is_done_again(url: str, tmp_path: Path, after: 
         assert there < 20
         assert merge(first, second).added == 20 - there
         assert contents(second) == contents(first) and len(second.runs()) == 1
-
-
-def test_only_the_rows_of_a_condition_are_merged(other: Store, url: str) -> None:
-    with Store.open(url) as store:
-        reduce_rows = measurements.c.run_id == 2
-        done = merge(other, store, reduce_rows, with_runs=False)
-        assert (done.rows, done.added, done.runs, done.last) == (1, 1, 1, 4)
-        assert [row.kernel for row in store.rows()] == ["reduce"]
-        assert [run.kernel for run in store.runs()] == ["reduce"]
 
 
 # ---------------------------------------------------------------- runs that share a server
@@ -183,11 +173,6 @@ def add_and_die(address: str, data: str, ready: Any) -> None:
         ready.send(True)
         ready.recv()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_file_is_opened_as_it_is(tmp_path: Path) -> None:
-    with open_for_runs(str(tmp_path / "store.sqlite")) as store:
-        assert type(store) is Store and store.address.path == tmp_path / "store.sqlite"
 
 
 @pytest.fixture

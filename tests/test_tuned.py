@@ -26,17 +26,14 @@ from sample_records import (
     without_privileges,
 )
 
-from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.reading import path_of, read, read_all
-from autotune.tuned.record import AnswerTable, Plan, Portfolio, RecordedDevice
+from autotune.tuned.record import AnswerTable, Plan, Portfolio
 from autotune.tuned.writing import encode, merge, update, write
-from autotune.values import Configuration, Problem
 
 
 def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
-    """Write and read are inverse, at the place that lookup searches."""
     written = random_record(1, "Test GPU A", "sm_90")
     path = write(tmp_path, written)
     assert path == tmp_path / "Test_GPU_A" / f"{KERNEL}.json"
@@ -49,14 +46,12 @@ def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
 
 
 def test_no_file_is_left_beside_the_record(tmp_path: Path) -> None:
-    """Temporary files go, and others may read the record."""
     path = write(tmp_path, record([entry(problem(64, 64))]))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o444 == 0o444
 
 
 def test_order_of_construction_does_not_show() -> None:
-    """Equal content gives equal bytes, whatever order names and entries came in."""
     sizes, chosen = [problem(n, n) for n in (512, 64, 128)], plan()
     turned = dict(reversed(chosen.configuration.items()))
     shuffled = [
@@ -66,39 +61,11 @@ def test_order_of_construction_does_not_show() -> None:
     assert encode(record([entry(size, chosen) for size in sizes])) == encode(record(shuffled))
 
 
-def test_configurations_and_problems_are_accepted_as_they_are() -> None:
-    """The engine's own mappings need no conversion."""
-    chosen = plan(configuration=Configuration(BM=64, SWIZZLE=False, VARIANT="simt"))
-    made = entry(Problem(problem(64, 64)), chosen)
-    assert encode(record([made])) == encode(record([entry(problem(64, 64))]))
-
-
-def test_the_device_of_a_record_is_the_measured_one() -> None:
-    """Identity and limits are taken over, and the folder is the device's."""
-    device = for_arch("sm_90")
-    kept = RecordedDevice.of(device)
-    assert (kept.name, kept.shared_bytes_per_block) == (device.name, device.shared_bytes_per_block)
-    assert kept.folder == device.folder
-
-
 def test_no_path_of_this_machine_is_written() -> None:
-    """A record is shared; it says nothing of where it was made."""
     assert str(Path.cwd()) not in encode(random_record(2, "A", "sm_80")).decode()
 
 
 # ---------------------------------------------------------------------- merging
-
-
-def merged_actions(old: Any, new: Any) -> list[tuple[str, str]]:
-    """Action and reason of every new entry."""
-    return [(outcome.action, outcome.reason) for outcome in merge(old, new).outcomes]
-
-
-def test_a_first_record_is_added() -> None:
-    """Without an old record every entry is new."""
-    new = record([entry(problem(64, 64))])
-    assert merge(None, new).record == new
-    assert merged_actions(None, new) == [("added", "not tuned before")]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +80,6 @@ def test_a_first_record_is_added() -> None:
 def test_an_entry_is_replaced_by_effort_or_when_stale(
     old_effort: str, new_effort: str, new_source: str, action: str
 ) -> None:
-    """Less effort replaces only what the source has outrun."""
     at = problem(64, 64)
     old = record([entry(at, effort=old_effort, median_ms=1.0), entry(problem(8, 8))])
     new = record([entry(at, effort=new_effort, source=new_source, median_ms=2.0)])
@@ -124,7 +90,6 @@ def test_an_entry_is_replaced_by_effort_or_when_stale(
 
 
 def test_entries_of_an_older_source_are_marked_stale() -> None:
-    """What stays although the source moved on says so, once."""
     old = record([entry(problem(8, 8)), entry(problem(64, 64))])
     new = record([entry(problem(64, 64), source="beef")])
     new = msgspec.structs.replace(
@@ -138,7 +103,6 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
 
 
 def test_changed_arguments_count_as_a_changed_source() -> None:
-    """Less effort replaces what was measured on other data."""
     at = problem(64, 64)
     old = record([entry(at, effort="full", arguments="f00d")])
     for arguments, action in (("beef", "replaced"), ("f00d", "kept")):
@@ -147,7 +111,6 @@ def test_changed_arguments_count_as_a_changed_source() -> None:
 
 
 def test_entries_without_a_new_parameter_go() -> None:
-    """No record could hold both, and no configuration of theirs can be compiled any more."""
     old, new = record([entry(problem(8, 8))]), record([entry(problem(64, 64))])
     more = {**new.default.configuration, "NEW": 1}
     new = record(
@@ -178,7 +141,6 @@ def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
 
 
 def test_a_run_without_time_for_a_portfolio_keeps_the_one_there_is() -> None:
-    """Its few configurations would answer other sizes badly; a matrix of about as many replaces the old one."""
     at = (problem(64, 64), problem(128, 128))
 
     def of(count: int) -> Portfolio:
@@ -206,7 +168,6 @@ def test_a_wide_portfolio_replaces_a_narrow_one_of_some_problems_more() -> None:
 
 
 def test_a_run_whose_winners_are_left_out_leaves_the_portfolio() -> None:
-    """A quick run must not undo a thorough one by the back door."""
     at = problem(64, 64)
     thorough, hasty = (answering(table_of(plan(bm))) for bm in (128, 32))
     old = record([entry(at, effort="full")], portfolio=thorough)
@@ -217,23 +178,13 @@ def test_a_run_whose_winners_are_left_out_leaves_the_portfolio() -> None:
 
 @pytest.mark.parametrize("change", ["kernel", "device"])
 def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
-    """Merging is per kernel and device."""
     old = record([entry(problem(8, 8))])
     other = record(kernel="other") if change == "kernel" else record(device="Test GPU B")
     with pytest.raises(UsageError, match="cannot merge"):
         merge(old, other)
 
 
-def test_update_merges_with_the_file(tmp_path: Path) -> None:
-    """What is on disk and what is new end up in one file."""
-    update(tmp_path, record([entry(problem(8, 8))]))
-    result = update(tmp_path, record([entry(problem(9, 9))]))
-    assert [outcome.action for outcome in result.outcomes] == ["added"]
-    assert len(read(path_of(tmp_path, result.record)).problems) == 2
-
-
 def test_what_update_returns_is_what_is_read_back(tmp_path: Path) -> None:
-    """A header made of either has the same bytes."""
     result = update(tmp_path, record([entry(problem(9, 9)), entry(problem(8, 8))]))
     assert result.record == read(path_of(tmp_path, result.record))
 
@@ -244,7 +195,6 @@ def _update_many(directory: Path, first: int) -> None:
 
 
 def test_two_processes_lose_nothing(tmp_path: Path) -> None:
-    """Two GPUs of one name may be tuned at once."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_update_many, args=(tmp_path, first)) for first in (100, 200)]
     for worker in workers:
@@ -260,7 +210,6 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_file_is_a_record_error(case: str, tmp_path: Path) -> None:
-    """Every kind of wrong file ends in one error class, whose message says what is wrong."""
     data, message = WRONG[case]
     path = tmp_path / "x.json"
     path.write_bytes(data)
@@ -269,14 +218,12 @@ def test_a_wrong_file_is_a_record_error(case: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
-    """Tools name the file."""
     with pytest.raises(RecordError, match=r"nothing\.json.*No such file"):
         read(tmp_path / "nothing.json")
 
 
 @pytest.mark.parametrize("data", [changed()[:100], b"{}", changed(schema_version=99)])
 def test_a_wrong_file_keeps_no_other_from_being_read(data: bytes, tmp_path: Path) -> None:
-    """Damaged, foreign or newer: it is told of, and the rest is there."""
     good = record([entry(problem(8, 8))], "Test GPU B")
     write(tmp_path, good)
     write(tmp_path, record()).write_bytes(data)
@@ -286,7 +233,6 @@ def test_a_wrong_file_keeps_no_other_from_being_read(data: bytes, tmp_path: Path
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_hold_is_not_written(value: float, tmp_path: Path) -> None:
-    """A record that could not be read back replaces nothing."""
     good = record([entry(problem(8, 8))])
     path = write(tmp_path, good)
     with pytest.raises(RecordError, match=KERNEL):
@@ -295,7 +241,6 @@ def test_what_json_cannot_hold_is_not_written(value: float, tmp_path: Path) -> N
 
 
 def test_missing_permission_is_a_record_error(tmp_path: Path) -> None:
-    """The operator reads which file."""
     path = write(tmp_path, record())
     path.chmod(0)
     path.parent.chmod(0o500)
@@ -306,15 +251,7 @@ def test_missing_permission_is_a_record_error(tmp_path: Path) -> None:
             update(tmp_path, record())
 
 
-def test_a_file_in_the_folders_place_is_a_record_error(tmp_path: Path) -> None:
-    """Also where the cause is no permission."""
-    (tmp_path / "Test_GPU_A").write_text("")
-    with pytest.raises(RecordError, match="cannot write"):
-        update(tmp_path, record())
-
-
 def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
-    """Tuning goes on, and the evidence is kept."""
     path = write(tmp_path, record([entry(problem(8, 8))]))
     path.write_bytes(path.read_bytes()[:100])
     update(tmp_path, record([entry(problem(9, 9))]))
@@ -324,7 +261,6 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b'{"cache": {}}', changed(schema_version=99)])
 def test_foreign_and_newer_files_are_never_replaced(data: bytes, tmp_path: Path) -> None:
-    """An older autotune does not destroy what it cannot read."""
     path = path_of(tmp_path, record())
     path.parent.mkdir()
     path.write_bytes(data)
@@ -336,7 +272,6 @@ def test_foreign_and_newer_files_are_never_replaced(data: bytes, tmp_path: Path)
 def test_a_failed_write_leaves_the_old_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk costs the new record only, and leaves nothing lying about."""
     path = write(tmp_path, record([entry(problem(8, 8))]))
     before = path.read_bytes()
 
@@ -368,7 +303,6 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", NO_FILES)
 def test_what_is_no_file_is_neither_waited_for_nor_in_the_way(kind: str, tmp_path: Path) -> None:
-    """One warning that says where, the others are read, and a new record takes its place."""
     good = record([entry(problem(8, 8))], "Test GPU B")
     write(tmp_path, good)
     path = path_of(tmp_path, record())
@@ -414,7 +348,6 @@ def tiles_of(table: AnswerTable) -> list[Any]:
 
 
 def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
-    """The odd one out at 256 is 1 % faster there and half as fast at its neighbours."""
     steady, odd = [1.0, 1.0, 1.01, 1.0, 1.0], [2.0, 2.0, 1.0, 2.0, 2.0]
     table = table_for([odd, steady], [64, 128, 256, 512, 1024])
     assert set(tiles_of(table)) == {64}
@@ -425,8 +358,6 @@ def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
 def test_what_is_deterministic_answers_where_it_costs_less_than_two_percent(
     slower: float, chosen: int
 ) -> None:
-    """No more is expected than the share of the speed that it really has."""
-
     def planner(configuration: Any, problem: Any) -> Plan:
         return plan(configuration["BM"], grid=None, deterministic=configuration["BM"] == 64)
 
@@ -439,28 +370,19 @@ def test_what_is_deterministic_answers_where_it_costs_less_than_two_percent(
 
 
 def test_two_regimes_keep_their_own_winners() -> None:
-    """Small and large sizes differ by more than a neighbour's weight."""
     small, large = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 1.0, 1.0, 1.0]
     table = table_for([small, large], [8, 16, 32, 4096, 8192, 16384])
     assert tiles_of(table) == [32, 32, 32, 64, 64, 64]
 
 
 def test_of_three_problems_nothing_is_expected() -> None:
-    """Under four problems nothing is known of others."""
     assert table_for([[1.0, 1.0, 1.0]], [8, 64, 512]).expected == ()
 
 
 def test_a_winner_that_the_matrix_lacks_lowers_what_is_expected() -> None:
-    """Shares are of the best known, and its problem is one of six."""
     portfolio = portfolio_of([[1.0] * 6], [64, 72, 80, 96, 112, 128])
     (table,) = answer_tables(portfolio, untraced, 132, [None] * 5 + [0.25])
     assert table.expected[0][1] <= 0.25
-
-
-def test_problems_that_nothing_runs_get_no_row() -> None:
-    """A column of failures has no plan to offer."""
-    table = table_for([[1.0, None], [2.0, None]], [8, 64])
-    assert [dict(row.problem)["m"] for row in table.rows] == [8]
 
 
 @given(
@@ -473,7 +395,6 @@ def test_problems_that_nothing_runs_get_no_row() -> None:
 def test_rows_offer_only_what_runs_and_no_more_than_the_best_is_expected(
     times: list[list[float | None]],
 ) -> None:
-    """Whatever the matrix: plans are the portfolio's, fractions are in (0, 1]."""
     portfolio = portfolio_of(times, [8, 64, 100, 512, 5000])
     for table in answer_tables(portfolio, untraced, 132):
         for row in table.rows:

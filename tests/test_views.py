@@ -94,10 +94,8 @@ def test_gemv_of_nothing_is_beta_y_and_reads_neither_a_nor_x() -> None:
     ("args", "named", "message"),
     [
         ((MATRIX, VECTOR[:60]), {"beta": 0.5}, "beta is 0.5, so out is needed"),
-        ((MATRIX, VECTOR[:59]), {}, r"float32\[40, 60\] and x is float32\[59\]: a @ x is not"),
         ((MATRIX, VECTOR[:60]), {"trans": True}, r"a\.T @ x is not possible"),
         ((MATRIX.astype(float), VECTOR[:60]), {}, "a is float64.*; float32 is needed"),
-        ((MATRIX, VECTOR[:60]), {"out": VECTOR[:3]}, "has 40 elements"),
         ((MATRIX, VECTOR[:60]), {"out": VECTOR[:40], "y": VECTOR[:40]}, "are the same"),
         ((MATRIX, VECTOR[:60]), {"out": VECTOR[39::-1]}, "run backwards"),
     ],
@@ -152,7 +150,6 @@ def test_transpose_of_nothing_is_nothing() -> None:
     ("x", "out", "message"),
     [
         (VECTOR, None, "a matrix of float32 is needed"),
-        (MATRIX.astype(int), None, "a matrix of float32 is needed"),
         (MATRIX, MATRIX, r"the transpose of float32\[40, 60\] is float32\[60, 40\]"),
         (MATRIX, MATRIX.T, "neighbours in memory"),
         (MATRIX, np.broadcast_to(VECTOR[:1], (60, 40)), "two elements are one"),
@@ -262,28 +259,6 @@ def test_products_of_any_arrays_are_right(kernel: str) -> None:
     assert 0 < copies < 500
 
 
-def test_an_output_with_gaps_everywhere_is_written_through_a_copy() -> None:
-    for kernel in ("sgemm", "sgemm_tf32x3"):
-        around = np.full((40, 160), 7, np.float32)
-        out = around[:, ::4]
-        called = Called(MATRIX, MATRIX.T, of=kernel, out=out)
-        assert called.copied == {"c"}
-        assert np.allclose(out, MATRIX @ MATRIX.T, atol=1e-4)
-        assert is_intact(out, around)
-
-
-def test_one_matrix_times_a_batch_is_one_product_where_c_lies_by_columns() -> None:
-    b = np.ascontiguousarray(STACK.transpose(0, 2, 1)).transpose(0, 2, 1)
-    called = Called(
-        np.ones((50, 40), np.float32), b, out=np.empty((3, 60, 50), np.float32).transpose(0, 2, 1)
-    )
-    assert (called.problem["m"], called.problem["n"], called.problem.get("batch", 1)) == (
-        180,
-        50,
-        1,
-    )
-
-
 def test_a_product_for_kernels_of_other_types() -> None:
     """Users' own: another type, and none for vectors."""
     a, b = Operand.new((5, 7), "float16"), Operand.new((7, 1), "float16")
@@ -338,10 +313,7 @@ def test_a_product_of_nothing_reads_nothing() -> None:
     ("args", "named", "message"),
     [
         ((MATRIX, MATRIX), {}, r"a \[40, 60\] and b \[40, 60\]: as many columns of a as"),
-        ((STACK[:2], np.swapaxes(STACK, 1, 2)), {}, "batches of one length are needed"),
         ((MATRIX, VECTOR[:60]), {}, "matrices .* or batches of them .* are needed"),
-        ((MATRIX, MATRIX.T.astype(float)), {}, "b is float64: float32 is needed"),
-        ((MATRIX, 3), {}, "b is 3: an array of float32 is needed"),
         ((MATRIX, MATRIX.T), {"beta": 1.0}, "beta=1.0 adds to what is in out: give out"),
         ((MATRIX, MATRIX.T), {"out": MATRIX}, r"give \[40, 40\], and out is \[40, 60\]"),
         ((MATRIX, MATRIX.T), {"out": np.broadcast_to(VECTOR[:40], (40, 40))}, "share memory"),

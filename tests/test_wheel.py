@@ -13,17 +13,6 @@ import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {
-    "numpy",
-    "pandas",
-    "cupy",
-    "optuna",
-    "kernel_tuner",
-    "scipy",
-    "torch",
-    "sqlalchemy",
-    "rich",
-}
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +54,6 @@ def test_lookup_answers_from_what_ships(built: Path, tmp_path: Path) -> None:
     assert str(tmp_path) not in source
 
 
-def test_lookup_imports_nothing_heavy(built: Path, tmp_path: Path) -> None:
-    code = "import sys; from autotune import lookup; "
-    code += "lookup('sgemm', arch='sm_90', m=64, n=64, k=64); print(' '.join(sys.modules))"
-    assert not HEAVY & set(_run(built, code, tmp_path).split())
-
-
 def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> None:
     code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
     code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
@@ -84,8 +67,6 @@ def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> N
 
 
 def test_public_names_without_numpy(built: Path, tmp_path: Path) -> None:
-    """All can be imported; a call of what needs more says what installs it: the wheel, by its path."""
-    (wheel,) = built.parents[2].glob("kernel_autotune-*.whl")
     code = """
 import autotune.linalg
 from autotune import *
@@ -97,5 +78,5 @@ for call in (lambda: load("sgemm"), lambda: tune("sgemm"), lambda: autotune.lina
 """
     for line in (lines := _run(built, code, tmp_path).splitlines()):
         assert line.startswith("autotune.") and "needs the package 'numpy'" in line
-        assert line.endswith(f"'{wheel}[tune]'")
+        assert line.endswith("'kernel-autotune[tune]'")
     assert len(lines) == 3
