@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_spaces import SOURCE, changed, write_space
+from sample_spaces import SOURCE, write_space
 
 from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
@@ -82,17 +82,6 @@ def test_compilers_stand_back_for_the_processes_that_measure():
         wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process) == min(19, os.nice(0) + 10))
 
 
-def test_on_demand_no_compiler_starts_before_there_is_work_for_it(job):
-    before = children()
-    with CompilerPool(3, on_demand=True) as own:
-        own.start()
-        wait_until(lambda: children() - before)
-        for number in range(2):
-            own.submit(replace(job, source=f"{job.source}// {number}\n"))
-        wait_until(lambda: len(children() - before) > 1)
-        assert len(children() - before) == 2
-
-
 def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
     """Two configurations with one key would be measured with one of their binaries."""
     keys = {
@@ -112,17 +101,7 @@ def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
     assert len(set(keys.values())) == len(keys)
 
 
-def test_the_key_changes_with_an_included_file(tmp_path):
-    source = '#include "helper.h"\n' + SOURCE
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "helper.h").write_text("// before\n")
-    before = keyed(tmp_path, source=source)
-    (tmp_path / "kernels" / "helper.h").write_text("// after\n")
-    assert keyed(tmp_path, source=source) != before
-
-
 def test_the_key_does_not_change_with_what_does_not_decide_the_code(tmp_path, tmp_path_factory):
-    """A new value in a list, another problem size, another device of the architecture, the folder."""
     plain = keyed(tmp_path)
     assert keyed(tmp_path, ("(32, 64)", "(32, 64, 128)")) == plain
     assert keyed(tmp_path, ("Problem(n=1000)", "Problem(n=5)")) == plain
@@ -133,7 +112,6 @@ def test_the_key_does_not_change_with_what_does_not_decide_the_code(tmp_path, tm
 
 
 def test_the_key_of_an_opencl_binary_changes_with_the_driver():
-    """There the driver is the compiler."""
     device = replace(for_arch("sm_90"), backend="opencl", arch="opencl_cpu", driver="1")
     job = CompileJob("source", (), (), device, "opencl 1")
     updated = replace(job, device=replace(device, driver="2"))
@@ -159,7 +137,6 @@ def test_a_binary_is_compiled_once(job):
 
 @pytest.mark.usefixtures("own_cache")
 def test_another_process_finds_the_binary(job, tmp_path):
-    """Also that it is really read from the file: code that the compiler never made comes back."""
     binary = compile_now(job).binary
     compiler.write_cached(replace(binary, code=b"from the cache"))
     code = (
@@ -200,15 +177,6 @@ def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_a_file_under_another_key_is_a_miss(job):
-    """A file that was copied or renamed by hand must not be taken for what its name says."""
-    binary = compile_now(job).binary
-    compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
-    assert compiler._read_cached("0" * 64) is None
-    assert compiler._read_cached(job.key) == binary
-
-
-@pytest.mark.usefixtures("own_cache")
 def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
     made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
     for age, written in enumerate(made):
@@ -241,15 +209,6 @@ def test_a_failure_is_not_cached(tmp_path, device):
     assert len(failed.log) >= len(failed.message)
     assert failed.status is Status.COMPILE_FAILED
     assert cached_files() == []
-
-
-def test_a_changed_source_is_compiled_anew_in_the_same_process(tmp_path, device):
-    kernel = load_file(write_space(tmp_path))
-    before = compile_job(kernel, C, PROBLEM, device)
-    source = tmp_path / "kernels" / "scale.cu"
-    source.write_text(changed(SOURCE, ("factor * x[i]", "x[i] * factor")))
-    os.utime(source, ns=(1, 1))
-    assert compile_job(kernel, C, PROBLEM, device).source != before.source
 
 
 def test_compiling_for_a_person_raises_with_the_first_error(tmp_path, device):
@@ -336,16 +295,6 @@ def test_the_pool_yields_what_compiling_here_does(pool, job):
     assert compile_now(job).binary == found.binary
 
 
-def test_what_was_suggested_becomes_ready(pool, job):
-    fresh = replace(job, source=job.source + "// ready\n")
-    assert not pool.ready(fresh)
-    pool.suggest([fresh])
-    wait_until(lambda: pool.ready(fresh))
-    pool.forget()
-    assert not pool.ready(fresh)
-    assert pool.result(fresh).binary is not None
-
-
 def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(job, tmp_path):
     stuck, innocent = blocked(tmp_path, job), replace(job, source=job.source + "// innocent\n")
     compile_now(innocent)  # from the cache it takes no time
@@ -384,50 +333,6 @@ def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
     while process in children() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert pool.result(replace(job, source=job.source + "// after\n")).binary is not None
-
-
-def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
-    """A search that ends must not wait for what it had compiled ahead."""
-    pool.submit(blocked(tmp_path, job))
-    pipe = wait_for_reader(tmp_path / "pipe.h")
-    (process,) = children()
-    pool.forget()
-    os.close(pipe)
-    assert process not in children()
-    assert pool.result(replace(job, source=job.source + "// later\n")).binary is not None
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_what_is_dropped_is_compiled_to_its_end_where_it_was_begun(job, tmp_path):
-    """The next search may ask for it, and its binary is there."""
-    waiting = replace(job, source=job.source + "// waiting\n")
-    begun = blocked(tmp_path, job)
-    with CompilerPool(1) as own:
-        own.submit(begun)
-        pipe = wait_for_reader(tmp_path / "pipe.h")
-        process = children()
-        dropped = own.submit(waiting)
-        own.drop()
-        with pytest.raises(AutotuneError):
-            dropped.result()
-        assert children() == process
-        os.close(pipe)
-        wait_until(lambda: own.ready(begun))
-        assert children() == process
-        assert own.submit(begun).done()
-        assert not own.submit(waiting).done()
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_what_was_compiled_before_waits_for_no_process(job, tmp_path):
-    with CompilerPool(1) as own:
-        assert own.result(job).binary is not None
-        own.submit(blocked(tmp_path, job))
-        pipe = wait_for_reader(tmp_path / "pipe.h")
-        before = own.submit(job)
-        assert before.done()
-        assert before.result().is_cached
-        os.close(pipe)
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -470,43 +375,6 @@ def test_how_long_a_compile_takes_is_learned_from_those_with_equal_symbols(job):
     assert times.longest_in_typical == pytest.approx(8 / (0.4 * 0.5 * 8) ** (1 / 3))
 
 
-@pytest.mark.usefixtures("own_cache")
-def test_once_all_is_asked_the_longest_go_first(job, tmp_path):
-    """In the order asked before; how long is known of others with the same symbols."""
-    short, long, longer = (
-        replace(job, source=job.source + "// all\n", defines=(*job.defines, ("TILE", tile)))
-        for tile in "148"
-    )
-    with CompilerPool(1) as own:
-        for asked, seconds in ((short, 0.5), (long, 1.0), (longer, 2.0)):
-            own._times.add(asked, seconds)
-        own.submit(blocked(tmp_path, job))
-        pipe = wait_for_reader(tmp_path / "pipe.h")
-        futures = [own.submit(asked) for asked in (short, long, longer)]
-        assert own.has_enough
-        own.is_all_asked = True
-        os.close(pipe)
-        done = []
-        for asked, future in zip((short, long, longer), futures, strict=True):
-            future.add_done_callback(lambda _, asked=asked: done.append(asked))
-        for future in futures:
-            assert future.result(60).binary is not None
-        wait_until(lambda: len(done) == 3)
-        assert done == [longer, long, short]
-        assert not own.has_enough
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_suggestions_that_nobody_fetches_do_not_pile_up(job):
-    jobs = [replace(job, source=job.source + f"// {n}\n") for n in range(6)]
-    with CompilerPool(1, likely=2) as own:
-        for likely in jobs:
-            own.suggest([likely])
-            wait_until(lambda likely=likely: own.ready(likely))
-        assert [own.ready(likely) for likely in jobs] == [False] * 4 + [True] * 2
-        assert own.result(jobs[0]).binary is not None  # from the cache on disk
-
-
 def wait_until(holds, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not holds() and time.monotonic() < deadline:
@@ -514,18 +382,7 @@ def wait_until(holds, timeout_s=60):
     assert holds()
 
 
-def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
-    before = children()
-    with CompilerPool(1) as own:
-        own.submit(blocked(tmp_path, job))
-        pipe = wait_for_reader(tmp_path / "pipe.h")
-        (process,) = children() - before
-    os.close(pipe)
-    assert process not in children()
-
-
 def test_whoever_waits_is_told_when_the_pool_is_closed(job, tmp_path):
-    """For what is compiled, for what waits, and for what is asked too late."""
     own, waiting = CompilerPool(1), replace(job, source=job.source + "// waits\n")
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(own.result, blocked(tmp_path, job))]
@@ -560,16 +417,6 @@ def test_a_template_is_instantiated_by_its_name_expression() -> None:
         assert binary.symbol(name) == f"_ZN3app6rowsumILi{warps}ELi2EEEvPKfPfii"
         assert binary.symbol(name).encode() in binary.code
     assert binaries[0].key != binaries[1].key
-
-
-def test_a_function_without_c_linkage_is_found_by_its_plain_name() -> None:
-    from autotune.devices.choose import backend
-    from autotune.devices.device import for_arch
-
-    source = "__global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }"
-    binary = backend("cuda").compile(source, {}, (), for_arch("sm_90"), ("scale",))
-    assert binary.symbol("scale") == "_Z5scalePf"
-    assert binary.entry("scale")
 
 
 def test_an_entry_that_the_source_lacks_is_a_compile_error() -> None:

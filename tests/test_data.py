@@ -1,6 +1,5 @@
 """Inputs and expected outputs: exact where they must be, made once, made again when damaged."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -92,17 +91,8 @@ def test_uniform_numbers_honour_their_bounds(low, width, exact, code):
     assert float(first) >= high or (drawn < high).all()
 
 
-@pytest.mark.parametrize(
-    ("mean", "deviation", "values"),
-    [(0, 1, {-2, -1, 1, 2}), (2, 1, {1, 3, 4}), (5, 2, {2, 6, 8}), (2.5, 0, {2.5})],
-)
-def test_exact_normal_numbers_lie_near_their_mean_and_none_is_zero(mean, deviation, values):
-    assert set(np.unique(Draw(True, 1).normal(mean, deviation, 1000))) == values
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_it_is_a_generator_of_numpys_that_draws_in_single_precision(exact):
-    """Space files are written by people who know `numpy.random.default_rng`."""
     draw, array = Draw(exact, 4), np.arange(6.0)
     assert isinstance(draw, np.random.Generator)
     for drawn in (draw.random((3, 2)), draw.uniform([0, 10], [1, 11]), draw.normal([0, 10], 1)):
@@ -131,13 +121,6 @@ def test_what_cannot_be_drawn_is_refused():
             wrong(Draw(True, 1))
 
 
-def test_other_distributions_are_reproducible_in_any_order_of_large_arrays():
-    first, second = Draw(False, 3), Draw(False, 3)
-    second.standard_normal(1000)
-    assert np.array_equal(first.exponential(1, 9), second.exponential(1, 9))
-    assert not np.array_equal(first.exponential(1, 9), Draw(False, 3).exponential(1, 9))
-
-
 @given(st.integers(0, 199), st.sampled_from([0, 2]), st.integers(0, 2**31))
 def test_exact_data_show_one_dropped_or_doubled_element(position, times, key):
     draw = Draw(True, key)
@@ -146,16 +129,6 @@ def test_exact_data_show_one_dropped_or_doubled_element(position, times, key):
     wrong = products.copy()
     wrong[position] *= times
     assert wrong.sum() != products.sum()
-
-
-def test_random_numbers_have_the_moments_they_claim():
-    normal = Draw(False, 1).standard_normal(100_000)
-    uniform = Draw(False, 1).uniform(-1, 3, 100_000)
-    assert abs(normal.mean()) < 0.02
-    assert abs(normal.std() - 1) < 0.02
-    assert abs(uniform.mean() - 1) < 0.02
-    assert (uniform >= -1).all()
-    assert (uniform <= 3).all()
 
 
 def test_integers_stay_in_range_in_both_data_sets():
@@ -241,18 +214,6 @@ def test_integer_outputs_are_always_exact(kernel, which):
         ("Out(p.n)", "Out(p.n, np.int32)"), ("return factor * x", "return np.round(factor * x)")
     )
     assert prepare(given, PROBLEM, which).bounds == {"out": 0.0}
-
-
-def test_each_seed_problem_and_data_set_has_numbers_of_its_own(kernel):
-    given = kernel()
-    sets = [
-        prepare(given, PROBLEM, RANDOM),
-        prepare(given, PROBLEM, RANDOM, seed=1),
-        prepare(given, PROBLEM, EXACT),
-        prepare(given, Problem(n=1001), RANDOM),
-    ]
-    assert len({dataset.folder for dataset in sets}) == 4
-    assert len({dataset.array("x")[:1000].tobytes() for dataset in sets}) == 4
 
 
 def expecting(dtype, expected):
@@ -351,11 +312,6 @@ def test_every_kind_of_argument_is_stored_in_its_place(kernel):
     assert np.array_equal(dataset.expected("io"), dataset.array("io") * dataset.array("taps")[0])
     assert dataset.array("io").flags.c_contiguous
     assert [argument.nbytes for argument in dataset.arguments] == [4000, 12, 2000, 1000]
-
-
-def test_a_single_expected_number_may_come_without_its_shape(kernel):
-    given = kernel(("Out(p.n)", "Out(1)"), ("return factor * x", "return x.sum()"))
-    assert prepare(given, PROBLEM, EXACT).expected("out").shape == (1,)
 
 
 def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
@@ -766,10 +722,3 @@ def _prepare_on_a_full_disk(file, folder):
         prepare(kernel, Problem(n=1 << 20), RANDOM)
     except AutotuneError as error:
         (folder / "message").write_text(str(error))
-
-
-def test_a_manifest_is_plain_json_without_paths(kernel, tmp_path):
-    dataset = prepare(kernel(), PROBLEM, EXACT)
-    text = (dataset.folder / "manifest.json").read_text()
-    assert set(json.loads(text)) == {"arguments", "bounds", "drawn"}
-    assert str(tmp_path) not in text

@@ -1,7 +1,6 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
 import os
-import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +12,6 @@ from sample_spaces import SOURCE, changed, write_space
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.measure.compiler import Compiled, CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
@@ -108,7 +106,6 @@ def evaluator(tmp_path, opencl_device, worker, compilers):
 
 
 def test_each_ending_has_its_status_and_the_order_is_kept(evaluator, worker):
-    """Whatever becomes of one configuration, the next is measured."""
     asked = [
         Configuration(BLOCK=block, FAULT=fault)
         for block, fault in [
@@ -144,12 +141,6 @@ def test_rows_come_one_at_a_time(evaluator, worker):
     assert worker.asked == [Configuration(BLOCK=32)]
     next(results)
     assert len(worker.asked) == 2
-
-
-def test_a_mistake_in_the_launch_function_ends_the_run(evaluator):
-    made = evaluator(("block=(c.BLOCK,)", "block=(c.BLOK,)"))
-    with pytest.raises(SpecError, match="launch: AttributeError: unknown parameter 'BLOK'"):
-        list(made.measure([Configuration(BLOCK=32)]))
 
 
 # ---------------------------------------------------------------- equal binaries
@@ -206,7 +197,6 @@ def test_an_equal_binary_launched_otherwise_is_measured_by_itself(
 
 
 def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator, worker, same_code):
-    """Both write 64 elements of the workspace, which only one of them has."""
     workspace = (
         ("grid=(blocks(p, c),), block=(c.BLOCK,)", "grid=(32,), block=(32,)"),
         (
@@ -229,15 +219,6 @@ def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator,
 
 
 # ---------------------------------------------------------------- hints
-
-
-def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(evaluator, compilers, worker):
-    made = evaluator()
-    at_work = []
-    worker.watch(lambda: at_work.append((len(compilers._at_work), *begun_or_waiting(compilers))))
-    batch = [Configuration(BLOCK=block) for block in (32, 64, 128)]
-    assert [measurement.status for measurement in made.measure(batch)] == [Status.OK] * 3
-    assert at_work == [(0,)] * 3
 
 
 def begun_or_waiting(compilers):
@@ -298,58 +279,6 @@ def test_on_a_gpu_what_is_compiled_first_is_measured_first(evaluator, tmp_path, 
     assert worker.asked == []
 
 
-def test_while_a_gpu_would_wait_for_compilers_it_gets_what_is_at_hand(evaluator, tmp_path):
-    pytest.importorskip("cuda.bindings.nvrtc")
-    os.mkfifo(tmp_path / "pipe.h")
-    source = (
-        f'#if BLOCK == 32\n#define FILE "{tmp_path}/pipe.h"\n#include FILE\n#endif\n#error no\n'
-    )
-    at_hand = [Configuration(BLOCK=1 << power) for power in (15, 16)]  # too large: never compiled
-    with CompilerPool(1) as pool:
-        made = evaluator(
-            ("(32, 64)", "(32, 32768, 65536)"), source=source, pool=pool, device=for_arch("sm_90")
-        )
-        left = list(at_hand)
-        results = made.measure(
-            [Configuration(BLOCK=32)], at_hand=lambda: left.pop(0) if left else None
-        )
-        assert [next(results).configuration for _ in at_hand] == at_hand
-        opened = os.open(tmp_path / "pipe.h", os.O_WRONLY)
-        os.close(opened)
-        (last,) = results
-        assert last.configuration.BLOCK == 32
-        # Where no compiler is waited for, nothing more is asked for.
-        left = list(at_hand)
-        assert [
-            row.configuration for row in made.measure(at_hand[:1], at_hand=left.pop)
-        ] == at_hand[:1]
-        assert left == at_hand
-
-
-def test_every_gpu_has_work_where_nothing_must_be_compiled(evaluator, worker, monkeypatch):
-    """As on resuming: one whose next is ready must not wait for the other's last."""
-    both_at_work = threading.Barrier(2)
-
-    def measured(self, lane, configuration, known, before):
-        both_at_work.wait(timeout=30)  # broken where one works alone
-        return known
-
-    monkeypatch.setattr(DeviceEvaluator, "_measured", measured)
-    blocks = tuple(1 << power for power in range(15, 19))  # too large: never compiled
-    gpu = replace(for_arch("sm_90"), uuid="first")
-    made = evaluator(
-        ("(32, 64)", str(blocks)), device=gpu, others=[(replace(gpu, uuid="second"), worker)]
-    )
-    asked = [Configuration(BLOCK=block) for block in blocks]
-    assert {row.configuration for row in made.measure(asked)} == {*asked}
-
-
-def test_the_binary_of_a_configuration_or_none(evaluator):
-    made = evaluator(*FAULTS, source=BROKEN)
-    assert made.binary(Configuration(BLOCK=32, FAULT="none")).entry("scale")
-    assert made.binary(Configuration(BLOCK=32, FAULT="broken")) is None
-
-
 # ---------------------------------------------------------------- the best so far
 
 
@@ -375,18 +304,6 @@ def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator, worker
     (second,) = made.measure([Configuration(BLOCK=64)])
     assert (first.status, second.status) == (Status.OK, Status.STOPPED_EARLY)
     assert worker.held_against == [(), fast.samples_ms]
-
-
-def test_after_a_move_to_another_card_the_best_is_of_that(evaluator, worker, monkeypatch):
-    """As of a fleet's worker whose card is lost."""
-    made = evaluator()
-    made.recall(measurement(1e-9))
-    measure = Watched.measure
-    monkeypatch.setattr(
-        Watched, "measure", lambda *args: replace(measure(*args), device_uuid="another card")
-    )
-    first, _ = made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
-    assert worker.held_against == [(1e-9,), first.samples_ms]
 
 
 # ---------------------------------------------------------------- several devices
@@ -425,13 +342,6 @@ def test_what_is_recalled_counts_for_the_device_that_measured_it(evaluator, work
     assert (worker.held_against, beside.held_against) == ([()], [(1e-9,)])
 
 
-def test_when_the_search_is_over_the_first_goes_on_alone(evaluator, worker, twin):
-    with evaluator(others=[twin]) as both:
-        pass
-    assert len(list(both.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)]))) == 2
-    assert (len(worker.asked), len(twin[1].asked)) == (2, 0)
-
-
 # ---------------------------------------------------------------- how compiling can end
 
 
@@ -454,7 +364,6 @@ class Failing(CompilerPool):
     ids=["slow", "large", "wrong"],
 )
 def test_how_compiling_ended_decides_the_status(evaluator, worker, answer, status):
-    """The first takes a minute and the second needs a GPU's assembler; see the compiler's tests."""
     with Failing(1) as pool:
         pool.answer = answer
         (found,) = evaluator(pool=pool).measure([Configuration(BLOCK=32)])

@@ -122,19 +122,6 @@ def test_one_more_than_a_limit_is_told_with_need_and_limit(binary, launch, words
     assert words in over(binary, **launch)
 
 
-def test_every_launch_of_a_sequence_is_checked():
-    steps = (Launch((1, 1, 1), (1, 1, 1), entry="a"), Launch((1, 1, 1), (2048, 1, 1), entry="b"))
-    assert binding.over_limit(binding.LaunchSequence(steps), None, DEVICE).startswith(
-        "b: a block of 2048"
-    )
-
-
-def test_a_toolchain_that_does_not_tell_registers_prunes_nothing():
-    silent = replace(BINARY, entries=(CompiledFunction("k"),))
-    assert over(silent, block=(1024, 1, 1)) == ""
-    assert over(replace(BINARY, entries=()), block=(1024, 1, 1)) == ""
-
-
 # ---------------------------------------------------------------- binding
 
 NAMES = ["x", "out", "n", "work"]
@@ -158,11 +145,6 @@ def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_
     (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ("out", 7, np.int64(2**40), "n")))
     assert launch.args == (BUFFERS["out"], 7, 2**40, 5)
     assert [type(argument) for argument in launch.args[1:]] == [np.int32, np.int64, np.int32]
-
-
-def test_no_args_at_all_can_be_asked_for():
-    (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ()))
-    assert launch.args == ()
 
 
 @pytest.mark.parametrize(
@@ -251,12 +233,6 @@ def test_a_grid_that_needs_numbers_is_not_traced(kernel, returned):
     """None, not a guess: the record then holds the grid of tuned problems only."""
     given = kernel(returned)
     assert binding.traced_grid(binding.traced(given, C, DEVICE), given.name) is None
-
-
-def test_a_grid_of_one_number_is_traced_as_a_tuple(kernel):
-    given = kernel("Launch(ceil_div(p.n, c.BLOCK), 64)")
-    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
-    assert value_of(x, {"n": 65}) == 2
 
 
 @pytest.mark.parametrize(

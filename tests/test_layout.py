@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
-from autotune.cli import checking
 from autotune.cli.checking import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
@@ -28,14 +25,11 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, CompileJob, compile_job, compile_now
-from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Measurement, Status
-from autotune.run.finals import Finals
+from autotune.measure.measurement import Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
-from autotune.search.session import Budget, ignore
+from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.importing import check_values
@@ -142,29 +136,6 @@ def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
     assert result.winner.WHERE == "steps"
 
 
-def test_compilers_begin_with_what_the_next_finals_need(
-    gather: Kernel, opencl_device: str, tmp_path: Path
-) -> None:
-    """As a GPU's do while contenders are raced."""
-    device, here = choose_device(opencl_device), Problem(n=1000)
-    request = Request(gather, device, (here,))
-    with Store.open(tmp_path / "s.sqlite") as store, closing(Run(request, store)) as tuning:
-        job, compilers = tuning.job_without_data(here), tuning.compilers
-        evaluator = DeviceEvaluator(gather, job, compilers, tuning.worker)
-        evaluator.compiles_ahead = True
-        both = [Configuration(BLOCK=32, WHERE=where) for where in gather.parameters["WHERE"]]
-        found = [Measurement(each, Status.OK, samples_ms=(1.0,)) for each in both]
-        Finals(tuning, store, 0, ignore).expect(evaluator, found)
-        elsewhere = gather.edge_problems[1]
-        needed = [compile_job(gather, each, elsewhere, device) for each in both]
-        ended = time.monotonic() + 60
-        while not all(map(compilers.ready, needed)) and time.monotonic() < ended:
-            time.sleep(0.01)
-        assert all(map(compilers.ready, needed))
-        assert not compilers.ready(compile_job(gather, both[0], here, device))
-        assert all(compilers.result(each).binary for each in needed)
-
-
 def test_one_configuration_is_verified_on_a_layout_that_is_named(
     gather: Kernel, opencl_device: str, tmp_path: Path
 ) -> None:
@@ -192,27 +163,6 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_devic
     asked = Request(gather, device, (Problem(n=9, offset_x=1),), only=gather.default())
     with pytest.raises(UsageError, match=r"\(n=9, offset_x=1\): offset_x: arrays begin aligned"):
         asked.with_default_problems()
-
-
-def test_check_verifies_the_first_on_every_layout_and_others_on_one_in_turn(
-    gather: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each layout that is compiled in costs a compile."""
-    gather.parameters.update(BLOCK=(32, 64, 96, 128), WHERE=("steps",))
-    gather.edge_problems = tuple(Problem(n=63, step=step) for step in (1, 2, 3))
-    seen: dict[Configuration, set[str]] = {}
-
-    def seeing(job: CompileJob) -> Compiled:
-        symbols = dict(job.defines)
-        configuration = Configuration(BLOCK=int(symbols["BLOCK"]), WHERE="steps")
-        seen.setdefault(configuration, set()).add(symbols["STEP"])
-        return compile_now(job)
-
-    monkeypatch.setattr(checking, "compile_now", seeing)
-    report = check_kernel(gather, [], samples=4, seed=0)
-    assert report.failures == []
-    assert list(seen) == [Configuration(row["config"]) for row in report.samples]
-    assert list(seen.values()) == [{"1", "2", "3"}, {"1", "2"}, {"1", "3"}, {"1", "2"}]
 
 
 def test_check_finds_what_is_wrong_on_another_layout_only(
@@ -334,29 +284,6 @@ def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
     assert found == [[128, 64, 32], [128, 32], [128, 32]]
 
 
-def test_further_plans_are_deterministic_for_every_layout_where_one_is() -> None:
-    """The fastest that is, for the tuned layout, and a slower one where that does not take another."""
-    plans = {
-        128: plan(128),
-        64: aligned(64, deterministic=True),
-        32: plan(32, deterministic=True),
-    }
-    portfolio = Portfolio(
-        configurations=tuple(chosen.configuration for chosen in plans.values()),
-        problems=(problem(64, 64), problem(128, 128)),
-        median_ms=((1.0, 2.0), (2.0, 1.0), (3.0, None)),
-    )
-    (table,) = answer_tables(
-        portfolio,
-        lambda configuration, _: plans[int(configuration["BM"])],
-        sm_count=1,
-        plain={"offset_a": 0, "lda": 0},
-        layouts=[{"offset_a": 1, "lda": 0}],
-    )
-    found = [[plan.configuration["BM"] for plan in row.plans] for row in table.rows]
-    assert found == [[128, 64, 32], [64, 128]]
-
-
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
@@ -420,7 +347,6 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("kernel", CALLS)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
 def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str) -> None:
-    """Whatever is recorded of the size, and where nothing is."""
     declared = find_kernel(kernel)
     scalars, names = CALLS[kernel]
     for n in (1, 1000, (1 << 28) + 1):
@@ -442,15 +368,6 @@ def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str)
                 )
             chosen = choose(declared, bound.problem, for_arch(arch))
             assert declared.allows(chosen.configuration, bound.problem)
-
-
-def test_a_copy_reads_from_the_boundary_on() -> None:
-    """What lies before an array is not its own: it is passed, and never touched."""
-    bound = bind(find_kernel("copy"), (placed(7, offset=3), placed(7, offset=1)), {}, find_kernel)
-    assert isinstance(bound, ResolvedCall)
-    assert bound.problem == Problem(n=7, mode="copy", offset_in=3, offset_out=1)
-    passed = [(array.operand.begin, array.operand.shape) for array in bound.arrays.values()]
-    assert passed == [(-3, (10,)), (-1, (8,))]
 
 
 def views(x: Any) -> dict[str, Any]:

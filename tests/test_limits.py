@@ -17,7 +17,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
 from autotune.measure.limits import Limits, credible, implausible, least_ms, share
 from autotune.measure.timing import Caches
-from autotune.run.limits import known_limits, limit_problem, limits_for
+from autotune.run.limits import known_limits, limits_for
 from autotune.run.request import Request
 from autotune.store import Store
 from autotune.values import Configuration, Problem
@@ -111,27 +111,6 @@ def test_without_measured_limits_there_is_no_share():
 
 
 @pytest.mark.parametrize(
-    ("work", "expected"),
-    [
-        (
-            Work(flops=1e9, bytes_read=8e8),
-            (0.5, "read"),
-        ),  # 0.2 ms at half of the peak, 1 ms of memory
-        (Work(flops=8e9, bytes_read=8e8), (None, None)),  # 1.6 ms at half of the peak
-        (Work(flops=8e9, bytes_read=8e8, pipe="tensor"), (0.5, "read")),
-    ],
-)
-def test_without_an_ffma_rate_only_what_memory_binds_has_a_share(work, expected):
-    assert share(work, 2.0, replace(MEASURED, ffma_gflop_per_s=None), DEVICE) == expected
-
-
-def test_without_rates_or_peaks_nothing_binds():
-    work, blind = Work(flops=1.0, bytes_read=8e8), replace(DEVICE, peak_gflop_per_s=0.0)
-    assert share(work, 2.0, replace(MEASURED, ffma_gflop_per_s=None), blind) == (None, None)
-    assert share(work, 2.0, replace(MEASURED, read_gb_per_s=None), DEVICE) == (None, None)
-
-
-@pytest.mark.parametrize(
     ("rate", "why"),
     [
         ({"copy_gb_per_s": 1040.0}, "copy limit is recorded at 1.04 times"),
@@ -143,13 +122,6 @@ def test_a_rate_that_cannot_be_the_limit_is_not_used(rate, why):
     kept, doubts = credible(replace(MEASURED, **rate), DEVICE)
     assert kept == replace(MEASURED, **dict.fromkeys(rate))
     assert len(doubts) == 1 and why in doubts[0]
-
-
-def test_rates_near_the_peak_and_of_devices_without_peaks_are_believed():
-    near = replace(MEASURED, read_gb_per_s=1030.0, ffma_gflop_per_s=None)
-    blind = replace(DEVICE, peak_gb_per_s=0.0, peak_gflop_per_s=0.0)
-    assert credible(near, DEVICE) == (near, ())
-    assert credible(replace(near, copy_gb_per_s=9e15), blind)[1] == ()
 
 
 # ---------------------------------------------------------------- known from records
@@ -240,11 +212,6 @@ def test_what_tells_no_limit_is_passed_over(
 def test_another_device_or_a_slice_has_no_limits_yet() -> None:
     assert known_limits(replace(H100, name="NVIDIA H100 PCIe")) is None
     assert known_limits(replace(H100, sm_count=16)) is None
-
-
-def test_less_is_moved_where_there_is_less_memory() -> None:
-    sizes = [limit_problem("copy", replace(H100, memory_bytes=g << 30)).n for g in (80, 24, 6)]
-    assert sizes == [1 << 30, 1 << 28, 1 << 26]
 
 
 def request_of(kernel: str, device: Device) -> Request:

@@ -125,16 +125,6 @@ def write_record(
 # ---------------------------------------------------------------------- which configuration
 
 
-def test_a_recorded_configuration_is_launched(axpy: Kernel, tmp_path: Path) -> None:
-    """Looked up for the device and the problem."""
-    device = for_arch("sm_90")
-    write_record(tmp_path / "tuned", axpy, device, BLOCK=32, PER_THREAD=2)
-    chosen = choose(axpy, Problem(n=1000), device)
-    assert dict(chosen.configuration) == {"BLOCK": 32, "PER_THREAD": 2}
-    assert chosen.tuned is not None
-    assert chosen.tuned.quality == "exact"
-
-
 @pytest.mark.parametrize(
     "values",
     [{"BLOCK": 128, "PER_THREAD": 2}, {"BLOCK": 999, "PER_THREAD": 1}],
@@ -156,7 +146,6 @@ def test_what_the_space_does_not_hold_is_never_compiled(
 def test_only_what_is_deterministic_is_launched_where_that_is_asked(
     axpy: Kernel, tmp_path: Path, opencl_device: str, recorded: bool
 ) -> None:
-    """The recorded winner if it is, else the default; elsewhere the winner, whatever it is."""
     device = choose_device(opencl_device)
     axpy.deterministic(lambda c, p: recorded or c.BLOCK == 64)
     write_record(tmp_path / "tuned", axpy, device, recorded, BLOCK=32, PER_THREAD=2)
@@ -183,14 +172,12 @@ def test_where_nothing_is_known_to_be_deterministic_a_call_is_refused(
 
 
 def test_without_a_record_the_default_runs(axpy: Kernel) -> None:
-    """With a warning, so that nobody measures it by mistake."""
     with pytest.warns(RuntimeWarning, match="default configuration"):
         chosen = choose(axpy, Problem(n=1000), for_arch("sm_90"))
     assert dict(chosen.configuration) == {"BLOCK": 64, "PER_THREAD": 1}
 
 
 def test_a_device_without_a_valid_default_is_said(axpy: Kernel) -> None:
-    """Instead of a compile error later."""
     axpy.default_values["PER_THREAD"] = 2
     axpy.default_values["BLOCK"] = 128
     with pytest.warns(RuntimeWarning), pytest.raises(NothingValidError, match="neither default"):
@@ -226,7 +213,6 @@ def _fits(A, device):
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_120"])
 def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
-    """One configuration is judged as the enumeration judges all."""
     kernel, device = _conditional_kernel(), for_arch(arch)
     valid = set(enumerate_space(kernel, device))
     names = list(kernel.parameters)
@@ -245,7 +231,6 @@ def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
 
 
 def test_valid_architectures_are_those_whose_space_has_it() -> None:
-    """A needs 180000 bytes of shared memory at most; sm_80 and sm_90 families have more or less."""
     kernel = _conditional_kernel()
     wide = {"A": 3, "B": False, "C": "x", "D": 1}
     assert "sm_90" in valid_archs(kernel, wide)
@@ -257,7 +242,6 @@ def test_valid_architectures_are_those_whose_space_has_it() -> None:
 
 @given(st.integers(1, 10**12))
 def test_arguments_are_described_without_drawing_them(n: int) -> None:
-    """Shapes of any size cost nothing."""
     kernel = Kernel("x.cu", A=(1,))
     kernel.arguments(_any_size)
     found = declared_arguments(kernel, Problem(n=n))
@@ -281,25 +265,11 @@ def _any_size(p, rng):
     }
 
 
-def test_a_hook_that_changes_what_it_draws_gets_real_arrays() -> None:
-    """Making a matrix symmetric in place, for example."""
-    kernel = Kernel("x.cu", A=(1,))
-    kernel.arguments(_writes)
-    assert declared_arguments(kernel, Problem(n=5))["x"].shape == (5,)
-
-
-def _writes(p, rng):
-    x = rng.standard_normal(p.n)
-    x[0] = 1
-    return {"x": x}
-
-
 # ---------------------------------------------------------------------- running on host arrays
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
 def test_host_arrays_run_on_the_cpu(axpy: Kernel, opencl_device: str) -> None:
-    """In-outs change in place, outputs are returned, fills and literals are obeyed."""
     tuned_axpy = load(axpy)
     for n in (1000, 77):
         x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
@@ -335,7 +305,6 @@ def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) ->
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
 def test_views_are_read_and_written_where_they_lie(axpy: Kernel, opencl_device: str) -> None:
-    """Every second element, and from the last to the first."""
     x, memory = np.arange(100, dtype=np.float32)[::-1], np.ones(201, np.float32)
     y = memory[1::2]
     load(axpy)(x, y)
@@ -370,7 +339,6 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> type[Constants]:
 def test_arrays_of_other_libraries_come_back_as_such(
     axpy: Kernel, opencl_device: str, constants: type[Constants]
 ) -> None:
-    """What is made for a call is of the library that its first array is of."""
     x = constants([[0, 1, 2], [3, 4, 5]])
     result = load("transpose")(x)
     assert isinstance(result, constants)
@@ -381,18 +349,8 @@ def test_arrays_of_other_libraries_come_back_as_such(
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_what_is_read_is_not_made_up(axpy: Kernel, opencl_device: str) -> None:
-    """An array that is read and written is given, or made on purpose by the call function."""
-    axpy.hooks["call"] = lambda x: (Problem(n=len(x)), {"x": x})
-    with pytest.raises(UsageError, match="call gives no 'y', which is read"):
-        load(axpy)(np.ones(4, np.float32))
-
-
-@pytest.mark.filterwarnings("ignore:no tuned record")
 def test_one_problem_fixed_ahead(axpy: Kernel, opencl_device: str) -> None:
-    """It is compiled before the first call, and refuses others."""
     fixed = load(axpy, n=100)
-    assert len(fixed._ready) == 1
     x = np.ones(100, np.float32)
     np.testing.assert_array_equal(fixed(x, x.copy())[0], 3 * x)
     with pytest.raises(UsageError, match=r"loaded for \(n=100\), called with \(n=50\)"):
@@ -403,7 +361,6 @@ def test_one_problem_fixed_ahead(axpy: Kernel, opencl_device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
 def test_a_call_may_be_another_kernels(axpy: Kernel, opencl_device: str) -> None:
-    """By its own call function; and one may launch nothing."""
     axpy.hooks["call"] = _instead
     assert load(axpy)(np.zeros((0, 3), np.float32)).shape == (0, 3)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -420,36 +377,13 @@ def _instead(x):
 def test_a_call_that_changes_with_a_factor_is_made_for_each(
     axpy: Kernel, opencl_device: str
 ) -> None:
-    """A factor that is passed on is an argument; one that is calculated with is not."""
     x = np.ones(10, np.float32)
     with pytest.warns(RuntimeWarning):
         results = [load(axpy)(x, x.copy(), a=a)[0][0] for a in (2.0, 3.0, 0.0, 2.0, 1.0)]
     assert results == [3, 4, 1, 3, 2]
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (lambda a: a, {"a": 2}),
-        (lambda a: 2.5, {}),  # what the other float is, too
-        (lambda a: 1.0, {}),
-        (lambda a: 2 * a, None),  # 1, of a half
-        (lambda a: min(a, 1.0), None),
-    ],
-)
-def test_a_float_that_is_passed_on_is_told_from_one_that_decides(
-    axpy: Kernel, given: Any, found: Any
-) -> None:
-    """By asking about another: calls that differ in it alone are one call, or they are not."""
-    axpy.hooks["call"] = lambda x, y, a: (Problem(n=len(x)), {"x": x, "y": y, "a": given(a)})
-    values = (Operand((8,), (1,), source=0), Operand((8,), (1,), source=1), 0.5)
-    bound = bind(axpy, values, {}, find_kernel)
-    assert isinstance(bound, ResolvedCall)
-    assert load(axpy)._passed_on(bound, values, {}, values) == found
-
-
 def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> None:
-    """Recorded or not, by the fields of a problem or by arrays."""
     with pytest.warns(RuntimeWarning):
         assert "autotune run axpy" in str(load(axpy).choice(n=5))
     write_record(tmp_path / "tuned", axpy, choose_device(opencl_device), BLOCK=32, PER_THREAD=2)
@@ -474,23 +408,10 @@ def test_a_recorded_winner_runs_on_the_cpu(
     assert not [caught for caught in recwarn if caught.category is RuntimeWarning]
 
 
-def test_old_launches_are_forgotten(
-    axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A serving process may see ever new sizes."""
-    monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
-    tuned_axpy = load(axpy)
-    with pytest.warns(RuntimeWarning):
-        for n in (5, 6, 7, 8):
-            tuned_axpy(np.ones(n, np.float32), np.ones(n, np.float32))
-    assert len(tuned_axpy._ready) == 2
-
-
 @pytest.mark.filterwarnings("ignore:no tuned record")
 def test_threads_may_call_while_calls_are_forgotten(
     axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each its own arrays, of more lengths than are kept."""
     monkeypatch.setattr("autotune.calling.load.MAX_CALLS", 2)
     monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
     tuned_axpy = load(axpy)
@@ -507,21 +428,18 @@ def test_threads_may_call_while_calls_are_forgotten(
 def test_what_is_made_of_nothing_is_of_the_callers_library(
     axpy: Kernel, opencl_device: str, constants: type[Constants]
 ) -> None:
-    """On the host too, where no device makes it."""
     result = load("transpose")(constants(np.zeros((0, 3))))
     assert isinstance(result, constants)
     assert np.asarray(result).shape == (3, 0)
 
 
 def test_a_problem_fixed_ahead_may_be_another_kernels(axpy: Kernel, opencl_device: str) -> None:
-    """One column is for gemv, whose fields are others."""
     a = np.ones((8, 8), np.float32)
     with pytest.warns(RuntimeWarning):
         assert (load("sgemm", m=8, n=1, k=8)(a, a[:, :1]) == 8).all()
 
 
 def test_a_problem_fixed_ahead_may_be_scaled_by_nothing(axpy: Kernel, opencl_device: str) -> None:
-    """Then neither matrix is read, and it is a problem without k."""
     a, out = np.full((8, 8), np.nan, np.float32), np.ones((8, 8), np.float32)
     with pytest.warns(RuntimeWarning):
         gemm = load("sgemm", m=8, n=8, k=8)
@@ -563,7 +481,6 @@ X = np.ones((4, 4), np.float32)
 def test_what_no_kernel_takes_is_named(
     opencl_device: str, kernel: str, args: tuple[Any, ...], named: dict[str, Any], message: str
 ) -> None:
-    """By kernel and argument, with what is needed."""
     with pytest.raises(UsageError, match=message):
         load(kernel)(*args, **named)
 
@@ -579,7 +496,6 @@ def test_an_integer_is_not_cut_off(axpy: Kernel, opencl_device: str) -> None:
 
 @pytest.mark.parametrize("value", [-1, 1.5, "x", True, None])
 def test_fields_of_another_type_are_refused(axpy: Kernel, opencl_device: str, value: Any) -> None:
-    """Ahead and when asked for a choice; before any hook sees them."""
     for ask in (lambda: load(axpy, n=value), lambda: load(axpy).choice(n=value)):
         with pytest.raises(UsageError, match=f"axpy: n is {value!r}: an integer is needed"):
             ask()
@@ -589,7 +505,6 @@ def test_fields_of_another_type_are_refused(axpy: Kernel, opencl_device: str, va
 def test_a_call_function_that_knows_nothing_of_empty_arrays(
     axpy: Kernel, opencl_device: str
 ) -> None:
-    """The caller hears what cannot be launched, and its author what to return."""
     empty = np.zeros(0, np.float32)
     with pytest.raises(UsageError, match=r"nothing can be launched for \(n=0\).*NothingToDo"):
         load(axpy)(empty, empty)
@@ -611,7 +526,6 @@ def test_what_is_no_kernel_is_not_loaded(axpy: Kernel, opencl_device: str) -> No
 
 
 def test_how_operands_lie() -> None:
-    """By strides alone; an axis of one element may have any."""
     matrix = Operand((3, 4), (4, 1))
     assert matrix.is_by_rows
     assert not matrix.T.is_by_rows
@@ -625,7 +539,6 @@ def test_how_operands_lie() -> None:
 
 
 def test_views_of_views_that_run_backwards() -> None:
-    """As NumPy has them."""
     memory = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     for array in (memory, memory[::-1], memory[:, ::-1, ::-2], memory[:, :, ::3]):
         operand = Numpy().operand(array, 0)
@@ -635,7 +548,6 @@ def test_views_of_views_that_run_backwards() -> None:
 
 
 def test_copies_of_memory_with_gaps_are_read(axpy: Kernel) -> None:
-    """Only then does what lies between stay what it is."""
     axpy.hooks["arguments"] = lambda p, rng: {"y": Out((p.n,))}
     axpy.hooks["call"] = lambda y: (Problem(n=2 * y.size - 1), {"y": y})
     bound = bind(axpy, (Operand((5, 1), (2, 1), offset=1, source=0),), {}, find_kernel)
@@ -644,20 +556,12 @@ def test_copies_of_memory_with_gaps_are_read(axpy: Kernel) -> None:
 
 
 def test_a_kernel_that_cannot_be_called_says_what_to_add(axpy: Kernel) -> None:
-    """Tuning needs no call function; load does."""
     axpy.hooks.pop("call")
     with pytest.raises(SpecError, match="no call function; attach one"):
         load(axpy)
 
 
-def test_an_unknown_kernel_is_a_usage_error(axpy: Kernel) -> None:
-    """With the known ones."""
-    with pytest.raises(UsageError, match="axpy"):
-        load("axpi")
-
-
 def test_a_mistake_in_the_call_names_its_line(axpy: Kernel, opencl_device: str) -> None:
-    """The space file's own line, not one of the launcher."""
     with pytest.raises(SpecError, match=r"call: TypeError.*axpy\.py:\d+"):
         load(axpy)(5, np.ones(6, np.float32))
     axpy.hooks["call"] = lambda x: "nothing"

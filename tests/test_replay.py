@@ -19,7 +19,7 @@ from autotune.cli import run
 from autotune.errors import RecordError, UsageError
 from autotune.interop.formats import read
 from autotune.measure.measurement import Status
-from autotune.search.names import BudgetSpent, find
+from autotune.search.names import find
 from autotune.search.replay import ReplayEvaluator, session
 from autotune.search.session import Budget, search
 from autotune.values import Configuration, Problem
@@ -246,18 +246,6 @@ def test_evaluator_answers_in_order_and_knows_only_what_was_recorded() -> None:
     assert answers == [recording.measurements[index] for index in (5, 3, 5)]
     with pytest.raises(UsageError, match=r"synthetic\.json\.gz has no configuration BM=1"):
         list(evaluator.measure([Configuration(BM=1)]))
-
-
-def test_a_session_over_a_recording_measures_what_the_budget_allows_then_ends() -> None:
-    recording = read(DATA)
-    replayed = session(recording, Budget(evaluations=3))
-    assert replayed.measure([7, 8]) == [recording.measurements[7], recording.measurements[8]]
-    assert replayed.measure([8]) == [recording.measurements[8]]
-    assert replayed.evaluations_left == 1
-    with pytest.raises(BudgetSpent):
-        replayed.measure([8, 9, 10])
-    assert list(replayed.asked) == [7, 8, 9]
-    assert replayed.measure([9, 7]) == [recording.measurements[9], recording.measurements[7]]
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])

@@ -52,7 +52,6 @@ def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(
 
 
 def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> None:
-    """Each has a row of every configuration, its own or the other's."""
     both = [start(tmp_path, opencl_device) for _ in range(2)]
     errors = [process.communicate(timeout=120)[1].decode() for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
@@ -80,7 +79,6 @@ def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device:
 def test_a_locked_store_ends_a_run_and_loses_what_waited(
     tmp_path: Path, opencl_device: str
 ) -> None:
-    """Another program takes the lock in the middle of the run and keeps it."""
     file = tmp_path / "s.sqlite"
     seen: list[Measured] = []
     with closing(sqlite3.connect(file, isolation_level=None)) as other:

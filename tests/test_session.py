@@ -1,6 +1,5 @@
 """The search session: budget, memory, attempts, events; and whole runs on the CPU device."""
 
-import math
 import multiprocessing
 import os
 import shutil
@@ -15,15 +14,12 @@ from sample_spaces import changed, write_space
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.errors import NothingValidError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
-from autotune.measure.data import RANDOM, prepare
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.race import race
-from autotune.measure.worker import DeviceWorker
-from autotune.run import portfolio, verdict
+from autotune.run import verdict
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
@@ -190,17 +186,6 @@ def test_the_budget_is_kept_to_the_evaluation(space, session, store, budget, bat
     assert made.evaluations_left == 0
 
 
-def test_the_part_of_a_batch_that_the_budget_allows_is_measured_first(session):
-    made = session(budget=Budget(evaluations=4))
-    made.measure([0, 1, 2])
-    with pytest.raises(BudgetSpent):
-        made.measure([2, 10, 11, 0, 12])
-    assert list(made.asked) == [0, 1, 2, 10]
-    with pytest.raises(BudgetSpent):
-        made.measure([11])
-    assert made.measure([10, 0])[0] == made.asked[10]
-
-
 def test_without_a_budget_a_search_ends_with_its_strategy(space, session):
     made = session()
     assert made.evaluations_left is None
@@ -222,12 +207,6 @@ def test_when_time_is_up_no_further_one_is_begun(space, session, store):
     assert list(found) == list(range(5))
     assert len(made.evaluator.measured) == len(store.rows()) == 5
     assert made.seconds_left <= 0
-
-
-def test_no_time_is_no_measurement(session):
-    made = session(budget=Budget(seconds=0.0))
-    assert search(made, exhaustive, 0) == {}
-    assert made.evaluator.measured == []
 
 
 def test_failures_are_rows_and_never_the_best(space, session, store):
@@ -285,31 +264,7 @@ def test_a_stream_is_answered_at_once_where_an_answer_is_known(session):
     assert len(made.evaluator.measured) == 2
 
 
-def test_a_stream_ends_when_time_is_up(session):
-    made = session(budget=Budget(seconds=3600))
-
-    def proposals():
-        yield 0
-        made._start -= 3600
-        yield from range(1, 99)
-
-    with pytest.raises(BudgetSpent):
-        made.stream(proposals(), lambda number, row: None, 1)
-    assert list(made.asked) == [0]
-
-
 # ---------------------------------------------------------------- memory
-
-
-def test_what_this_search_adds_is_not_taken_for_remembered(space, session):
-    """What was stopped early before, by others than the best of now, is still no row to choose from."""
-    first = session()
-    first.measure([at(space, 8, 8)])
-    slow = Measurement(Configuration(BLOCK=32, A=7, B=7), Status.STOPPED_EARLY, samples_ms=(9.0,))
-    first._keep(slow)
-    second = session()
-    second.measure([at(space, 0, 0)])
-    assert {row.configuration.A for row in second.known()} == {0, 8}
 
 
 def test_what_an_earlier_run_measured_is_remembered(space, session, store):
@@ -325,7 +280,6 @@ def test_what_an_earlier_run_measured_is_remembered(space, session, store):
 
 
 def test_a_resumed_search_ends_where_an_uninterrupted_one_does(session):
-    """Same seed, same path: what was measured before answers at once, and the search goes on."""
     begun = search(session(budget=Budget(evaluations=20)), random, 7)
     again = session(budget=Budget(evaluations=50))
     resumed = search(again, random, 7)
@@ -441,27 +395,6 @@ def test_the_verdict_on_a_killer_is_remembered_but_fresh_tries_it_again(space, s
     assert session().measure([6])[0].status is Status.OK
 
 
-def test_attempts_are_closed_by_their_rows(space, session, store, path):
-    die_while_measuring(path, space.configuration(5))
-    session().measure([5])
-    die_while_measuring(path, space.configuration(5))
-    assert store.interrupted_attempts(SCOPE) == {space.configuration(5): 1}
-    assert session(fresh=True).measure([5])[0].status is Status.OK
-
-
-def test_a_failing_evaluator_leaves_the_rows_before_it(space, session, store):
-    class Failing(Table):
-        def of(self, configuration):
-            if configuration.B == 2:
-                raise SpecError("no")
-            return super().of(configuration)
-
-    made = session(Failing())
-    with pytest.raises(SpecError):
-        made.measure([at(space, 0, 0), at(space, 0, 1), at(space, 0, 2), at(space, 0, 3)])
-    assert len(store.rows()) == len(made.asked) == 2
-
-
 def test_ctrl_c_leaves_the_rows_before_it(space, session, store):
     class Interrupted(Table):
         def of(self, configuration):
@@ -511,33 +444,6 @@ def test_known_good_ones_come_first_once_and_only_where_valid(space, session):
     made = session(budget=Budget(evaluations=5))
     found = search(made, exhaustive, 0, [Configuration(values) for values in first])
     assert list(found) == [at(space, 4, 4), at(space, 2, 1), 0, 1, 2]
-
-
-def test_more_known_good_ones_than_budget_are_cut(space, session):
-    made = session(budget=Budget(evaluations=1))
-    first = [space.configuration(i) for i in (8, 9)]
-    assert list(search(made, exhaustive, 0, first)) == [8]
-
-
-def test_a_strategy_gets_a_generator_of_its_seed(session):
-    drawn = []
-
-    def strategy(space, session, rng):
-        drawn.append(rng.integers(0, 1 << 60))
-
-    for seed in (1, 1, 2):
-        search(session(), strategy, seed)
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0] == np.random.default_rng(1).integers(0, 1 << 60)
-
-
-def test_a_strategys_own_error_is_not_swallowed(session):
-    def strategy(space, session, rng):
-        session.measure([0])
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        search(session(), strategy, 0)
 
 
 # ---------------------------------------------------------------- whole runs on a device
@@ -643,17 +549,7 @@ def test_a_new_value_in_a_list_measures_only_itself_again(tuned, saxpy, path):
         assert len(store.rows()) == 7
 
 
-def test_a_changed_source_is_measured_again(tuned, saxpy, tmp_path):
-    options = {"problems": (N,), "fixed": FIXED}
-    tuned(saxpy(), **options)
-    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
-    source.write_text(source.read_text().replace("FMA(alpha, x[i], y[i])", "alpha * x[i] + y[i]"))
-    tuned(saxpy(), **options)
-    assert len(tuned.new) == 2
-
-
 def test_the_budget_of_a_command_is_divided_among_its_problems(tuned, saxpy):
-    """To the evaluation, whatever does not divide: five for three problems."""
     problems = tuple(Problem(n=n) for n in (100, 200, 300))
     result = tuned(saxpy(), problems=problems, strategy="random", budget=Budget(evaluations=5))
     assert [len(solved.measured) for solved in result.problems] == [2, 2, 1]
@@ -780,13 +676,8 @@ def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(t
     assert (last.configuration, last.status) == (bad.configuration, bad.status)
 
 
-def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(
-    tuned, saxpy, tmp_path, monkeypatch
-):
-    """Though it is the slowest, those before it are wrong on an odd size, and no time is left."""
-    monkeypatch.setattr(
-        "autotune.run.run.Run._seconds_left", lambda _, but=0.0: None if but else 0.0
-    )
+def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(tuned, saxpy, tmp_path):
+    """Though it is the slowest, and those before it are wrong on an odd size."""
     declared = "@saxpy.deterministic\ndef d(c, p):\n    return c.BLOCK <= 128\n\n\n@saxpy.launch\n"
     edges = ("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK=")
     kernel = saxpy(("@saxpy.launch\n", declared), edges)
@@ -809,7 +700,6 @@ def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(
 
 
 def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxpy, tmp_path):
-    """One place in the finals, and the fastest is wrong on an odd size."""
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     wrong = "#if BLOCK != 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
@@ -821,91 +711,7 @@ def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxp
     assert 32 not in [measurement.configuration.BLOCK for measurement in result.disqualified]
 
 
-def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_short(
-    tuned, saxpy, monkeypatch
-):
-    """No time at all is left after the search: the least of each is done, and the run has winners."""
-
-    def seconds_left(_, but=0.0):
-        return None if but > 0.2 else 0.0  # the search alone is not limited
-
-    monkeypatch.setattr("autotune.run.run.Run._seconds_left", seconds_left)
-    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(6)]
-    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
-    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
-    problems = (N, Problem(n=100))
-    result = tuned(kernel, problems=problems, fixed={"ITEMS": (2,)})
-    assert [len(solved.result.finalists) for solved in result.problems] == [3, 3]
-    assert all(solved.disqualified == () for solved in result.problems)
-    assert list(result.portfolio.configurations) == everyone[:4]
-    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
-
-
-@pytest.mark.parametrize(("least", "problems_left"), [(1, 2), (3, 3)])
-def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(
-    tuned, saxpy, monkeypatch, least, problems_left
-):
-    """The slowest is left out, when there is time for few there, and all that were measured on the others stay.
-
-    Of four configurations on three problems three are more than four on two.
-    """
-    problems = (N, Problem(n=100), Problem(n=1 << 18))
-    measured_on = portfolio._measured_on
-
-    def measured(bench, listener, problem, chosen, right, seconds, _):
-        check_s = 0.0 if problem == problems[-1] else 60.0
-        return measured_on(bench, listener, problem, chosen, right, seconds, check_s)
-
-    monkeypatch.setattr(portfolio, "_measured_on", measured)
-    monkeypatch.setattr(portfolio, "_LEAST", least)
-    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
-    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
-    result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)})
-    assert list(result.portfolio.configurations) == everyone[: 4 if problems_left == 2 else 3]
-    assert list(result.portfolio.problems) == [*problems[:problems_left]]
-    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
-    assert len(result.solved) == 3
-
-
-def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, saxpy, monkeypatch):
-    """Search, guests, finals and portfolio get a share of what is left, or the least there is."""
-    left_s, given_s = [], []
-    seconds_left, guests = Run._seconds_left, Run._guests
-
-    def asked(self, but=0.0):
-        left_s.append(seconds_left(self, but))
-        return left_s[-1]
-
-    def invited(self, run_id, problem, everyone, seconds):
-        given_s.append(("guests", seconds, left_s[-1]))
-        return guests(self, run_id, problem, everyone, seconds)
-
-    def raced(*args, **options):
-        given_s.append(("race", args[3].max_seconds, left_s[-1]))
-        return race(*args, **options)
-
-    monkeypatch.setattr(Run, "_seconds_left", asked)
-    monkeypatch.setattr(Run, "_guests", invited)
-    monkeypatch.setattr("autotune.run.finals.race", raced)
-    monkeypatch.setattr("autotune.run.portfolio.race", raced)
-    monkeypatch.setattr(
-        "autotune.run.finals._RACE_SECONDS", math.inf
-    )  # else most have no need of more
-    monkeypatch.setattr("autotune.run.portfolio._MOST_SECONDS", math.inf)
-    problems = tuple(Problem(n=n) for n in (4099, 100, 5000))
-    options = {"fixed": FIXED, "budget": Budget(seconds=1000.0)}
-    assert len(tuned(saxpy(), problems=problems, **options).solved) == 3
-    started = [event for event in tuned.events if isinstance(event, SearchStarted)]
-    for shares, event, seconds in zip((3, 2, 1), started, left_s, strict=False):
-        assert event.budget.seconds <= max(1.0, seconds / shares)
-    assert [name for name, _, _ in given_s] == ["guests", "race"] * 3 + ["race"] * 3
-    for shares, (name, given, seconds) in zip((3, 3, 2, 2, 1, 1, 3, 2, 1), given_s, strict=True):
-        part, least = (0.3, 0.0) if name == "guests" else (1.0, 2.0)
-        assert given <= max(least, part * (seconds / shares))
-
-
 def test_making_data_and_what_is_beside_counts_for_no_budget(saxpy, opencl_device, path):
-    """Nor does it count twice where one is within the other."""
     slow = "def arguments(p, rng):\n"
     kernel = saxpy((slow, slow + "    import time; time.sleep(0.2)\n"))
     device, problem = choose_device(opencl_device), Problem(n=4111)
@@ -920,64 +726,7 @@ def test_making_data_and_what_is_beside_counts_for_no_budget(saxpy, opencl_devic
         assert [dataset.seed for dataset in other.datasets] == [0, 1]
 
 
-def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatch):
-    """Searches and finals go to and fro over the problems, the portfolio begins with the quickest."""
-    used_up, by_time = [], []
-
-    def noted(bench, listener, problems, *others):
-        by_time.extend(sorted(problems, key=lambda problem: problems[problem].median_ms))
-        return portfolio.measure_portfolio(bench, listener, problems, *others)
-
-    monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
-    monkeypatch.setattr("autotune.run.run.measure_portfolio", noted)
-    problems = tuple(Problem(n=n) for n in (1031, 4133, 16411))
-    kernel = saxpy()
-    result = tuned(kernel, problems=problems, fixed=FIXED)
-    phases = [(event.name, event.problem) for event in tuned.events if isinstance(event, Phase)]
-    held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
-    assert held == [[*problems], [*reversed(problems)], by_time]
-    assert [solved.problem for solved in result.problems] == [*problems]
-    larger = [prepare(kernel, p, RANDOM, seed=1).folder for p in reversed(problems[1:])]
-    assert [folder for folder in used_up if folder in larger] == larger
-
-
-def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
-    checked = []
-    check = DeviceWorker.check
-
-    def counted(self, job, configuration, binary):
-        if all(dataset.seed == 0 for dataset in job.datasets):
-            checked.append((job.problem, configuration))
-        return check(self, job, configuration, binary)
-
-    monkeypatch.setattr(DeviceWorker, "check", counted)
-    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
-    monkeypatch.setattr("autotune.run.verdict.portfolio_entrants", lambda *_: everyone)
-    problems = (N, Problem(n=100))
-    effort = replace(EFFORTS["quick"], finalists=2)
-    result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)}, effort=effort)
-    raced = {
-        (solved.problem, Configuration(finalist.configuration))
-        for solved in result.problems
-        for finalist in solved.result.finalists
-    }
-    asked = {(problem, entrant) for problem in problems for entrant in everyone}
-    assert len(raced) == 4
-    assert set(checked) == asked - raced
-    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
-
-
-def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(
-    tuned, saxpy, tmp_path, monkeypatch
-):
-    """Not even the default, which is measured on every problem though it wins nowhere. One look is enough."""
-    checked, check = [], DeviceWorker.check
-
-    def counted(self, job, configuration, binary):
-        checked.append((job.problem, configuration.BLOCK))
-        return check(self, job, configuration, binary)
-
-    monkeypatch.setattr(DeviceWorker, "check", counted)
+def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     wrong = "#if BLOCK == 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
@@ -986,7 +735,6 @@ def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
     assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
     assert [len(solved.disqualified) for solved in result.problems] == [1, 1]
-    assert sorted(block for problem, block in checked if problem == Problem(n=63)) == [32, 64]
 
 
 def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_path):

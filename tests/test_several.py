@@ -3,7 +3,8 @@
 import pytest
 from contracts.devices import SeveralDevicesContract
 
-from autotune.devices.choose import choose_device, choose_devices
+from autotune.devices.choose import backend, choose_device, choose_devices
+from autotune.devices.device import Device
 from autotune.errors import UsageError
 
 
@@ -33,16 +34,13 @@ class TestChoosing:
 
 def test_devices_of_different_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cards of this machine would be needed for a real one; only their list is made up."""
-    from autotune.devices import cuda
-    from autotune.devices.device import Device
-
     cards = tuple(
         Device("cuda", name, arch, uuid=f"GPU-{index}", index=index)
         for index, (name, arch) in enumerate(
             [("NVIDIA H100", "sm_90"), ("NVIDIA H100", "sm_90"), ("NVIDIA L4", "sm_89")]
         )
     )
-    monkeypatch.setattr(cuda, "_devices", lambda: cards)
+    monkeypatch.setattr(type(backend("cuda")), "devices", lambda _: list(cards))
     assert choose_devices("cuda:0, cuda:1") == cards[:2]
     with pytest.raises(UsageError, match=r"cuda:0 is NVIDIA H100.*cuda:2 is NVIDIA L4"):
         choose_devices("cuda:all")

@@ -100,14 +100,3 @@ def test_only_rows_that_are_not_aligned_are_padded(kernel: Kernel) -> None:
     assert kernel.allows(padded, odd)
     assert kernel.allows(padded, Problem(m=8, n=8, k=8, offset_b=1))
     assert not kernel.allows(padded, Problem(m=777, n=1232, k=1000))
-
-
-@pytest.mark.parametrize(("split", "least"), [((4, 1), 256), ((2, 3), 384)])
-def test_parts_of_k_are_two_steps_at_least(
-    kernel: Kernel, split: tuple[int, int], least: int
-) -> None:
-    clusters = dict(zip(("SPLITK", "GRIDK"), split, strict=True))
-    configuration = kernel.completed({**kernel.seeds[0], **clusters})
-    assert kernel.allows(configuration, Problem(m=64, n=64, k=least))
-    assert not kernel.allows(configuration, Problem(m=64, n=64, k=least - 1))
-    assert kernel.is_exclusive(configuration) == (split[1] > 1)

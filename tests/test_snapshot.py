@@ -203,26 +203,6 @@ def test_values_are_known_alike_in_every_process(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("value", VALUES)
-def test_any_value_is_told_from_another(value: str) -> None:
-    use = "@kernel.tolerance\ndef _(p):\n    return value"
-    kernels = [notebook(f"value = {text}", use)["kernel"] for text in (value, f"[{value}]", "0")]
-    assert len(set(map(own_fingerprint, kernels))) == 3
-
-
-def test_functions_that_call_each_other_and_values_that_hold_themselves_have_an_end() -> None:
-    kernels = [
-        notebook(
-            f"def a(n):\n    return b(n - 1) if n else {end}",
-            "def b(n):\n    return a(n)",
-            "LIST = []\nLIST.append(LIST)",
-            "@kernel.tolerance\ndef _(p):\n    return a(3) + len(LIST)",
-        )["kernel"]
-        for end in (0, 1)
-    ]
-    assert own_fingerprint(kernels[0]) != own_fingerprint(kernels[1])
-
-
 def test_a_module_that_functions_use_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,12 +309,6 @@ def test_a_kernel_that_lacks_a_function_is_refused_before_anything_runs() -> Non
         tune(notebook("del kernel.hooks['reference']")["kernel"])
 
 
-def test_an_error_in_a_cell_names_its_line() -> None:
-    cell = "@kernel.work\ndef _(p):\n    return 1 / 0"
-    with pytest.raises(SpecError, match=r"twice: work: ZeroDivisionError.*\(line 3\)$"):
-        snapshot(notebook(cell)["kernel"]).work_of(PROBLEM)
-
-
 def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path: Path) -> None:
     file = write_space(tmp_path)
     file.write_text(
@@ -343,25 +317,6 @@ def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path: Path) -> N
     file.write_text(f"import autotune\n{file.read_text()}")
     with pytest.raises(SpecError, match=r"scale.py: .*tune\(\) is called while a space file runs"):
         load_file(file)
-
-
-def test_a_cell_that_is_run_again_replaces_what_it_attached() -> None:
-    cell = """
-    @kernel.constraint
-    def few(BLOCK):
-        "Few."
-        return BLOCK <= LIMIT
-
-    @kernel.baseline("library")
-    def library(p):
-        return None
-
-    LIMIT = 32
-    """
-    kernel = notebook(cell, cell.replace("32", "64"))["kernel"]
-    assert [rule.name for rule in kernel.constraint_rules] == ["_", "few"]
-    assert kernel.constraint_rules[1].function(64)
-    assert len(kernel.baselines) == 1
 
 
 # ---------------------------------------------------------------- sources as texts
@@ -380,23 +335,6 @@ def test_another_text_is_another_source() -> None:
     assert source_fingerprint(kernels[0]) != source_fingerprint(kernels[1])
 
 
-def test_variants_may_be_texts_and_files(tmp_path: Path) -> None:
-    (tmp_path / "other.cu").write_text("// other\n")
-    kernel = Kernel(
-        sources={"plain": CUDA, "other": "other.cu"},
-        name="twice",
-        problems=[PROBLEM],
-        VARIANT=("plain", "other"),
-    )
-    kernel.file = tmp_path / "job.py"
-    plain, other = (
-        source_of(kernel, kernel.completed({"VARIANT": variant}), PROBLEM)
-        for variant in ("plain", "other")
-    )
-    assert '#line 1 "twice_plain.cu"' in plain
-    assert "// other" in other
-
-
 def test_a_text_needs_a_name() -> None:
     with pytest.raises(SpecError, match="text needs name="):
         Kernel(CUDA, problems=[PROBLEM])
@@ -405,7 +343,6 @@ def test_a_text_needs_a_name() -> None:
 def test_a_travelling_kernel_leaves_installed_packages_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever they were installed; a module beside the space file goes along."""
     site, spaces = tmp_path / "site", tmp_path / "spaces"
     (site / "installed_here-1.0.dist-info").mkdir(parents=True)
     (site / "installed_here.py").write_text("import threading\nSTATE = threading.local()\n")

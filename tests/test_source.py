@@ -21,7 +21,6 @@ from autotune.kernel.source import (
     own_fingerprint,
     source_fingerprint,
     spec_fingerprint,
-    text_fingerprint,
 )
 from autotune.measure.compiler import compile_job
 from autotune.measure.data import EXACT, load_kernel, prepare
@@ -37,10 +36,6 @@ def write(folder, **files):
 
 
 # ---------------------------------------------------------------- inlining
-
-
-def test_a_source_without_includes_is_kept_as_it_is(tmp_path):
-    assert flattened(write(tmp_path, k_cu="int a;\n")) == '#line 1 "k.cu"\nint a;\n'
 
 
 def test_includes_that_are_nested_too_deeply_are_refused(tmp_path):
@@ -164,13 +159,6 @@ def test_a_text_is_read_again_when_any_file_of_it_changed(tmp_path):
     (tmp_path / "kernels" / "h.h").write_text("int anybodys;\n")
     with pytest.raises(SpecError, match="anybody may write it"):
         flattened(file)
-
-
-def test_text_fingerprint_is_sha256_of_utf8():
-    assert (
-        text_fingerprint("a") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
-    )
-    assert text_fingerprint("é") != text_fingerprint("e")
 
 
 SEARCH_ONLY = {
@@ -345,22 +333,6 @@ def test_a_kernel_may_be_called_like_a_module_of_python(tmp_path):
         tmp_path, ("FACTOR = 3", "import click\nimport copy\n\nFACTOR = copy.copy(3)")
     )
     assert load_file(file).name == "scale"
-
-
-def test_a_deep_expression_counts_wherever_the_fingerprint_is_asked_for(tmp_path):
-    """Python compiles sums of a thousand terms, and the stack of who asks may be deep."""
-
-    def deeper(frames, file):
-        return deeper(frames - 1, file) if frames else spec_fingerprint(file)
-
-    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 800)}"})
-    file = write_space(tmp_path, ("FACTOR = 3", "from _h import FACTOR"))
-    before = spec_fingerprint(file)
-    assert deeper(400, file) == before
-    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 801)}"})
-    assert spec_fingerprint(file) != before
-    (file.parent / "_h.py").write_text("broken(")
-    assert len({before, spec_fingerprint(file)}) == 2
 
 
 def test_a_corrected_reference_is_the_one_that_is_used(tmp_path):

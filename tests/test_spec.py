@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
+from autotune.kernel.expression import Symbol, ceil_div, stored, value_of
 from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
@@ -183,15 +181,6 @@ def test_every_hook_sees_the_whole_layout() -> None:
     assert requirement(k, c) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
 
 
-def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
-    k = strided(static=("n", "lda"))
-    c = k.default()
-    assert k.macros(c, Problem(n=7))["LDA"] == "0"
-    assert k.macros(c, Problem(n=7, lda=9))["LDA"] == "9"
-    assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
-    assert k.edges_like(Problem(n=7), DEVICE) == k.edge_problems[:2]
-
-
 def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:
     k = strided()
     views = (Problem(n=7, lda=9), Problem(n=7, offset_x=0), Problem(n=7))
@@ -232,7 +221,6 @@ def test_an_unknown_field_of_the_command_line_is_told_the_layout_too() -> None:
 def test_names_that_every_format_can_hold(
     kind: str, allowed: list[str], refused: list[object]
 ) -> None:
-    """And no more is refused: lower-case parameters will come."""
     assert {name: fault(kind, name) for name in allowed} == dict.fromkeys(allowed, "")
     assert all(f"{kind} {name!r}" in fault(kind, name) for name in refused)
 
@@ -242,12 +230,6 @@ def test_a_scratch_buffer_has_a_name_as_arguments_have() -> None:
     k.scratch(lambda c, p: {"a/b": Out(1)})
     with pytest.raises(SpecError, match=r"argument 'a/b': .*for example 'a_b'"):
         k.workspaces(k.default(), Problem(n=1), DEVICE)
-
-
-def test_variants_are_the_sources() -> None:
-    with pytest.raises(SpecError, match=r"need a parameter VARIANT of those values"):
-        Kernel(sources={"a": "a.cu", "b": "b.cu"}, VARIANT=("a",))
-    assert Kernel(sources={"a": "a.cu"}, VARIANT=("a",)).name == "a"
 
 
 def test_rules_name_parameters_that_exist() -> None:
@@ -277,23 +259,6 @@ def test_a_constraint_needs_a_docstring() -> None:
         @k.constraint
         def silent(BLOCK: int) -> bool:
             return True
-
-
-def test_decorators_leave_functions_as_they_are() -> None:
-    k = kernel()
-
-    @k.constraint
-    def small(BLOCK: int, device: Any) -> bool:
-        """At most as many threads as fit.
-
-        Not quoted.
-        """
-        return bool(device.max_threads_per_block >= BLOCK)
-
-    assert small(BLOCK=32, device=DEVICE)
-    rule = k.constraint_rules[0]
-    assert (rule.name, rule.doc) == ("small", "At most as many threads as fit.")
-    assert (rule.parameters, rule.uses_device) == (("BLOCK",), True)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +302,6 @@ def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(
 def test_a_problem_that_no_record_can_hold_is_refused_before_it_is_measured(
     value: Any, message: str, tmp_path: Path
 ) -> None:
-    """Whether the space file names it or the command line."""
     asked = Request(kernel(), DEVICE, (Problem(n=value),))
     with Store.open(tmp_path / "s.sqlite") as store, pytest.raises(SpecError, match=message):
         execute(asked, store)
@@ -369,7 +333,6 @@ def test_a_hook_that_raises_names_kernel_hook_and_line() -> None:
 
 
 def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> None:
-    """Of none where it says nothing."""
     k = kernel()
     tiled = k.completed({"KIND": "tiled"})
     assert not k.is_exclusive(tiled)
@@ -379,7 +342,6 @@ def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> No
 
 
 def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
-    """Of none where it says nothing. It is told what is compiled in, and not the sizes."""
     k = kernel(static=("dtype",), problems=[Problem(n=64, dtype="half")])
     tiled, half = k.completed({"KIND": "tiled"}), Problem(n=64, dtype="half")
     assert not k.is_deterministic(tiled, half)
@@ -393,7 +355,6 @@ def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
 
 
 def test_a_default_is_deterministic_if_it_is_for_every_problem() -> None:
-    """It answers for all of them."""
     for name, expected in (("copy", False), ("gemv", True)):
         bundled = find_kernel(name)
         made = default_plan(bundled, bundled.first_problem("cuda"), DEVICE)
@@ -458,32 +419,6 @@ def test_a_launch_may_ask_for_the_device_and_be_traced() -> None:
     grid = stored(traced.grid[0])
     assert grid is not None
     assert value_of(grid, {"n": 65}) == 3
-
-
-def test_a_launch_that_branches_on_the_problem_is_untraceable_not_wrong() -> None:
-    k = kernel()
-
-    @k.launch
-    def launch(c: Any, p: Any) -> Launch:
-        return Launch(grid=(2 if p.n == 4 else 1,), block=(c.BLOCK,))
-
-    with pytest.raises(UntraceableError):
-        k.steps(k.default(), Problem(n=Symbol("n")), DEVICE)
-
-
-@pytest.mark.parametrize("result", [None, (), (Fill("x"),), (3,), "grid"])
-def test_a_launch_must_return_steps(result: Any) -> None:
-    k = kernel()
-    k.launch(lambda c, p: result)
-    with pytest.raises(SpecError, match=r"launch: returned .*, expected Launch"):
-        k.steps(k.default(), Problem(n=1), DEVICE)
-
-
-def test_a_step_must_be_a_launch_or_a_fill() -> None:
-    k = kernel()
-    k.launch(lambda c, p: (Launch((1,), (1,)), 3))
-    with pytest.raises(SpecError, match=r"step 3 is neither Launch nor Fill"):
-        k.steps(k.default(), Problem(n=1), DEVICE)
 
 
 def test_defines_tell_text_values_apart() -> None:
@@ -562,40 +497,3 @@ def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:
     (tmp_path / "kernels" / "add.cu").unlink()
     with pytest.raises(SpecError, match=r"source 'add.cu' is in neither .*kernels nor .*spaces"):
         k.source_file(k.default())
-
-
-def test_spec_errors_are_usage_errors() -> None:
-    assert issubclass(SpecError, UsageError)
-    assert SpecError.exit_code == 2
-
-
-def test_threads_that_print_leave_standard_output_as_it_was(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The first to come in is the first to go: what it found must not be what the second restores."""
-    k = kernel()
-    second_is_in, first_is_out = threading.Event(), threading.Event()
-
-    def first() -> None:
-        print("first")
-        second_is_in.wait(60)
-
-    def second() -> None:
-        print("second")
-        second_is_in.set()
-        first_is_out.wait(60)
-        print("still second")
-
-    threads = [
-        threading.Thread(target=k.guarded, args=("work", printer)) for printer in (first, second)
-    ]
-    threads[0].start()
-    while "first" not in capsys.readouterr().err:
-        time.sleep(0.01)
-    threads[1].start()
-    threads[0].join()
-    first_is_out.set()
-    threads[1].join()
-    print("result")
-    shown = capsys.readouterr()
-    assert shown.out == "result\n" and "still second" in shown.err

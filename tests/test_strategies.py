@@ -24,7 +24,6 @@ from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
-from autotune.search import optuna as optuna_adapter
 from autotune.search import replay
 from autotune.search.base import AtHand, Outlook, Tell
 from autotune.search.lattice import Lattice, Point
@@ -168,25 +167,6 @@ def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> 
         assert len(run(name, synthetic, budget).path) == budget
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_runs_where_only_time_is_limited(name: str, synthetic: Recording) -> None:
-    class Timed(StrictSession):
-        def stream(
-            self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
-        ) -> None:
-            for number in proposals:
-                tell(number, *self.measure([number]))
-
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
-            done = super().measure(indices[: 30 - len(self.path)])
-            if len(self.path) >= 30:
-                raise BudgetSpent
-            return done
-
-    with pytest.raises(BudgetSpent):
-        strategies.find(name)(synthetic.space, Timed(synthetic, None), np.random.default_rng(0))
-
-
 @pytest.mark.parametrize("name", ["kt:genetic_algorithm", "kt:firefly_algorithm"])
 def test_what_is_known_to_be_good_is_in_the_first_population(
     name: str, synthetic: Recording
@@ -309,26 +289,6 @@ def test_kernel_tuner_proposed_what_was_measured(
     check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
 
 
-@pytest.mark.parametrize("name", [name for name in RUNNABLE if name.startswith("optuna:")])
-def test_optuna_proposed_what_was_measured(
-    name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import optuna
-
-    lattice = Lattice(synthetic.space)
-    proposed: list[Point] = []
-    ask = optuna.Study.ask
-
-    def watched(self: optuna.Study, *args: object) -> optuna.Trial:
-        trial = ask(self, *args)  # type: ignore[arg-type]
-        ranks = [trial.params.get(f"p{position}", 0) for position in range(len(lattice.sizes))]
-        proposed.append(tuple(map(int, ranks)))
-        return trial
-
-    monkeypatch.setattr(optuna.Study, "ask", watched)
-    check_origin(name, synthetic, proposed, optuna_adapter.PATIENCE)
-
-
 def check_origin(name: str, recording: Recording, proposed: list[Point], patience: int) -> None:
     """Everything measured was proposed, or is nearest to the last of many futile proposals."""
     lattice = Lattice(recording.space)
@@ -376,29 +336,6 @@ def test_contract_on_a_recorded_space(name: str, path: Path) -> None:
     assert len(run(name, load(path), 40).path) == 40
 
 
-def test_window_is_hinted_before_it_is_measured(synthetic: Recording) -> None:
-    class Hinted(StrictSession):
-        hints: list[int]
-
-        def hint(self, indices: Sequence[int]) -> None:
-            self.hints = list(indices)
-
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
-            assert self.hints[: len(indices)] == list(indices)
-            assert len(self.hints) == 7
-            return super().measure(indices)
-
-    with pytest.raises(BudgetSpent):
-        optuna_adapter.search(
-            "tpe",
-            synthetic.space,
-            Hinted(synthetic, 20),
-            np.random.default_rng(0),
-            batch=4,
-            window=4,
-        )
-
-
 class HintedSession(StrictSession):
     """Takes hints as a session with compilers does: with work that could move a global stream."""
 
@@ -436,17 +373,6 @@ def test_compiling_ahead_changes_no_path(name: str, synthetic: Recording) -> Non
     with suppress(BudgetSpent):
         strategies.find(name)(synthetic.space, deaf, np.random.default_rng(0))
     assert hinted(name, synthetic, 30).path == deaf.path
-
-
-@pytest.mark.parametrize(
-    "name", ["kt:greedy_mls", "kt:greedy_ils", "kt:ordered_greedy_mls", "kt:firefly_algorithm"]
-)
-def test_much_of_what_is_proposed_one_by_one_was_hinted_before(
-    name: str, synthetic: Recording
-) -> None:
-    told = hinted(name, synthetic, 100)
-    assert max(map(len, told.hints)) <= 64  # by chance, one in twenty
-    assert told.foreseen > 0.3 * len(told.path)
 
 
 def test_unavailable_and_unknown_strategies_say_why() -> None:

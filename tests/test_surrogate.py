@@ -12,16 +12,14 @@ import numpy as np
 import optuna
 import pytest
 
-from autotune.devices.device import for_arch
 from autotune.errors import UsageError
-from autotune.kernel.space import Space, enumerate_space, index_type
-from autotune.kernel.spec import Kernel
+from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
 from autotune.search.encoding import Encoding
 from autotune.search.proposals import EndRule, Proposer
 from autotune.search.sampler import SurrogateSampler
-from autotune.search.surrogate import Covariance, Points, Posterior, fitted
+from autotune.search.surrogate import Covariance, Points, Posterior
 from autotune.values import Configuration, Value
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -94,30 +92,6 @@ def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
         assert encoding.near(number, apart).tolist() == expected.tolist()
 
 
-def one_change_from(space: Space, number: int) -> set[int]:
-    """Numbers of what another value of one parameter makes of a configuration."""
-    found = set()
-    for position, size in enumerate(space.sizes):
-        for value in range(size):
-            row = space.rows[number].copy()
-            row[position] = value
-            found.add(space.find(space.canonical(row)))
-    return {other for other in found if other is not None} - {number}
-
-
-def test_near_follows_parameters_that_do_not_apply() -> None:
-    kernel = Kernel(source="k.cu", MODE=("split", "whole"), A=(1, 2, 3), PARTS=(2, 4, 8))
-
-    @kernel.applies("PARTS")
-    def where_split(MODE: str) -> bool:
-        return MODE == "split"
-
-    space = enumerate_space(kernel, for_arch("sm_90"))
-    encoding = Encoding(space)
-    for number in range(len(space)):
-        assert encoding.near(number, 1).tolist() == sorted(one_change_from(space, number))
-
-
 def test_products_of_indicators_are_the_share_of_equal_parameters() -> None:
     space = full(A=(1, 2, 3), B=("u", "v"), ONE=(5,), C=(0, 1, 2, 4))
     indicators = Encoding(space).indicators(np.arange(len(space)))
@@ -181,25 +155,6 @@ def test_a_point_conditioned_on_later_is_as_one_given_at_once() -> None:
     assert later.means(values) == pytest.approx(at_once.means(values), abs=1e-4)
 
 
-def test_what_is_awaited_counts_as_predicted_and_a_bound_only_upwards() -> None:
-    given, candidates = points(10), points(6, seed=1)
-    values = np.random.default_rng(2).standard_normal(10)
-    before = Posterior(COVARIANCE, given, candidates, spare=0).means(values)
-    posterior = Posterior(COVARIANCE, given, candidates, spare=1)
-    posterior.condition(2)
-    awaited = np.r_[values, np.nan]
-    assert posterior.means(awaited) == pytest.approx(before, abs=1e-5)
-
-    def bounded(bound: float) -> float:
-        return float(posterior.means(awaited, np.r_[np.full(10, -np.inf), bound])[2])
-
-    assert bounded(before[2] - 20) == pytest.approx(before[2], abs=1e-5)
-    assert before[2] < bounded(before[2] - 0.5) < bounded(before[2] + 0.5)
-    # Where a value is at least something it is expected above that.
-    at_bound = posterior.means(np.r_[values, before[2] + 1])[2]
-    assert bounded(before[2] + 1) > at_bound
-
-
 def test_points_that_are_nearly_one_are_no_error() -> None:
     """Rounding in single precision would make their covariance indefinite."""
     near = Points(1 + 1e-4 * points(200).features, np.ones((200, 1), np.float32))
@@ -209,17 +164,6 @@ def test_points_that_are_nearly_one_are_no_error() -> None:
         posterior.condition(place)
     values = np.random.default_rng(1).standard_normal(210)
     assert np.abs(posterior.means(values)).max() < 1
-
-
-def test_a_fit_finds_which_feature_matters() -> None:
-    sample = points(80)
-    values = np.sin(6 * sample.features[:, 1]).astype(float)
-    values = (values - values.mean()) / values.std()
-    covariance = Covariance.prior(3)
-    for _ in range(3):
-        covariance = fitted(covariance, sample, values)
-    assert covariance.log_lengths.argmin() == 1
-    assert covariance.noise < 0.01
 
 
 # --- the asking
@@ -259,14 +203,6 @@ def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order() -> None
         proposer.tell(number, bowl(SMALL_BOWL.configuration(number)))
         told.append(number)
     assert sorted(told + waiting) == list(range(len(SMALL_BOWL)))
-
-
-def test_more_may_be_awaited_than_one_fit_is_used_for() -> None:
-    proposer = Proposer(BOWL, np.random.default_rng(0))
-    for number in range(5):
-        proposer.tell(number, bowl(BOWL.configuration(number)))
-    asked = [proposer.ask() for _ in range(160)]
-    assert len({*asked, *range(5)}) == 165
 
 
 def test_the_chance_of_a_gain_falls() -> None:
@@ -318,10 +254,6 @@ def test_one_configuration() -> None:
     assert searched(full(A=(3,), B=("x",)), lambda _: 1.0, 9) == [0]
 
 
-def test_two_configurations() -> None:
-    assert sorted(searched(full(A=(3, 5)), lambda _: 1.0, 9)) == [0, 1]
-
-
 @pytest.mark.parametrize(
     "time_ms",
     [
@@ -348,18 +280,6 @@ def test_nothing_but_bounds() -> None:
         proposer.tell(number, 1 + number / 7, is_bound=True)
 
 
-def test_texts_only() -> None:
-    space = full(A=tuple("abcdef"), B=tuple("uvwxyz"), C=tuple("klm"))
-    path = searched(space, lambda c: 1.0 + ord(c["A"]) + ord(c["B"]) - 212, 1000)
-    assert len(path) == len(space)
-
-
-def test_two_parameters_of_many_values() -> None:
-    space = full(A=tuple(range(1, 41)), B=tuple(range(1, 41)))
-    path = searched(space, lambda c: 1 + (c["A"] - 17) ** 2 + (c["B"] - 30) ** 2, 60)
-    assert min((c["A"] - 17) ** 2 + (c["B"] - 30) ** 2 for c in map(space.configuration, path)) < 2
-
-
 def test_a_million_configurations_in_a_hundred_megabytes() -> None:
     parameters = {f"P{place}": tuple(range(1, 11)) for place in range(6)}
     space = full(**parameters)
@@ -377,21 +297,6 @@ def test_a_million_configurations_in_a_hundred_megabytes() -> None:
 
 
 # --- the sampler, in people's own studies
-
-
-def test_a_study_ends_when_all_is_measured() -> None:
-    configurations = [{"BM": bm, "ALG": alg} for bm in (16, 32, 64) for alg in ("a", "b")][:-1]
-    sampler = SurrogateSampler(configurations, seed=0)
-    study = optuna.create_study(sampler=sampler)
-
-    def objective(trial: optuna.Trial) -> float:
-        bm = trial.suggest_categorical("BM", (16, 32, 64))
-        alg = trial.suggest_categorical("ALG", ("a", "b"))
-        return float(bm + len(alg))
-
-    study.optimize(objective, n_trials=100)
-    asked = [tuple(trial.params.values()) for trial in study.trials]
-    assert sorted(asked) == sorted(tuple(c.values()) for c in configurations)
 
 
 def test_a_rate_is_maximised_and_failures_and_prunings_are_taken() -> None:

@@ -1,7 +1,6 @@
 """How many samples, when to stop, and whether a 95 % interval holds the median 95 times in 100."""
 
 import itertools
-from statistics import median
 
 import numpy as np
 import pytest
@@ -48,12 +47,6 @@ def test_noisy_times_stop_at_the_most_samples():
     assert (len(done.samples_ms), take.taken) == (21, 22)
 
 
-@pytest.mark.parametrize("most", [7, 8, 20])
-def test_the_most_samples_are_never_exceeded(most):
-    done = sample(Script(then=NOISY), StoppingRule(max_samples=most))
-    assert len(done.samples_ms) == most
-
-
 def test_time_running_out_ends_noisy_sampling_after_the_fewest():
     done = sample(Script(then=NOISY), StoppingRule(max_seconds=0.0))
     assert len(done.samples_ms) == 7
@@ -75,13 +68,6 @@ def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
     assert take.taken == 1 + kept
 
 
-def test_what_is_not_the_best_for_certain_need_not_be_known_better():
-    """It is right and timed in full, whatever its noise."""
-    noisy = Script(9.0, then=(1.04, 9.0))
-    done = sample(noisy, StoppingRule(), BEST)
-    assert (done.stopped_early, noisy.taken) == (False, 8)
-
-
 def test_what_may_be_as_fast_is_sampled_to_the_maximum_if_it_is_noisy():
     for close in ((0.999, 9.0), (1.0, 9.0)):
         done = sample(Script(9.0, then=close), StoppingRule(), BEST)
@@ -95,7 +81,6 @@ def test_one_sample_as_fast_as_the_best_is_enough_to_go_on():
 
 
 def test_what_may_be_a_new_best_is_sampled_to_the_maximum():
-    """So that few launches prove the next ones slower; what is not is not worth it."""
     for best in ((), BEST):
         assert len(sample(Script(then=(0.99,)), StoppingRule(), best).samples_ms) == 21
     assert len(sample(Script(then=(1.01,)), StoppingRule(), BEST).samples_ms) == 7
@@ -119,11 +104,6 @@ def test_launches_made_for_something_else_prove_nothing_without_best_or_rule():
     assert proven_slow((9.0, 9.0), StoppingRule(), ()) is None
     assert proven_slow((9.0, 9.0), StoppingRule(false_stop=0.0), BEST) is None
     assert proven_slow((9.0,), StoppingRule(), BEST) is None
-
-
-def test_nothing_stops_early_where_the_rule_says_so():
-    done = sample(Script(then=(50.0,)), StoppingRule(false_stop=0.0), BEST)
-    assert len(done.samples_ms) == 7
 
 
 def test_few_samples_of_the_best_need_more_of_the_other():
@@ -165,15 +145,6 @@ def test_an_equal_one_is_stopped_no_oftener_than_said_whatever_the_noise(draw, k
     assert np.mean(margin) <= np.mean(stopped)
 
 
-def test_an_equal_one_on_a_gpu_like_device_is_never_stopped():
-    """One per cent of noise and a hiccup in fifty launches: the margin leaves nothing to chance."""
-    rng = np.random.default_rng(0)
-    for _ in range(2000):
-        times = rng.lognormal(0, 0.01, 21 + 22) * np.where(rng.random(43) < 0.02, 1.5, 1)
-        take = Script(*times[21:].tolist())
-        assert not sample(take, StoppingRule(), times[:21].tolist()).stopped_early
-
-
 def test_precision_is_a_share_of_the_median():
     """The same relative noise ends alike for a nanosecond and for an hour."""
     for unit in (1e-6, 1.0, 3.6e6):
@@ -208,9 +179,3 @@ def test_the_interval_holds_the_true_median_95_times_in_100(count, draw):
     assert share > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 4000)
     # The ranks are whole numbers, so few samples overshoot: six cover 96.9 %, seven 98.4 %.
     assert share < 0.995
-
-
-def test_the_interval_encloses_the_sample_median():
-    samples = np.random.default_rng(1).lognormal(size=17).tolist()
-    low, high = median_interval(samples)
-    assert low < median(samples) < high

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +26,7 @@ from autotune.run.transfer import (
 )
 from autotune.search.base import RelatedProblem
 from autotune.search.proposals import Proposer
-from autotune.search.session import Budget, SearchStarted
+from autotune.search.session import Budget
 from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import read
 from autotune.tuned.writing import write
@@ -112,68 +110,6 @@ def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> Non
     assert proposer().ask(compiled=False) not in measured
 
 
-def test_what_is_compiled_is_asked_for_until_none_is_left() -> None:
-    problems = [related(0.1, (15, 5))]
-    few = sorted(problems[0].measured)[:5]
-    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=few)
-    asked = []
-    while proposer.has_compiled:
-        asked.append(proposer.ask(compiled=True))
-    assert sorted(asked) == few
-    assert proposer.ask(compiled=True) not in few
-    knows_nothing = Proposer(GRID, np.random.default_rng(0), compiled=few)
-    assert not knows_nothing.has_compiled
-
-
-def test_of_many_candidates_those_that_promise_most_are_kept(monkeypatch) -> None:
-    """The same is asked for: others would not have been chosen before the next fit."""
-    problems = [related(0.1, (15, 5))]
-    paths = []
-    for kept in (40, len(GRID)):
-        monkeypatch.setattr("autotune.search.proposals.KEPT", kept)
-        proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=[3, 4])
-        path = []
-        for step in range(24):
-            number = proposer.ask(compiled=step in (3, 9))
-            assert number is not None
-            path.append(number)
-            proposer.tell(number, time_ms(number, (15, 5)))
-        assert path[3] in (3, 4)
-        paths.append(path)
-    assert paths[0] == paths[1]
-
-
-def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
-    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), [related(1.0, (15, 5))])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(6):
-            number = proposer.ask()
-            assert number is not None
-            proposer.tell(number, 5.0, is_bound=True)
-        assert proposer.chance_left() == 1.0
-        assert proposer.gain_left() >= 0.0
-
-
-def test_what_was_given_is_held_back_from_the_model_for_a_while() -> None:
-    """Good ones of another device: the search goes as without them, and never asks for them."""
-    given = dict.fromkeys((3, 4, 5, 27, 28, 29), 1.5)
-    paths = []
-    for told, held in (({}, 0), (given, 20)):
-        proposer = Proposer(GRID, np.random.default_rng(3), held=held)
-        for number, ms in told.items():
-            proposer.tell(number, ms)
-        path: list[int] = []
-        while len(path) < 20 and (number := proposer.ask()) is not None:
-            path.append(number)
-            proposer.tell(number, time_ms(number, (15, 5)))
-            assert not told or proposer.chance_left() == 1.0 or len(path) == held
-        paths.append([time_ms(number, (15, 5)) for number in path])
-        assert not set(told) & set(path)
-    assert min(paths[1]) < 1.5  # as close as without what was given
-    assert min(paths[0]) < 1.5
-
-
 @pytest.mark.parametrize(("ms", "is_told"), [(1.01, True), (500.0, False)])
 def test_what_was_given_and_is_no_good_is_never_told_to_the_model(ms: float, is_told: bool) -> None:
     def path(held: int) -> list[int]:
@@ -187,17 +123,6 @@ def test_what_was_given_and_is_no_good_is_never_told_to_the_model(ms: float, is_
         return asked
 
     assert (path(8) != path(1000)) == is_told
-
-
-def test_nothing_is_asked_twice_with_related_problems() -> None:
-    small = Space(GRID.parameters, GRID.rows[:40])
-    problems = [RelatedProblem((1.0,), {n: timed(n, 1.0 + n) for n in range(40)})]
-    proposer = Proposer(small, np.random.default_rng(0), (0.0,), problems)
-    asked = []
-    while (number := proposer.ask()) is not None:
-        asked.append(number)
-        proposer.tell(number, None if number % 3 else 1.0 + number, is_bound=number % 2 == 0)
-    assert sorted(asked) == list(range(40))
 
 
 # --- coordinates
@@ -269,34 +194,3 @@ def test_a_run_begins_with_what_is_recorded(
     assert recorded_winners("saxpy", device) == {problem: [winner]}
     (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
     assert [row.configuration for row in found.measured] == [winner]
-
-
-@pytest.mark.opencl
-def test_what_is_kept_of_a_budget_goes_to_sizes_again(tmp_path: Path) -> None:
-    kernel = find_kernel("saxpy", ROOT / "examples" / "saxpy" / "spaces")
-    problems = (Problem(n=4096), Problem(n=1000))
-    starts: Counter[Problem] = Counter()
-
-    def watch(event: object) -> None:
-        if isinstance(event, SearchStarted):
-            starts[event.problem] += 1
-
-    request = Request(
-        kernel, choose_device("opencl:cpu"), problems, budget=Budget(evaluations=9), fresh=True
-    )
-    with Store.open(tmp_path / "s.sqlite") as store:
-        tuning = Run(request, store, watch)
-        try:
-            result = tuning.run()
-        finally:
-            tuning.close()
-        rows = Counter(
-            (row.problem, row.measurement.configuration) for row in store.rows() if row.strategy
-        )
-    assert [found.problem for found in result.problems] == list(problems)
-    assert sum(len(found.measured) for found in result.problems) == 9
-    assert sum(starts.values()) > len(problems)
-    searched = {
-        (found.problem, row.configuration) for found in result.problems for row in found.measured
-    }
-    assert searched <= rows.keys()

@@ -336,7 +336,6 @@ def refusal(file):
 
 
 def test_other_processes_have_the_rule_and_the_trust(tmp_path, monkeypatch):
-    """They load the space file again, by path."""
     files = []
     for name in ("trusted", "open"):
         (tmp_path / name).mkdir()

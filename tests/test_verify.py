@@ -120,18 +120,6 @@ def test_exact_data_find_one_dropped_or_doubled_element(data, times, position):
     assert check.bound == 0
 
 
-def test_a_bound_alone_would_have_let_a_small_dropped_term_pass(data):
-    """Why there are exact data: the smallest of all random products is within any honest bound."""
-    made = data(*DOT)
-
-    def spoil(a, x):
-        a.flat[np.argmin(np.abs(a * x))] = 0
-
-    assert verify.verify(made, RANDOM, dot(made, spoil))[0].is_right
-    with pytest.raises(WrongResult, match="on exact data"):
-        verify.verify(made, EXACT, dot(made, spoil))
-
-
 def test_the_random_tolerance_passes_single_precision_and_fails_tf32(data):
     """Ten bits of mantissa instead of 23: what a tensor core would quietly do."""
     made = data(*DOT)
@@ -248,28 +236,6 @@ def test_what_equals_one_poison_must_be_written_all_the_same(data, expected):
         verify.verify(made, which, lambda run=run: run(kept=False))
         with pytest.raises(WrongResult, match=r"\(not written\)"):
             verify.verify(made, which, lambda run=run, skipped=skipped: run(skipped))
-
-
-def test_one_that_writes_only_where_nan_is_found_is_wrong(data):
-    made = data()
-    host = Host(made)
-
-    def run():
-        out = host.read("out")
-        host.write("out", np.where(np.isnan(out), 3 * host.read("x"), 7))
-
-    for which in (EXACT, RANDOM):
-        with pytest.raises(WrongResult, match=r"^out\[0\] is 7, expected "):
-            verify.verify(made, which, run, repeats=2 if which == EXACT else 1)
-
-
-def test_a_single_number_is_told_without_an_index(data):
-    made = data(("Out(p.n)", "Out((), np.complex64)"), ("return factor * x", "return x.sum() + 1j"))
-    host = Host(made)
-    want = made.datasets[EXACT].expected("out")
-    assert verify.verify(made, EXACT, lambda: host.write("out", want))[0].is_right
-    with pytest.raises(WrongResult, match=r"^out\[\] is nan\+nanj \(not written\), expected"):
-        verify.verify(made, EXACT, lambda: None)
 
 
 @pytest.mark.parametrize("part", ["real", "imag"])
@@ -433,17 +399,6 @@ def test_an_argument_that_is_read_and_written_is_restored_before_each_run(data):
 # ---------------------------------------------------------------- workspaces
 
 
-def test_a_workspace_that_fits_is_kept_and_others_go(data):
-    made = data()
-    made.declare_scratch({"a": Out(10), "b": Out(20)})
-    kept, other = made.scratch["a"][1], made.scratch["b"][1]
-    made.declare_scratch({"a": Out(10), "b": Out(21)})
-    assert made.scratch["a"][1] is kept
-    assert made.scratch["b"][1] is not other
-    made.declare_scratch({})
-    assert made.names == ["x", "out", "factor", "n"]
-
-
 def test_an_empty_workspace_is_a_mistake_and_one_too_large_a_memory_error(data):
     made = data()
     with pytest.raises(SpecError, match=r"scratch: shape \(3, 0\) is empty"):
@@ -451,18 +406,3 @@ def test_an_empty_workspace_is_a_mistake_and_one_too_large_a_memory_error(data):
     with pytest.raises(MemoryError):
         made.declare_scratch({"work": Out(1 << 50)})
     assert made.scratch == {}
-
-
-def test_scalars_and_constants_are_those_of_the_data_set(data):
-    constant = (
-        ("import Kernel, Launch, Out", "import Constant, Kernel, Launch, Out"),
-        ('"n": p.n', '"n": p.n, "taps": Constant(x[:3])'),
-    )
-    made = data(*constant)
-    assert made.scalars(EXACT) == {"factor": np.float32(3), "n": ROWS}
-    for which in (EXACT, RANDOM):
-        (name, values), *rest = made.constants(which).items()
-        assert (name, rest) == ("taps", [])
-        assert np.array_equal(values, made.datasets[which].array("x")[:3])
-    assert "taps" not in made.names
-    assert "taps" not in made.buffers

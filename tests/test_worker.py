@@ -1,27 +1,23 @@
 """The device's process: whatever a task does to it, the next one is answered."""
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sample_spaces import SOURCE, changed, write_space
+from sample_spaces import write_space
 
 from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
-from autotune.measure.actor import ENDED, ActorDied, ActorTimeout
+from autotune.measure.actor import ActorDied
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.measure.measurement import Status
@@ -99,10 +95,6 @@ def pid():
     return os.getpid()
 
 
-def leave(code):
-    os._exit(code)
-
-
 def kill_itself():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -119,91 +111,12 @@ def hang():
     time.sleep(600)
 
 
-def handlers():
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-
 def shout():
     print("from a kernel's printf", flush=True)
     os.system("echo from a child of it")
 
 
-def alive(process):
-    """Whether a process runs; one that nobody waited for does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def gone(process, timeout_s=30):
-    deadline = time.monotonic() + timeout_s
-    while alive(process) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(process)
-
-
 # ---------------------------------------------------------------- the process
-
-
-def test_data_that_another_job_took_the_room_of_are_made_again(worker, job):
-    """In the worker, when it comes back to them: the job still names the folders."""
-    given, other = job(), job(n=500)
-    before = measured(worker, given).checks
-    worker.prepare(other)
-    for dataset in given.datasets:
-        shutil.rmtree(dataset.folder)
-    again = measured(worker, given)
-    assert again.status is Status.OK and again.checks == before
-    assert all(dataset.folder.is_dir() for dataset in given.datasets)
-
-
-def test_tasks_run_in_one_other_process(worker):
-    first = ask(worker, pid)
-    assert first != os.getpid()
-    assert ask(worker, pid) == first
-
-
-@pytest.mark.parametrize(
-    ("task", "args", "words"),
-    [(leave, (3,), "exit code 3"), (kill_itself, (), "killed by signal 9")],
-)
-def test_a_process_that_dies_is_told_and_replaced(worker, task, args, words):
-    before = ask(worker, pid)
-    with pytest.raises(ActorDied, match=words):
-        ask(worker, task, *args)
-    assert ask(worker, pid) != before
-
-
-def test_a_task_that_hangs_is_ended_and_its_process_with_it(worker):
-    before = ask(worker, pid)
-    with pytest.raises(ActorTimeout, match="no answer after 1 s"):
-        worker.actor.ask(hang, timeout_s=1)
-    assert gone(before)
-    assert ask(worker, pid) != before
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.5])
-def test_a_process_killed_while_idle_is_replaced(worker, seconds):
-    """As the kernel does when memory is short; the next task may come before it has ended."""
-    before = ask(worker, pid)
-    os.kill(before, signal.SIGKILL)
-    time.sleep(seconds)
-    assert ask(worker, pid) != before
-
-
-@pytest.mark.parametrize(
-    "error",
-    [SpecError("scale: line 3"), MemoryError("no room"), ValueError("x"), OSError(28, "full")],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_exception_arrives_as_it_was_raised_and_costs_no_process(worker, error):
-    before = ask(worker, pid)
-    with pytest.raises(type(error)) as caught:
-        ask(worker, fail, error)
-    assert type(caught.value) is type(error)
-    assert caught.value.args == error.args
-    assert ask(worker, pid) == before
 
 
 def test_a_missing_package_is_told_with_its_remedy(worker):
@@ -221,11 +134,6 @@ def test_ctrl_c_is_left_to_the_parent(worker):
     assert ask(worker, pid) == before
 
 
-def test_a_process_that_hangs_in_foreign_code_can_be_ended_at_once(worker):
-    """A handler in Python would never be reached, and Ctrl-C is not for this process."""
-    assert ask(worker, handlers) == [signal.SIG_IGN, signal.SIG_DFL]
-
-
 def test_what_the_process_prints_stays_out_of_standard_output(capfd):
     """Standard output is the command's result, which another program may read."""
     with DeviceWorker(device_actor(), 30.0) as own:
@@ -234,46 +142,6 @@ def test_what_the_process_prints_stays_out_of_standard_output(capfd):
     assert out == ""
     assert "from a kernel's printf" in err
     assert "from a child of it" in err
-
-
-def test_the_process_dies_with_its_parent():
-    code = (
-        "import os, signal, sys, threading\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "from test_worker import pid, hang\n"
-        "from autotune.measure.worker import device_actor\n"
-        "actor = device_actor()\n"
-        "print(actor.ask(pid, timeout_s=60), flush=True)\n"
-        "options = dict(target=actor.ask, args=[hang], kwargs=dict(timeout_s=600))\n"
-        "threading.Thread(daemon=True, **options).start()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    here = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert gone(int(done.stdout))
-
-
-def test_closing_ends_the_process_whatever_it_is_doing():
-    """Also for those who wait for an answer, or for their turn."""
-    own = DeviceWorker(device_actor(), 30.0)
-    process = ask(own, pid)
-    with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(own.actor.ask, hang, timeout_s=600) for _ in range(3)]
-        time.sleep(0.2)
-        own.actor.close()
-        for future in asked:
-            with pytest.raises(AutotuneError, match=ENDED):
-                future.result(60)
-    own.actor.close()
-    assert not alive(process)
-
-
-def test_several_threads_may_ask_at_once(worker):
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda number: ask(worker, abs, -number), range(200))) == list(
-            range(200)
-        )
 
 
 # ---------------------------------------------------------------- measuring
@@ -324,23 +192,6 @@ def test_a_wrong_result_names_the_first_wrong_element(worker, job):
     assert worker.check(given, C, binary(given)).status is Status.WRONG_RESULT
 
 
-def test_a_kernel_that_works_only_on_a_fresh_workspace_is_wrong(worker, job):
-    """Verification runs the sequence twice, as timing will many times."""
-    scratch = (
-        "@scale.scratch\ndef scratch(c, p):\n    return {'w': Out(p.n, 'int32')}\n\n\n@scale.l"
-    )
-    given = job(("@scale.l", scratch))
-    source = (
-        ("int n)", "int n, GLOBAL int* w)"),
-        ("if (i < n) out", "if (i < n && w[i] == -1) out"),
-        ("x[i];", "x[i];\n    if (i < n) w[i] = 0;"),
-    )
-    (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
-    found = measured(worker, given)
-    assert found.status is Status.WRONG_RESULT
-    assert "(second run only: it relies on a fresh workspace, or" in found.message
-
-
 def test_a_refused_launch_is_this_configurations_failure(worker, job):
     """The block that was compiled in and the block that is launched differ."""
     given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
@@ -351,12 +202,6 @@ def test_a_refused_launch_is_this_configurations_failure(worker, job):
     assert worker.check(given, C, binary(given)).status is Status.LAUNCH_FAILED
     assert ask(worker, pid) == before
     assert measured(worker, job()).status is Status.OK
-
-
-def test_a_binary_without_the_function_is_a_failed_launch(worker, job):
-    found = measured(worker, job(("block=(c.BLOCK,)", "block=(c.BLOCK,), entry='scael'")))
-    assert found.status is Status.LAUNCH_FAILED
-    assert "scael" in found.message
 
 
 def test_a_binary_that_cannot_be_loaded_is_a_failed_launch(worker, job):
@@ -379,7 +224,6 @@ def test_a_workspace_that_does_not_fit_is_this_configurations_failure(worker, jo
 
 
 def test_inputs_that_do_not_fit_end_the_run_with_a_remedy(worker, job, device):
-    """No configuration could do better."""
     given = job()
     huge = Dataset(
         "exact", given.datasets[0].folder, (Argument("out", "out", "<f4", (1 << 48,)),), {}
@@ -431,26 +275,6 @@ def test_a_mistake_in_a_hook_ends_the_run_as_a_spec_error(worker, job, edit, mes
 # ---------------------------------------------------------------- deaths while measuring
 
 
-def test_a_process_killed_from_outside_is_tried_once_more(worker, job, tmp_path):
-    """Somebody else's kill is not the configuration's fault."""
-    mark = tmp_path / "pid"
-    wait = f"if not os.path.exists({str(mark)!r}):"
-    write = f"    open({str(mark)!r}, 'w', buffering=1).write(f'{{os.getpid()}}\\n')"
-    given = job(in_launch(wait, write, "    time.sleep(600)"))
-    ready = binary(given)
-
-    def kill():
-        while not mark.exists() or not mark.read_text().endswith("\n"):
-            time.sleep(0.02)
-        os.kill(int(mark.read_text()), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    found = worker.measure(given, C, ready, RULE, ())
-    killer.join(60)
-    assert (found.status, found.message) == (Status.OK, "")
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [("os._exit(7)", "exit code 7"), ("os.kill(os.getpid(), 11)", "killed by signal 11")],
@@ -476,22 +300,7 @@ def test_a_configuration_that_kills_its_process_twice_has_crashed(
     assert measured(worker, given, other).status is Status.OK
 
 
-def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
-    given = job(in_launch("if c.BLOCK == 32: time.sleep(600)"))
-    hanging, innocent = binary(given), binary(given, Configuration(BLOCK=64))
-    with DeviceWorker(device_actor(), 3.0) as own:
-        start = time.monotonic()
-        found = own.measure(given, C, hanging, RULE, ())
-        assert found.status is Status.TIMED_OUT
-        assert found.message == "no result after 3 s; the kernel hangs"
-        assert time.monotonic() - start > 3
-        own.timeout_s = 30.0
-        other = Configuration(BLOCK=64)
-        assert own.measure(given, other, innocent, RULE, ()).status is Status.OK
-
-
 def test_processes_stand_by_with_everything_imported(job, device):
-    """What takes the place of a process that died has no imports before it, twice in a row too."""
     given = job()
     with standing_by(device) as own:
         for _ in range(2):
@@ -507,21 +316,6 @@ def children():
     """Process ids of our children."""
     listed = [file.read_text().split() for file in Path("/proc/self/task").glob("*/children")]
     return {int(child) for of_thread in listed for child in of_thread}
-
-
-def test_one_that_was_killed_while_standing_by_takes_no_place(job, device):
-    known = children()
-    with standing_by(device) as own:
-        assert measured(own, job()).status is Status.OK
-        before = children() - known - {own.actor.pid}
-        assert len(before) == 2
-        for process in before:
-            os.kill(process, signal.SIGKILL)
-            assert gone(process)
-        own.actor.renew()
-        assert own.actor.pid not in before
-        assert measured(own, job()).status is Status.OK
-        assert len(children() - known - {own.actor.pid}) == 2
 
 
 # ---------------------------------------------------------------- state

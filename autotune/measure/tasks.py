@@ -49,9 +49,9 @@ _CLOCKS_S = 0.1
 _LAUNCHING_MS = 0.02
 #: The reference is timed again after these seconds, or 100 times the length of a recheck, whichever is
 #: more: rechecks take at most 1 % of the time.
-_RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
+RECHECK_S, RECHECK_TIMES, RECHECK_SAMPLES = 5.0, 100, 7
 #: Launches of a finalist that are checked after its race, and the seconds in which they begin.
-_FURTHER, _FURTHER_S = 64, 0.05
+_FURTHER, FURTHER_S = 64, 0.05
 #: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
 #: seconds in which they begin, on a GPU and on a CPU; and the fewest runs.
 _RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
@@ -349,7 +349,7 @@ def _timed(
             timer,
             ready.scratch,
             now_s,
-            now_s + _RECHECK_S,
+            now_s + RECHECK_S,
         )
     return done
 
@@ -432,14 +432,14 @@ def _rechecked() -> Recheck | None:
     assert _state.job and _state.data and _state.executor
     _state.data.refresh(RANDOM, wholly=False)
     take = taking_of(reference.timer, _state.job.caches)
-    samples_ms, clocks = _unthrottled(_state.executor, lambda: take(1 + _RECHECK_SAMPLES)[1:])
+    samples_ms, clocks = _unthrottled(_state.executor, lambda: take(1 + RECHECK_SAMPLES)[1:])
     try:
         verify_timed(reference.timer, len(samples_ms), reference.scratch, afresh=True)
     except verify.WrongResult:
         _state.reference = None
         return None
     done_s = time.monotonic()
-    reference.due_s = done_s + max(_RECHECK_S, _RECHECK_TIMES * (done_s - now_s))
+    reference.due_s = done_s + max(RECHECK_S, RECHECK_TIMES * (done_s - now_s))
     return Recheck(
         reference.configuration,
         reference.before_ms,
@@ -507,7 +507,7 @@ class ContenderTimer:
         """Check further launches after the race; WrongResult if one is wrong.
 
         The first is launched as it was timed. Then follow launches of a configuration on every data
-        set in turn, twice on the last: `_FURTHER`, or those of `_FURTHER_S`, but one turn at least.
+        set in turn, twice on the last: `_FURTHER`, or those of `FURTHER_S`, but one turn at least.
         Each finds the outputs and workspaces of the launch before, from other data. A result that is
         kept there instead of computed is then wrong, or fast only where the inputs stay the same. A
         fault that is rare has as many chances to show.
@@ -518,7 +518,7 @@ class ContenderTimer:
             return
         names = [*data.datasets, RANDOM]
         took_ms: list[list[float]] = [[] for _ in names]
-        end = time.monotonic() + _FURTHER_S
+        end = time.monotonic() + FURTHER_S
         for further in range(_FURTHER):
             if further >= len(names) and time.monotonic() > end:
                 break
