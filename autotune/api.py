@@ -1,8 +1,8 @@
-"""`tune`: the job of `autotune run` in a script or a notebook, with its options; and what it returns."""
+"""`tune`: `autotune run` for scripts and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from autotune import front
+from autotune.cli import parsing
 from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
@@ -30,7 +31,7 @@ from autotune.run.result import RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store.flat import row_of
-from autotune.values import Configuration, Problem, Value
+from autotune.values import Value
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +59,7 @@ class Tuned:
 
     @property
     def record(self) -> TunedRecord:
-        """The tuned record: winners per problem, with evidence.
+        """Return the tuned record: winners per problem, with evidence.
 
         Raises
         ------
@@ -69,7 +70,7 @@ class Tuned:
 
     @property
     def report(self) -> Path:
-        """The report: the HTML page, or the Markdown where plotly is not installed.
+        """Return the report: the HTML page, or the Markdown file if plotly is not installed.
 
         Raises
         ------
@@ -80,7 +81,7 @@ class Tuned:
 
     @cached_property
     def frame(self) -> pandas.DataFrame:
-        """Every measurement as a row; parameters and problem fields are columns."""
+        """Return every measurement as a row; parameters and problem fields are columns."""
         import pandas
 
         request = self.run.request
@@ -92,7 +93,7 @@ class Tuned:
         return pandas.DataFrame(rows)
 
     def plot(self) -> Figure:
-        """Time of every configuration in the order they were tried, a row of dots for each problem.
+        """Plot the time of every configuration in the order they were tried, by problem.
 
         Returns
         -------
@@ -110,8 +111,8 @@ class Tuned:
     def _published(self) -> Published:
         if self.published is None:
             raise UsageError(
-                "one configuration was measured (config=...), of which neither a record nor a report is "
-                "written; see frame"
+                "one configuration was measured (config=...), which has neither record nor report; see "
+                "frame"
             )
         return self.published
 
@@ -146,8 +147,8 @@ def tune(
 ) -> Tuned:
     """Find the fastest verified configuration of a kernel for each problem.
 
-    What a kernel of a script or notebook uses of it is sent to the processes that compile and measure
-    by value, as it is now; they never run the script again.
+    A kernel of a script or notebook is sent by value to the processes that compile and measure; they
+    never run the script.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def tune(
     budget : str, optional
         ``90s``, ``10m`` or ``200evals``, for all problems together.
     effort : {"quick", "full"}
-        How thorough.
+        As ``autotune run --effort``.
     strategy : str
         See ``autotune list strategies``.
     objective : str
@@ -168,12 +169,12 @@ def tune(
         a fleet a backend, an architecture or a part of a model's name; default: the model with most
         cards.
     fleet : distributed.Client, optional
-        Measure on the workers of a Dask cluster instead, on all cards of a model; they were started
-        with the preload ``autotune.fleet.worker``. It stays open.
+        Measure on a Dask cluster, on all cards of a model. Its workers have the preload
+        ``autotune.fleet.worker``. The client stays open.
     seed : int
-        Of search and inputs.
+        Seed of search and inputs.
     fixed : mapping, optional
-        The value, or values, that some parameters are restricted to.
+        Search only these values of a parameter, or this one.
     config : mapping, optional
         Verify and time this one configuration instead of a search; parameters left out keep the
         kernel's default. Nothing is recorded.
@@ -185,18 +186,17 @@ def tune(
         from a flushed cache and a hot one. Default: mixed where what a call reads and writes fits a
         GPU's L2 cache, else cold.
     fresh : bool
-        Measure again what is remembered.
+        Measure again instead of reading results from the store.
     sanitize : bool, optional
-        Run the finalists under NVIDIA's compute-sanitizer too; what it finds fault with cannot win.
+        Run the finalists under NVIDIA's compute-sanitizer too; one with a fault cannot win.
         Default: with ``effort="full"`` on a GPU, where it is installed.
     out : str or Path, optional
         Record, header and report go to ``out/<device>/``. Default: ``reports``, and
         ``reports-<objective>`` for another than time, since records of one folder have one objective.
     spaces : str or Path, optional
-        Another folder to look for the space file of a name in.
+        Another folder of space files.
     quiet : bool
-        Show no progress. It is shown on a terminal (standard error) and in a
-        notebook.
+        Show no progress. Default: show it on a terminal (standard error) and in a notebook.
     listener : callable
         Called with every engine event.
 
@@ -210,7 +210,7 @@ def tune(
     UsageError
         If an argument does not fit; the message says what does.
     AutotuneError
-        Whatever else ends a run; see `autotune.errors`.
+        If the run fails; see `autotune.errors`.
     """
     if modules.is_loading():
         raise UsageError(
@@ -227,7 +227,7 @@ def tune(
         raise UsageError(unknown("timing", timing, Caches))
     wanted = find_objective(declared, objective)
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
-    named = [problems] if isinstance(problems, Mapping) else problems
+    named = [problems] if isinstance(problems, str | Mapping) else problems
     if fleet is not None:
         from autotune.fleet.client import Fleet
 
@@ -241,7 +241,7 @@ def tune(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(_declared_order(declared, problem) for problem in named),
+        problems=tuple(parsing.problem(declared, problem) for problem in named),
         effort=EFFORTS[effort],
         strategy=strategy,
         objective=wanted,
@@ -251,8 +251,8 @@ def tune(
         fresh=fresh,
         sanitize=sanitize,
         first=first_to_try(declared.name),
-        fixed=_restriction(declared, fixed or {}),
-        only=None if config is None else _configuration(declared, config),
+        fixed=parsing.restriction(declared.name, declared.parameters, fixed or {}),
+        only=None if config is None else parsing.configuration(declared, config),
         inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
     ).with_default_problems()
@@ -262,7 +262,7 @@ def tune(
         progress_of(declared.name, len(request.problems), quiet) as progress,
     ):
 
-        def told(event: Event) -> None:
+        def both(event: Event) -> None:
             progress(event)
             listener(event)
 
@@ -272,60 +272,6 @@ def tune(
             from autotune.fleet.site import FleetSite
 
             (request,), site = checked([request]), FleetSite(members)
-        result, published = front.tune(request, folder, told, site)
+        result, published = front.tune(request, folder, both, site)
     result.require_complete()
     return Tuned(result, published)
-
-
-def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:
-    """A configuration; what is left out keeps the kernel's default."""
-    _require_names("config", config, kernel.parameters)
-    chosen = {name: _declared_values(kernel, name, [value])[0] for name, value in config.items()}
-    return kernel.default().replace(**chosen)
-
-
-def _restriction(
-    kernel: Kernel, fixed: Mapping[str, Value | Sequence[Value]]
-) -> dict[str, tuple[Value, ...]]:
-    """The values that are left of some parameters."""
-    _require_names("fixed", fixed, kernel.parameters)
-    return {name: _declared_values(kernel, name, values) for name, values in fixed.items()}
-
-
-def _require_names(what: str, given: object, known: Iterable[str]) -> None:
-    """Refuse what is no mapping of names to values, such as the text that the command line takes."""
-    if not isinstance(given, Mapping):
-        example = ", ".join(f"{name!r}: ..." for name in known)
-        raise UsageError(f"{what}: {given!r}; a mapping expected: {{{example}}}")
-
-
-def _declared_values(
-    kernel: Kernel, name: str, given: Value | Sequence[Value]
-) -> tuple[Value, ...]:
-    """Some values of a parameter, or one; each must be among the declared ones."""
-    if name not in kernel.parameters:
-        raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
-    declared = kernel.parameters[name]
-    values = given if isinstance(given, list | tuple | range | np.ndarray) else [given]
-    for value in values:
-        if value not in declared:
-            raise UsageError(
-                f"{kernel.name}: {unknown(f'value of {name}:', str(value), map(str, declared))}"
-            )
-    return tuple(declared[declared.index(value)] for value in values)
-
-
-def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
-    """A problem with its fields in the kernel's order, which records and headers keep."""
-    _require_names("problem", problem, kernel.fields)
-    if set(problem) - set(kernel.layout) != set(kernel.fields):
-        raise UsageError(
-            f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
-        )
-    known = [name for name in (*kernel.fields, *kernel.layout) if name in problem]
-    return Problem({name: _plain(problem[name]) for name in known})
-
-
-def _plain(value: Any) -> Any:
-    """A number of NumPy's as Python's, which records and the store hold."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -153,7 +153,9 @@ class Matchup:
     def space(self) -> Space:
         """The part of the space that can be expressed."""
         chosen = parsing.restriction(
-            self.kernel.name, self.kernel.parameters, SUBSPACES[self.name].values.split()
+            self.kernel.name,
+            self.kernel.parameters,
+            parsing.lists(SUBSPACES[self.name].values.split()),
         )
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
             ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}

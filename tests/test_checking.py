@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from sample_spaces import write_space
 
-from autotune.cli import checking, run
-from autotune.cli.checking import check_kernel
+from autotune.cli import run
 from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
+from autotune.run import checking
+from autotune.run.checking import check_kernel
 
 CUDA_ONLY = ('"scale.cu",', '"scale.cu",\n    backends=["cuda"],')
 #: No configuration takes a problem that the space file names.
@@ -29,8 +30,7 @@ def test_each_row_says_whether_it_was_compiled_or_verified(
     report = check_kernel(load_file(write_space(tmp_path)), ["sm_90"], samples=2, seed=0)
     results = {(row["target"], row["result"], row["problem"]) for row in report.samples}
     assert results == {("sm_90", "compiled", ""), ("opencl_cpu", "verified", "")}
-    assert [row["result"] for row in report.rows] == [row["result"] for row in report.samples]
-    assert report.not_verified == "" and report.as_json()["samples"] == report.samples
+    assert report.not_verified == ""
 
 
 def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_path: Path) -> None:

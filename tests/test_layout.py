@@ -18,7 +18,6 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
-from autotune.cli.checking import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
@@ -26,6 +25,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.run.checking import check_kernel
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run

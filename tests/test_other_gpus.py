@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.calling.choice import choose
-from autotune.cli.code import ptx_of
+from autotune.cli.kernels import ptx_of
 from autotune.devices.device import Device, for_arch, for_model
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from autotune.cli import parsing
-from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel
@@ -18,6 +17,7 @@ from autotune.kernel.expression import Symbol, ceil_div, stored, value_of
 from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
+from autotune.run.checking import check_kernel
 from autotune.run.limits import execute
 from autotune.run.recording import default_plan
 from autotune.run.request import Request
@@ -205,7 +205,7 @@ def test_problems_of_the_command_line_may_name_the_layout(text: str, problem: Pr
 def test_an_unknown_field_of_the_command_line_is_told_the_layout_too() -> None:
     with pytest.raises(UsageError, match=r"unknown problem field 'ldb'.*n, lda, offset_x"):
         parsing.problem(strided(), "n=5,ldb=7")
-    with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example --problem n="):
+    with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example n="):
         parsing.problem(strided(), "lda=7")
 
 

@@ -37,10 +37,10 @@ COMMANDS = {
     "results": ("records", "List what was measured, or the runs that measured it."),
     "report": ("records", "Write reports, or compare two tuned records."),
     "export": ("records", "Write tuned results in another format."),
-    "import": ("exchange", "Take in a tuned record, or what other tools measured."),
+    "import": ("records", "Take in a tuned record, or what other tools measured."),
     "retune": ("upkeep", "Tune again what is stale, missing or named."),
     "check-tuned": ("upkeep", "Measure tuned entries again; exit code 5 on a regression."),
-    "fleet": ("fleet", "Run a cluster of this machine's GPUs and compilers to tune on."),
+    "fleet": ("machine", "Run a cluster of this machine's GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "doctor": ("machine", "Check this machine, its cache and its results store."),
 }
@@ -223,6 +223,11 @@ def _words_of(error: OSError) -> str:
 
 def emit_json(document: Any) -> None:
     """Print one JSON document to stdout."""
+    click.echo(json_text(document))
+
+
+def json_text(document: Any) -> str:
+    """Return a JSON document as text."""
     import json
 
-    click.echo(json.dumps(document, indent=1, default=str, allow_nan=False))
+    return json.dumps(document, indent=1, default=str, allow_nan=False)

@@ -1,4 +1,4 @@
-"""`autotune list`, `show`, `new`, `check`: what a kernel declares, without tuning it."""
+"""`autotune list`, `show`, `new`, `check`: kernels, without tuning them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import FOLDER, JSON, PATH, SPACES, kernel_names
+from autotune.cli.parsing import FOLDER, JSON, KERNEL, PATH, SPACES
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -76,15 +76,15 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
 
 @click.command("show")
-@click.argument("kernel", shell_complete=kernel_names)
+@KERNEL
+@click.option("--config", metavar="NAME=V,...", help="Show this configuration, not the space.")
+@click.option("--source", "view", flag_value="source", help="Print its source.")
+@click.option("--ptx", "view", flag_value="ptx", help="Print its PTX.")
+@click.option("--sass", "view", flag_value="sass", help="Print its machine code (needs nvdisasm).")
 @click.option(
-    "--config", metavar="NAME=V,...", help="Show this configuration instead of the space."
+    "--log", "view", flag_value="log", help="Print launches, resources and the compiler's log."
 )
-@click.option("--source", "view", flag_value="source", help="The source the compiler gets.")
-@click.option("--ptx", "view", flag_value="ptx", help="The PTX of a CUDA configuration.")
-@click.option("--sass", "view", flag_value="sass", help="The machine code (needs nvdisasm).")
-@click.option("--log", "view", flag_value="log", help="The compiler's log and resources.")
-@click.option("--problem", metavar="FIELD=N,...", help="Problem of the configuration's launch.")
+@click.option("--problem", metavar="FIELD=N,...", help="Problem size; default: the first.")
 @click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
 @SPACES
 @JSON
@@ -97,7 +97,7 @@ def show(
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the space of KERNEL and what each constraint removes, or one configuration.
+    """Show the search space of KERNEL and its constraints, or one configuration.
 
     \b
     autotune show sgemm
@@ -168,7 +168,6 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
 def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
-    from autotune.cli.code import disassembled, ptx_of
     from autotune.kernel.launches import launch_sequence
     from autotune.kernel.source import source_of
     from autotune.measure.compiler import compiled_for
@@ -181,7 +180,7 @@ def _show_configuration(
         return
     binary = compiled_for(kernel, configuration, problem, device)
     if view == "sass":
-        click.echo(disassembled(binary, device))
+        click.echo(_disassembled(binary.code, device))
         return
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
     for launch in launch_sequence(kernel, configuration, problem, device).launches:
@@ -201,6 +200,59 @@ def _show_configuration(
         click.echo(binary.log)
 
 
+def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
+    """Return the PTX of a configuration for a CUDA architecture."""
+    from autotune.devices import nvrtc
+    from autotune.devices.base import CompileError, with_defines
+    from autotune.measure.compiler import compile_job, first_error
+
+    _require_cuda(device)
+    job = compile_job(kernel, configuration, problem, device)
+    # An option such as sm_90a chooses the architecture, as for a cubin.
+    chosen = [option for option in job.options if option.startswith("sm_")]
+    flags = [option for option in job.options if not option.startswith("sm_")]
+    if not any("std=" in flag for flag in flags):
+        flags.append("-std=c++17")
+    arch = (chosen[-1] if chosen else device.arch).replace("sm_", "compute_")
+    try:
+        names = nvrtc.expressions(job.source, job.entries)
+        source = with_defines(job.source, dict(job.defines))
+        return nvrtc.compile_ptx(source, [f"-arch={arch}", *flags], names)
+    except CompileError as error:
+        raise kernel.error(f"{configuration}: {first_error(str(error))}") from error
+
+
+def _disassembled(code: bytes, device: Device) -> str:
+    """Return the machine code of a cubin, by the toolkit's nvdisasm."""
+    import shutil
+    import subprocess
+    import tempfile
+
+    from autotune.errors import AutotuneError
+
+    _require_cuda(device)
+    tool = shutil.which("nvdisasm")
+    if tool is None:
+        raise AutotuneError(
+            "machine code needs nvdisasm of the CUDA toolkit, which is not on the PATH; "
+            "run: apt-get install cuda-nvdisasm-13-0"
+        )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        done = subprocess.run([tool, file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AutotuneError(f"nvdisasm failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _require_cuda(device: Device) -> None:
+    from autotune.errors import UsageError
+
+    if not device.has_nvidia_tools:
+        raise UsageError(f"{device.name} has neither PTX nor SASS; give --device sm_90, say")
+
+
 @click.command("new")
 @click.argument("name", required=False)
 @click.option(
@@ -208,19 +260,19 @@ def _show_configuration(
     "script",
     type=PATH,
     metavar="SCRIPT.py",
-    help="Run this script for Kernel Tuner, and translate its calls of tune_kernel.",
+    help="Run this script for Kernel Tuner and translate its calls of tune_kernel.",
 )
 @click.option(
     "--into",
     type=FOLDER,
     default=".",
-    help="Folder that gets kernels/ and spaces/; default: this one.",
+    help="Folder to write kernels/ and spaces/ in; default: this one.",
 )
 def new(name: str | None, script: Path | None, into: Path) -> None:
-    """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
+    """Write kernels/NAME.cu and spaces/NAME.py: a working kernel for you to edit.
 
-    With --from it runs a script for Kernel Tuner, with a stand-in for tune_kernel that tunes nothing, and
-    writes a space file and the source of each call's kernel. What needs a hand is marked TODO.
+    With --from, run a script for Kernel Tuner with a stand-in for tune_kernel, and write a space file
+    and a source for each kernel it would tune. TODO marks the lines you have to complete.
 
     \b
     autotune new softmax
@@ -228,7 +280,6 @@ def new(name: str | None, script: Path | None, into: Path) -> None:
     autotune run softmax
     autotune new --from tune_vector_add.py
     """
-    from autotune.cli.scaffold import write_kernel
     from autotune.errors import UsageError
 
     if script is not None:
@@ -236,7 +287,7 @@ def new(name: str | None, script: Path | None, into: Path) -> None:
         return
     if not name:
         raise UsageError("give the new kernel a NAME, or --from SCRIPT.py")
-    for file in write_kernel(name, into):
+    for file in _write_kernel(name, into):
         click.echo(f"wrote {file}")
     click.echo(f"next: edit both, then: autotune check {name}", err=True)
 
@@ -255,8 +306,52 @@ def _port(script: Path, name: str, into: Path) -> None:
     click.echo(f"next: complete {' and '.join(map(str, spaces))}, then: {checks}", err=True)
 
 
+def _write_kernel(name: str, into: Path) -> list[Path]:
+    """Write a kernel and its space file from ``kernel.cu.j2`` and ``space.py.j2``; return both."""
+    import keyword
+
+    from autotune.errors import UsageError
+    from autotune.kernel.names import CPP_KEYWORDS, fault
+
+    wrong = fault("kernel name", name)
+    if not wrong and name != name.lower():
+        wrong = f"kernel name {name!r}: lower-case letters, digits and _ expected"
+    if not wrong and (name in CPP_KEYWORDS or keyword.iskeyword(name) or name in _template_names()):
+        wrong = f"kernel name {name!r} means something else in its files; choose another"
+    if wrong:
+        raise UsageError(wrong)
+    files = {
+        into / "kernels" / f"{name}.cu": "kernel.cu.j2",
+        into / "spaces" / f"{name}.py": "space.py.j2",
+    }
+    for file in files:
+        if file.exists():
+            raise UsageError(f"{file} is there already; remove it or choose another name")
+    for file, template in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_rendered(template, name), encoding="utf-8")
+    return list(files)
+
+
+def _rendered(template: str, name: str) -> str:
+    import jinja2
+
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    made: str = jinja2.Template(text, keep_trailing_newline=True).render(name=name)
+    return made
+
+
+def _template_names() -> set[str]:
+    """Return the names that a new space file uses itself, such as ``launch`` and ``np``."""
+    import ast
+
+    nodes = list(ast.walk(ast.parse(_rendered("space.py.j2", "_"))))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return used | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
 @click.command("check")
-@click.argument("kernel", shell_complete=kernel_names)
+@KERNEL
 @click.option(
     "--arch",
     "archs",
@@ -270,9 +365,9 @@ def _port(script: Path, name: str, into: Path) -> None:
     type=click.IntRange(1),
     default=6,
     show_default=True,
-    help="Configurations to compile for each.",
+    help="Configurations to compile for each architecture.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the sample.")
 @SPACES
 @JSON
 def check(
@@ -280,27 +375,35 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. Runs arguments and reference at the smallest problem. Where an OpenCL device is there,
-    the sample is verified on it too: the first on every layout that is compiled in, each other on the
-    tuned one and one more. Exit code 3: something failed, or nothing was verified and nothing says why.
+    Needs no GPU. An OpenCL device, such as the CPU, also verifies the sample on odd sizes and the first
+    problem. Exit code 3: a configuration failed, or none could be verified.
 
     \b
     autotune check sgemm
     autotune check transpose --arch sm_90 --samples 2
     """
-    from autotune.cli.checking import check_kernel
-    from autotune.cli.tables import print_table
+    from autotune.cli.tables import print_table, words
     from autotune.errors import NothingValidError
     from autotune.kernel.catalog import find_kernel
+    from autotune.run.checking import check_kernel
 
     declared = find_kernel(kernel, spaces)
     report = check_kernel(declared, archs, samples, seed)
     if as_json:
-        emit_json(report.as_json())
+        emit_json(vars(report))
     else:
         for line in report.notes:
             click.echo(line)
-        print_table(report.rows)
+        print_table(
+            {
+                "target": sample["target"],
+                "configuration": words(sample["config"]),
+                "registers": sample["registers"],
+                "spill bytes": sample["spill_bytes"],
+                "result": sample["problem"] or sample["result"],
+            }
+            for sample in report.samples
+        )
     if report.failures:
         raise NothingValidError(f"{declared.name}: " + "; ".join(report.failures))
 

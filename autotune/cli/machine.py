@@ -1,16 +1,25 @@
-"""`autotune doctor`: check this machine, its cache and its results store."""
+"""`autotune doctor`, `fleet`: this machine, its cache, its results store and its devices."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from autotune.cli import emit_json, storage
-from autotune.cli.options import JSON
+from autotune.cli import emit_json
+from autotune.cli.parsing import JSON, PATH
 from autotune.cli.tables import print_table
+from autotune.errors import UsageError, needing
+
+if TYPE_CHECKING:
+    from autotune.devices.device import Device
 
 
 @click.group("doctor", invoke_without_command=True)
-@click.option("--limits", is_flag=True, help="Measure what the device reaches, once, and keep it.")
+@click.option(
+    "--limits", is_flag=True, help="Measure the device's bandwidth and FP32 rate, and store them."
+)
 @click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
 @JSON
 @click.pass_context
@@ -79,14 +88,14 @@ def _limits(name: str | None, as_json: bool) -> None:
     type=click.Choice(["all", "data", "binaries"]),
     is_flag=False,
     flag_value="all",
-    help="Remove files that no run in progress uses: all, or one kind.",
+    help="Remove files, of one kind or all, except those a run is using.",
 )
 @JSON
 def cache(clear: str | None, as_json: bool) -> None:
     """Show the size of cached data sets and binaries, or remove them.
 
-    AUTOTUNE_CACHE_DIR names the folder. AUTOTUNE_CACHE_SIZE (default 4G) limits the data sets that stay
-    between two runs; a quarter of it limits the binaries. The least recently used files go first.
+    AUTOTUNE_CACHE_DIR names the folder. AUTOTUNE_CACHE_SIZE (default 4G) limits the data sets, and a
+    quarter of it the binaries. autotune removes the least recently used files first.
 
     \b
     autotune doctor cache
@@ -114,7 +123,138 @@ def cache(clear: str | None, as_json: bool) -> None:
         )
 
 
-doctor.add_command(storage.store)
-doctor.add_command(storage.merge)
+@doctor.command("store")
+@JSON
+def store(as_json: bool) -> None:
+    """Show the address of the results store, and its rows by kernel.
 
-COMMANDS = {"doctor": doctor}
+    AUTOTUNE_STORE names the store: a SQLite file or postgresql://user@host/database. Passwords are
+    read from ~/.pgpass, PGPASSWORD or AUTOTUNE_STORE, and never printed.
+
+    \b
+    autotune doctor store
+    """
+    from autotune.store import Store, default_url
+
+    with Store.open(default_url()) as opened:
+        kernels = opened.rows_by_kernel()
+    rows = sum(kernels.values())
+    if as_json:
+        emit_json({"store": str(opened.address), "rows": rows, "kernels": kernels})
+        return
+    click.echo(f"{opened.address}: {rows:,} rows")
+    if kernels:
+        print_table({"kernel": name, "rows": f"{count:,}"} for name, count in kernels.items())
+
+
+@doctor.command("merge")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="INTO")
+def merge(source: str, target: str) -> None:
+    """Copy the rows of the results store FROM that INTO lacks: files or servers.
+
+    Merging again adds nothing; a merge that was stopped continues. FROM is not changed. If both have a
+    row of one configuration, searches use the later row.
+
+    \b
+    autotune doctor merge node7.sqlite all.sqlite
+    autotune doctor merge all.sqlite postgresql://tuner@db.example.com/autotune
+    """
+    from autotune.store import Store, merging
+    from autotune.store.address import Address
+    from autotune.store.database import WAIT_S
+
+    addresses = [Address.parse(each, WAIT_S) for each in (source, target)]
+    for address in addresses:
+        if address.holds_secret:
+            raise UsageError(
+                f"{address}: every user of this machine sees the password of a command line; leave "
+                "it out, and put it into ~/.pgpass or PGPASSWORD"
+            )
+    if addresses[0].url == addresses[1].url:
+        raise UsageError(f"{addresses[0]}: FROM and INTO are one store")
+    with Store.open(source, must_exist=True) as first, Store.open(target) as second:
+        merged = merging.merge(first, second)
+    click.echo(
+        f"{merged.rows:,} rows of {first.address}: {merged.added:,} added to {second.address}, "
+        f"{merged.rows - merged.added:,} were there"
+    )
+
+
+@click.group("fleet", invoke_without_command=True)
+@click.pass_context
+def fleet(context: click.Context) -> None:
+    """Run a fleet on this machine: a Dask cluster of its GPUs and compilers, for `--fleet`.
+
+    For several machines, start Dask there with autotune's preload: see docs/fleet.md. `autotune
+    doctor` shows the fleet that runs here.
+
+    \b
+    autotune fleet start --local
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@fleet.command("start")
+@click.option("--local", is_flag=True, help="Start it on this machine (required).")
+@click.option(
+    "--device",
+    "selectors",
+    multiple=True,
+    metavar="NAME",
+    help="cuda:0, cuda:all, opencl:cpu (repeatable); default: all GPUs, else the CPU.",
+)
+@click.option(
+    "--compilers",
+    type=click.IntRange(min=0),
+    help="Compiler processes; default: one per core, minus one per GPU.",
+)
+@click.option(
+    "--file",
+    type=PATH,
+    help="The scheduler file; default: fleet.json in $XDG_DATA_HOME/autotune.",
+)
+def start(
+    local: bool, selectors: tuple[str, ...], compilers: int | None, file: Path | None
+) -> None:
+    """Start a scheduler and a worker for each device; run until Ctrl-C.
+
+    Other users of this machine can connect to the scheduler and run code as you, unless you configure
+    Dask with certificates: see docs/fleet.md.
+
+    \b
+    autotune fleet start --local
+    autotune fleet start --local --device cuda:0 --device opencl:cpu
+    """
+    from autotune.fleet.address import default_file, quiet
+
+    if not local:
+        raise UsageError(
+            "fleet start: add --local; other machines are started by Dask: see docs/fleet.md"
+        )
+    with needing("a fleet"):
+        quiet()
+        from autotune.fleet.cluster import serve
+    scheduler_file = (file or default_file()).absolute()
+
+    def say_ready(address: str, workers: int, dashboard: str) -> None:
+        click.echo(f"fleet: {address}, {workers} worker{'' if workers == 1 else 's'}")
+        if dashboard:
+            click.echo(f"dashboard: {dashboard}")
+        click.echo(f"tune on it: autotune run KERNEL --fleet {scheduler_file}", err=True)
+
+    serve(_devices(selectors), compilers, scheduler_file, say_ready)
+
+
+def _devices(selectors: tuple[str, ...]) -> list[Device]:
+    """Return the named devices of this machine; default: all of the first backend that has any."""
+    from autotune.devices.choose import backend, choose_devices
+    from autotune.devices.device import BACKENDS
+
+    if selectors:
+        return [device for selector in selectors for device in choose_devices(selector)]
+    return next((found for name in BACKENDS if (found := backend(name).devices())), [])
+
+
+COMMANDS = {"doctor": doctor, "fleet": fleet}

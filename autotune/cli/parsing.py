@@ -1,26 +1,52 @@
-"""Text of the command line -> problems, configurations and values.
-
-Whatever does not fit is a `UsageError` that says what does.
-"""
+"""Options that several commands share; text or plain values to problems and configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from autotune.errors import UsageError, unknown
-from autotune.kernel.spec import Kernel
-from autotune.values import Configuration, Problem, Value
+
+if TYPE_CHECKING:
+    from autotune.kernel.spec import Kernel
+    from autotune.values import Configuration, Problem, Value
+
+# ---------------------------------------------------------------------- options
 
 
-def sizes(text: str) -> dict[str, int | str]:
-    """Read ``m=64,mode=copy``, problem fields of whatever kernel: integers where they are."""
-    found: dict[str, int | str] = {}
-    for name, value in pairs(text).items():
-        number = integer(value)
-        found[name] = value if number is None else number
-    return found
+def kernel_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return names of kernels for a shell to complete; reads and runs no space file."""
+    from autotune.kernel.catalog import space_files
+
+    with suppress(Exception):  # the command itself reports what is wrong
+        return sorted(name for name in space_files() if name.startswith(incomplete))
+    return []
+
+
+PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+KERNEL = click.argument("kernel", shell_complete=kernel_names)
+SPACES = click.option("--spaces", type=PATH, help="Folder of space files.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+EFFORT_NAMES = click.Choice(["quick", "full"])
+FLEET = click.option(
+    "--fleet",
+    metavar="WHERE",
+    help="Measure on the workers of a fleet: tls://host:8786, tcp://localhost:8786 or its scheduler "
+    "file; see autotune fleet start.",
+)
+
+
+def out_option(text: str) -> Callable[..., Any]:
+    """Return the option ``--out FOLDER`` with its help."""
+    return click.option("--out", type=FOLDER, default=Path("reports"), show_default=True, help=text)
+
+
+# ---------------------------------------------------------------------- text
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -36,36 +62,28 @@ def pairs(text: str) -> dict[str, str]:
     return found
 
 
-def problem(kernel: Kernel, text: str) -> Problem:
-    """Read a problem such as ``m=512,n=512,k=512``; every field but those of the layout must be there."""
-    given = pairs(text)
-    example = next(problem for group in kernel.problems.values() for problem in group)
-    known = kernel.filled(example)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"{kernel.name}: {unknown('problem field', name, known)}")
-    missing = [name for name in example if name not in given]
-    if missing:
-        raise UsageError(
-            f"{kernel.name}: problem {text!r} lacks {', '.join(missing)}; "
-            f"give for example --problem {str(example).replace(', ', ',')}"
-        )
-    return kernel.normal(
-        Problem({name: _field(name, given[name], known[name]) for name in known if name in given})
-    )
+def lists(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``NAME=V1,V2`` of each text."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, sign, words = text.partition("=")
+        if not sign or not words:
+            raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
+        found[name] = words.split(",")
+    return found
 
 
-def _field(name: str, text: str, example: Any) -> int | str:
-    if not isinstance(example, int):
-        return text
-    number = integer(text)
-    if number is None or number < 0:
-        raise UsageError(f"problem field {name}={text}: an integer of at least 0 expected")
-    return number
+def sizes(text: str) -> dict[str, int | str]:
+    """Read ``m=64,mode=copy``, problem fields of an unknown kernel: integers where they are."""
+    found: dict[str, int | str] = {}
+    for name, value in pairs(text).items():
+        number = integer(value)
+        found[name] = value if number is None else number
+    return found
 
 
 def integer(text: str) -> int | None:
-    """An integer, also as ``2^20`` or ``2**20``; None for anything else."""
+    """Read an integer, also as ``2^20`` or ``2**20``; None for anything else."""
     base, sign, exponent = text.replace("**", "^").partition("^")
     try:
         return int(base) ** int(exponent) if sign and int(exponent) <= 62 else int(text)
@@ -73,51 +91,97 @@ def integer(text: str) -> int | None:
         return None
 
 
-def configuration(kernel: Kernel, text: str) -> Configuration:
-    """Read a configuration; parameters left out keep the kernel's default."""
-    return kernel.default().replace(**values(kernel.name, kernel.parameters, text))
+# ---------------------------------------------------------------------- values of a kernel
 
 
-def values(kernel: str, parameters: Mapping[str, Sequence[Value]], text: str) -> dict[str, Value]:
-    """Read values of some of a kernel's parameters."""
-    return {name: _value(kernel, parameters, name, word) for name, word in pairs(text).items()}
+def problem(kernel: Kernel, given: str | Mapping[str, Any]) -> Problem:
+    """Return a problem from its text or fields; layout fields may be left out."""
+    from autotune.values import Problem
+
+    fields = _mapping("problem", given, kernel.fields)
+    example = next(problem for group in kernel.problems.values() for problem in group)
+    known = kernel.filled(example)
+    for name in fields:
+        if name not in known:
+            raise UsageError(f"{kernel.name}: {unknown('problem field', name, known)}")
+    missing = [name for name in example if name not in fields]
+    if missing:
+        raise UsageError(
+            f"{kernel.name}: problem {given!r} lacks {', '.join(missing)}; "
+            f"give for example {str(example).replace(', ', ',')}"
+        )
+    # In the kernel's order, which records and headers keep.
+    values = {name: _field(name, fields[name], known[name]) for name in known if name in fields}
+    return kernel.normal(Problem(values))
+
+
+def _field(name: str, given: Any, example: Any) -> int | str:
+    value = given.item() if hasattr(given, "item") else given
+    if not isinstance(example, int):
+        return str(value)
+    number = integer(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or number < 0:
+        raise UsageError(f"problem field {name}={given}: an integer of at least 0 expected")
+    return number
+
+
+def configuration(kernel: Kernel, given: str | Mapping[str, Any]) -> Configuration:
+    """Return a configuration; parameters left out keep the kernel's default."""
+    return kernel.default().replace(**values(kernel.name, kernel.parameters, given))
+
+
+def values(
+    kernel: str, parameters: Mapping[str, Sequence[Value]], given: str | Mapping[str, Any]
+) -> dict[str, Value]:
+    """Return values of some of a kernel's parameters, as they are declared."""
+    found = _mapping("config", given, parameters)
+    return {name: _value(kernel, parameters, name, value) for name, value in found.items()}
 
 
 def restriction(
-    kernel: str, parameters: Mapping[str, Sequence[Value]], texts: Iterable[str]
+    kernel: str, parameters: Mapping[str, Sequence[Value]], given: Mapping[str, Any]
 ) -> dict[str, tuple[Value, ...]]:
-    """Read ``NAME=V1,V2`` for several of a kernel's parameters."""
-    fixed: dict[str, tuple[Value, ...]] = {}
-    for text in texts:
-        name, sign, words = text.partition("=")
-        if not sign or not words:
-            raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(_value(kernel, parameters, name, word) for word in words.split(","))
-    return fixed
+    """Return the values that are left of some of a kernel's parameters; one value may stand alone."""
+    found: dict[str, tuple[Value, ...]] = {}
+    for name, chosen in _mapping("fixed", given, parameters).items():
+        several = (
+            chosen if hasattr(chosen, "__iter__") and not isinstance(chosen, str) else [chosen]
+        )
+        found[name] = tuple(_value(kernel, parameters, name, value) for value in several)
+    return found
 
 
-def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
-    """One parameter's value; it must be among the declared ones."""
+def _mapping(what: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
+    if isinstance(given, str):
+        return pairs(given)
+    if isinstance(given, Mapping):
+        return given
+    example = ", ".join(f"{name!r}: ..." for name in known)
+    raise UsageError(f"{what}: {given!r}; a mapping expected: {{{example}}}")
+
+
+def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, given: Any) -> Value:
+    """Return the declared value that a text or a value means."""
     if name not in parameters:
         raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")
     for declared in parameters[name]:
-        names = {str(declared)}
+        words = {str(declared)}
         if isinstance(declared, bool):
-            names |= {str(int(declared)), str(declared).lower()}
-        if text in names or (isinstance(declared, float) and _decimal(text) == declared):
+            words |= {str(int(declared)), str(declared).lower()}
+        if str(given) in words or (isinstance(declared, float) and _decimal(given) == declared):
             return declared
-    raise UsageError(f"{kernel}: {unknown(f'value of {name}:', text, parameters[name])}")
+    raise UsageError(f"{kernel}: {unknown(f'value of {name}:', given, parameters[name])}")
 
 
-def _decimal(text: str) -> float | None:
+def _decimal(given: Any) -> float | None:
     try:
-        return float(text)
-    except ValueError:
+        return float(given)
+    except (TypeError, ValueError):
         return None
 
 
 def inputs(path: Path) -> dict[str, Any]:
-    """Arrays of an ``.npz`` file, by name; pickled objects are none."""
+    """Read the arrays of an ``.npz`` file, by name; it may hold no pickled objects."""
     import zipfile
 
     import numpy as np

@@ -1,19 +1,20 @@
-"""`autotune run`: tune kernels, measure one configuration, or replay a recorded space."""
+"""`autotune run`: tune kernels, measure one configuration, or search a recorded space."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
+from autotune.cli import emit_json, json_text, warn
+from autotune.cli.parsing import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
 from autotune.cli.tables import print_table, show_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.search.session import Budget
     from autotune.tuned.record import TunedRecord
 
-#: A reference whose time changed by this share in the course of a search is worth a warning.
+#: A reference configuration whose time changed by this share during a search causes a warning.
 _CLOCK_CHANGE = 0.03
 
 
@@ -43,50 +44,51 @@ _CLOCK_CHANGE = 0.03
     type=EFFORT_NAMES,
     default="quick",
     show_default=True,
-    help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.",
+    help="quick: 60 s for the quick problems; full: 10 minutes for each problem.",
 )
 @click.option(
     "--budget",
     metavar="TIME|N",
-    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers search and finals, and begins "
-    "when inputs and reference are there; each problem gets a least of each, whatever the time.",
+    help="Time or number of configurations for all problems: 90s, 10m, 2h or 200evals. A time covers "
+    "search and final race, with a minimum for each problem; preparing inputs does not count.",
 )
 @click.option(
     "--strategy",
     default="auto",
     show_default=True,
-    help="auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list strategies.",
+    help="Search strategy: auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list "
+    "strategies.",
 )
 @click.option(
     "--problem",
     "problems",
     multiple=True,
     metavar="FIELD=N,...",
-    help="Tune this problem instead (repeatable), for example m=512,n=512,k=512.",
+    help="Tune this problem size (repeatable), for example m=512,n=512,k=512.",
 )
 @click.option(
     "--device",
     metavar="NAME",
-    help="cuda:0, opencl:cpu or replay:FILE; cuda:0,cuda:1 or cuda:all: several GPUs of one model "
-    "at once. Default: the first GPU, else the CPU. With --fleet: cuda, sm_90 or a part of a model's "
-    "name; default: every model.",
+    help="cuda:0, opencl:cpu, or replay:FILE for a recorded space; cuda:0,cuda:1 or cuda:all for "
+    "several GPUs of one model. Default: the first GPU, else the CPU. With --fleet: cuda, sm_90 or "
+    "part of a model's name; default: every model.",
 )
 @FLEET
 @click.option(
     "--max-hours",
     type=click.FloatRange(min=0, min_open=True),
     metavar="H",
-    help="With --fleet: for all kernels together; --budget is for each on each model.",
+    help="With --fleet: time for all kernels; --budget is for each kernel on each model.",
 )
 @click.option(
     "--objective",
     default="time",
     show_default=True,
     metavar="NAME",
-    help="time, energy (of a call, by the GPU's counter), edp (energy times time), or a metric of the "
-    "kernel that says which way is better. Another than time goes to reports-NAME by default.",
+    help="What to optimise: time, energy (of a call, by the GPU's counter), edp (energy times time) or "
+    "a metric of the kernel. All but time write to reports-NAME by default.",
 )
-@click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
+@click.option("--config", metavar="NAME=V,...", help="Verify and time this configuration.")
 @click.option(
     "--fix",
     "fixed",
@@ -98,26 +100,26 @@ _CLOCK_CHANGE = 0.03
 @click.option(
     "--timing",
     type=click.Choice(["cold", "hot", "mixed"]),
-    help="From a flushed L2 cache, from a hot one, or the geometric mean of both. Default: mixed where "
-    "what a call reads and writes fits the L2 cache of a GPU, else cold.",
+    help="Time calls with a flushed L2 cache, with a warm one, or take the geometric mean of both. "
+    "Default: mixed if the data of a call fit the L2 cache of a GPU, else cold.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the search and of the inputs.",
+    help="Seed of the search and the inputs.",
 )
-@click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
+@click.option("--fresh", is_flag=True, help="Measure again, without results from the store.")
 @click.option(
     "--sanitize/--no-sanitize",
     default=None,
-    help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
-    "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
+    help="Run finalists under compute-sanitizer (memory, races, initialisation, barriers), in addition "
+    "to the budget. Default: with --effort full on a GPU, if it is installed.",
 )
-@out_option("Record, header and report go to OUT/<device>/.")
+@out_option("Write record, header and report to OUT/<device>/.")
 @SPACES
-@click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tuned record; of several, a list.")
 def run(
     kernels: tuple[str, ...],
     effort: str,
@@ -139,10 +141,10 @@ def run(
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the fastest verified configuration of each KERNEL for each problem, one after the other.
+    """Find the fastest verified configuration of each KERNEL for each problem size.
 
-    Every configuration is compiled, checked against numpy on two data sets and timed, each in an
-    isolated process. Ctrl-C keeps what was measured and decided; the same command goes on from there.
+    Every configuration is compiled, checked against numpy on two data sets and timed in an isolated
+    process. Ctrl-C keeps all results; the same command continues.
 
     \b
     autotune run sgemm
@@ -152,22 +154,21 @@ def run(
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
     from autotune.cli import parsing
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
-    kernel, *further = kernels
     if max_hours and not fleet:
         raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
+    allowed, parsed_budget = parsing.lists(fixed), Budget.parse(budget) if budget else None
     if device and device.startswith("replay:"):
-        from autotune.search.names import find
-        from autotune.search.session import Budget
-
-        parsed_budget = Budget.parse(budget) if budget else None
-        recording = _recording(Path(device.removeprefix("replay:")), kernel, problems)
-        allowed = parsing.restriction(kernel, recording.space.parameters, fixed)
-        space, chosen = recording.space.restricted(allowed), find(strategy)
+        recording = _recording(Path(device.removeprefix("replay:")), kernels[0], problems)
+        space = recording.space.restricted(
+            parsing.restriction(recording.kernel, recording.space.parameters, allowed)
+        )
         if config:
             _look_up(recording, space, config, as_json)
         else:
-            _replay(recording, space, chosen, parsed_budget, seed, as_json)
+            _replay(recording, space, find(strategy), parsed_budget, seed, as_json)
         return
 
     from autotune.devices.choose import choose_devices
@@ -186,73 +187,68 @@ def run(
     from autotune.measure.objective import find as find_objective
     from autotune.measure.timing import Caches
     from autotune.run.request import EFFORTS, Request
-    from autotune.search.names import find
-    from autotune.search.session import Budget
 
-    parsed_budget = Budget.parse(budget) if budget else None
     find(strategy)
     imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
 
-    def request(declared: Kernel, devices: Sequence[Device]) -> Request:
+    def request(kernel: Kernel, devices: Sequence[Device]) -> Request:
         return Request(
-            kernel=declared,
+            kernel=kernel,
             device=devices[0],
             others=tuple(devices[1:]),
-            problems=tuple(parsing.problem(declared, text) for text in problems),
+            problems=tuple(parsing.problem(kernel, text) for text in problems),
             effort=EFFORTS[effort],
             strategy=strategy,
             budget=parsed_budget,
             seed=seed,
             caches=Caches(timing) if timing else None,
             fresh=fresh,
-            objective=find_objective(declared, objective),
+            objective=find_objective(kernel, objective),
             sanitize=sanitize,
-            first=imported[declared.name],
-            fixed=parsing.restriction(declared.name, declared.parameters, fixed),
-            only=parsing.configuration(declared, config) if config else None,
+            first=imported[kernel.name],
+            fixed=parsing.restriction(kernel.name, kernel.parameters, allowed),
+            only=parsing.configuration(kernel, config) if config else None,
             inputs=parsing.inputs(inputs) if inputs else {},
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
-    for name, theirs in imported.items():
-        if theirs and not config:
-            found = len({configuration for _, configuration in theirs})
-            text = "configurations were imported; the best are tried first, and verified like any other"
-            click.echo(f"{found} {text}" + (f" ({name})" if further else ""), err=True)
-    folder = _folder_for(objective, out)
+    for name, first_ones in imported.items() if not config else ():
+        if count := len({configuration for _, configuration in first_ones}):
+            text = f"{name}: {count} configurations were imported; the best are measured first"
+            click.echo(text, err=True)
+    source = click.get_current_context().get_parameter_source("out")
+    if source is not ParameterSource.COMMANDLINE and objective != "time":
+        out = Path(f"{out}-{objective}")  # records of one folder have one objective
     if fleet:
         hours_s = None if max_hours is None else max_hours * 3600
-        _run_on_fleet(fleet, declared, device, request, hours_s, folder, as_json)
+        _run_on_fleet(fleet, declared, device, request, hours_s, out, as_json)
         return
-    for each in declared:
-        on = devices if each is declared[0] else choose_devices(device, each.backends)
-        _run(request(each, on).with_default_problems(), folder, as_json)
+    with _documents(len(declared) > 1) as documents:
+        for kernel in declared:
+            on = devices if kernel is declared[0] else choose_devices(device, kernel.backends)
+            made = request(kernel, on).with_default_problems()
+            _run(made, out, documents if as_json else None)
 
 
-def _folder_for(objective: str, out: Path) -> Path:
-    """Return where a run's files go: records of one folder have one objective."""
-    source = click.get_current_context().get_parameter_source("out")
-    is_named = source is ParameterSource.COMMANDLINE
-    return out if is_named or objective == "time" else Path(f"{out}-{objective}")
-
-
-def _run(request: Request, out: Path, as_json: bool) -> None:
+def _run(request: Request, out: Path, documents: list[str] | None) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.front import tune
 
     with RunProgress(request.kernel.name, len(request.problems), request.objective) as progress:
         result, published = tune(request, out, progress)
     result.require_complete()
-    if published is None:
-        _show_single(_rows_of(result), as_json)
-        return
-    if as_json:
-        from autotune.tuned.writing import encode
+    _show(result, published, documents)
 
-        click.echo(encode(published.record).decode(), nl=False)
-    else:
-        show_winners(result, published)
-    say_where(result, published)
+
+@contextmanager
+def _documents(is_list: bool) -> Iterator[list[str]]:
+    """Collect JSON documents, and print the only one or their list, also after an error."""
+    found: list[str] = []
+    try:
+        yield found
+    finally:
+        if found:
+            click.echo(f"[{','.join(found)}]" if is_list else found[0])
 
 
 def _run_on_fleet(
@@ -264,19 +260,18 @@ def _run_on_fleet(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune kernels on every model of a fleet; whatever is finished is published at once."""
+    """Tune kernels on every model of a fleet; publish each as soon as it is finished."""
     from autotune.cli.progress import FleetProgress
     from autotune.errors import AutotuneError, needing
     from autotune.report.publish import publish
     from autotune.store import default_url
-    from autotune.tuned.writing import encode, require_mergeable
+    from autotune.tuned.writing import require_mergeable
 
     with needing("a fleet"):
         from autotune.fleet import client
         from autotune.fleet.drive import checked, drive
 
     failed: list[AutotuneError] = []
-    documents: list[str] = []
     with client.of(where) as fleet, FleetProgress() as progress:
         models = fleet.models(named.split(",") if named else ())
         requests = checked(
@@ -284,33 +279,41 @@ def _run_on_fleet(
             for kernel in kernels
             for model in fleet.fitting(kernel, models)
         )
-        for asked in requests:
-            require_mergeable(out, asked.device, asked.kernel, asked.objective.name)
-        for done in drive(fleet, requests, default_url(), progress.listener, seconds):
-            progress.end(done.request)
-            if done.error is not None:
-                failed.append(done.error)
-                warn(str(done.error))
-            if done.result is None:
-                continue
-            published = publish(done.result, out)
-            if done.request.only is not None:
-                _show_single(_rows_of(done.result), as_json)
-            elif published is not None:
-                documents.append(encode(published.record).decode().strip())
-                if not as_json:
-                    show_winners(done.result, published)
-                say_where(done.result, published)
-    if as_json and documents:
-        click.echo(documents[0] if len(requests) == 1 else f"[{','.join(documents)}]")
-    if failed:
-        raise (
-            failed[0]
-            if len(requests) == 1
-            else AutotuneError(
-                f"{len(failed)} of {len(requests)} were not tuned; the first: {failed[0]}"
-            )
+        for each in requests:
+            require_mergeable(out, each.device, each.kernel, each.objective.name)
+        with _documents(len(requests) > 1) as documents:
+            for done in drive(fleet, requests, default_url(), progress.listener, seconds):
+                progress.end(done.request)
+                if done.error is not None:
+                    failed.append(done.error)
+                    warn(str(done.error))
+                if done.result is not None:
+                    published = publish(done.result, out)
+                    _show(done.result, published, documents if as_json else None)
+    if failed and len(requests) > 1:
+        raise AutotuneError(
+            f"{len(failed)} of {len(requests)} were not tuned; the first: {failed[0]}"
         )
+    if failed:
+        raise failed[0]
+
+
+def _show(result: RunResult, published: Published | None, documents: list[str] | None) -> None:
+    """Print the result of a run, or add it to the documents."""
+    from autotune.tuned.writing import encode
+
+    if published is None:
+        rows = _rows_of(result)
+        if documents is None:
+            _show_single(rows)
+        else:
+            documents.append(json_text(rows))
+        return
+    if documents is None:
+        show_winners(result, published)
+    else:
+        documents.append(encode(published.record).decode().rstrip())
+    say_where(result, published)
 
 
 def _rows_of(result: RunResult) -> list[dict[str, Any]]:
@@ -339,7 +342,7 @@ def show_winners(result: RunResult, published: Published) -> None:
 
 
 def say_where(result: RunResult, published: Published) -> None:
-    """Tell on stderr what was tried, what was kept, and where the files are."""
+    """Print to stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
         how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
@@ -358,9 +361,11 @@ def say_where(result: RunResult, published: Published) -> None:
         for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if found.race is None:
-            click.echo("  no winner: nothing was right in time", err=True)
+            click.echo("  no winner: no configuration was verified in time", err=True)
         elif not found.race.timing.by_graph and result.request.device.has_graphs:
-            click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
+            click.echo(
+                "  final race launch by launch: a CUDA graph cannot hold one of its calls", err=True
+            )
     _say_who_measured(result)
     _warn_of_throttling(result)
     _warn_of_clock_change(result, published.record)
@@ -377,34 +382,33 @@ def say_where(result: RunResult, published: Published) -> None:
 
 
 def _say_who_measured(result: RunResult) -> None:
-    """Say how many configurations each of several devices had."""
+    """Print how many configurations each of several devices measured."""
     if not result.request.others:
         return
     counts = Counter(row.device_uuid for problem in result.problems for row in problem.measured)
     devices = result.request.devices
-    # Of a fleet's every machine has a cuda:0.
-    is_of_one = len({device.selector for device in devices}) == len(devices)
-    names = [device.selector if is_of_one else device.uuid for device in devices]
+    # Every machine of a fleet has a cuda:0.
+    is_one_machine = len({device.selector for device in devices}) == len(devices)
+    names = [device.selector if is_one_machine else device.uuid for device in devices]
     shares = [f"{counts[d.uuid]} on {name}" for d, name in zip(devices, names, strict=True)]
-    first = names[0]
-    click.echo(f"measured: {', '.join(shares)}; finals on {first}", err=True)
+    click.echo(f"measured: {', '.join(shares)}; final race on {names[0]}", err=True)
 
 
 def _warn_of_throttling(result: RunResult) -> None:
-    """Say when the device was too hot to be measured fairly."""
+    """Warn of measurements on a throttled device."""
     everything = [row for problem in result.problems for row in problem.measured]
     throttled = [row for row in everything if row.clocks.is_throttled]
     if throttled:
         reasons = sorted({reason for row in throttled for reason in row.clocks.throttle_reasons})
         warn(
-            f"{len(throttled)} of {len(everything)} measurements were taken while the device was "
-            f"throttled ({', '.join(reasons)}), even after rests: they are too slow; "
-            "see nvidia-smi -q -d PERFORMANCE, and run again with --fresh on a cool device"
+            f"{len(throttled)} of {len(everything)} measurements are too slow: the device was throttled "
+            f"({', '.join(reasons)}), even after pauses; see nvidia-smi -q -d PERFORMANCE, and run "
+            "again with --fresh on a cool device"
         )
 
 
 def _warn_of_clock_change(result: RunResult, record: TunedRecord) -> None:
-    """Warn where a steady device did not stay as fast as it was."""
+    """Warn if the clock of a steady device changed."""
     entries = {tried.problem: record.tuned(tried.problem) for tried in result.problems}
     noisy = {problem for problem, entry in entries.items() if entry and entry.race.noise}
     found = [
@@ -413,14 +417,14 @@ def _warn_of_clock_change(result: RunResult, record: TunedRecord) -> None:
     worst = max((abs(change - 1) for changes in found for change in changes), default=0.0)
     if worst > _CLOCK_CHANGE and result.request.device.times_steadily:
         warn(
-            f"a reference configuration changed its time by {worst:.1%} in the course of the "
-            "search: who entered the finals depends on when it was measured; the finals do not, "
-            "their rounds are interleaved. See nvidia-smi for other processes and clocks"
+            f"the time of a reference configuration changed by {worst:.1%} during the search, which "
+            "affects which configurations entered the final race, but not its result: its rounds are "
+            "interleaved. Look for other processes and clock changes with nvidia-smi"
         )
 
 
 def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
-    """Warn of noisy results with the reasons, and say how to get less noise."""
+    """Warn of noisy results with the reasons and what to do."""
     from autotune.run.verdict import LESS_NOISE
 
     entries = [record.tuned(solved.problem) for solved in result.solved]
@@ -431,13 +435,10 @@ def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
         click.echo(f"for less noise, {LESS_NOISE}", err=True)
 
 
-def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Show one configuration's measurement on each problem."""
+def _show_single(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the measurements of one configuration."""
     from autotune.measure.timing import Timing
 
-    if as_json:
-        emit_json(rows)
-        return
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     print_table(
         {
@@ -456,8 +457,8 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     )
 
 
-#: Options that say how a device is to measure, or where its files go.
-_BESIDE_REPLAY = {
+#: Options that a recorded space has no use for, and why.
+_NOT_WITH_REPLAY = {
     "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
     "inputs": "nothing is computed",
     "objective": "a recording has times",
@@ -471,11 +472,11 @@ _BESIDE_REPLAY = {
 
 
 def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
-    """Read a recorded space; refuse whatever on the command line does not go with it."""
+    """Read a recorded space; refuse options that it has no use for."""
     from autotune.cli import parsing
     from autotune.interop.formats import read
 
-    for name, why in _BESIDE_REPLAY.items():
+    for name, why in _NOT_WITH_REPLAY.items():
         source = click.get_current_context().get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} does not go with --device replay:FILE: {why}")
@@ -498,7 +499,7 @@ def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
 
 
 def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> None:
-    """Show what one configuration was recorded to take."""
+    """Print the recorded time of one configuration."""
     from autotune.cli import parsing
     from autotune.search import replay
     from autotune.search.session import Budget
@@ -514,7 +515,10 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     measured = replay.session(recording, Budget(), space).measure([index])
     device = recording.device.name
     rows = [row_of(kernel, recording.problem, measurement, device) for measurement in measured]
-    _show_single(rows, as_json)
+    if as_json:
+        emit_json(rows)
+    else:
+        _show_single(rows)
 
 
 def _replay(

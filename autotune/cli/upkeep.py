@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json
-from autotune.cli.options import (
+from autotune.cli.parsing import (
     EFFORT_NAMES,
     FLEET,
     FOLDER,

@@ -272,6 +272,8 @@ class Standing:
     unknown: str = ""
     #: Number of declared problems that were never tuned on the device.
     missing: int = 0
+    #: A warning if the kernel declared here is another one of that name.
+    other_kernel: str = ""
 
 
 def write_index(standings: Sequence[Standing], folder: Path) -> Path:

@@ -1,14 +1,15 @@
-"""Measurements as flat rows, for `autotune results` and pandas frames."""
+"""Measurements as flat rows, and the best of them, for `autotune results` and pandas frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from autotune.measure.measurement import Measurement
+from autotune.measure.objective import front
 from autotune.values import Problem
 
 if TYPE_CHECKING:
-    from autotune.store import Row
+    from autotune.store import Row, Store
 
 
 def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str) -> dict[str, Any]:
@@ -61,3 +62,30 @@ def stored_row(row: Row) -> dict[str, Any]:
         "created": row.created,
         "source": row.source,
     }
+
+
+def best_rows(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
+    """Return the fastest correct rows of each problem, kernel, device and timing, in groups."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for last in store.newest_of_scopes(kernel, device):
+        names = frozenset(last.measurement.configuration)  # tells two kernels of one name apart
+        key = last.kernel, names, last.device_name, last.timing, last.problem
+        groups.setdefault(key, []).extend(store.fastest(last.scope, count))
+    return [
+        row
+        for group in groups.values()
+        for row in sorted(group, key=lambda row: row.measurement.median_ms or 0.0)[:count]
+    ]
+
+
+def pareto_rows(rows: list[Row]) -> list[Row]:
+    """Return the newest rows on the front of time and energy of each problem, fastest first."""
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        key = row.kernel, row.device_name, row.timing, row.problem
+        groups.setdefault(key, {})[row.measurement.configuration] = row
+    return [
+        newest[measurement.configuration]
+        for newest in groups.values()
+        for measurement in front([row.measurement for row in newest.values()])
+    ]

@@ -1,4 +1,4 @@
-"""Checks a kernel without tuning it: its data and space, and a compiled and verified sample."""
+"""Checks a kernel without tuning it: data, spaces, and a sample that is compiled and verified."""
 
 from __future__ import annotations
 
@@ -40,32 +40,27 @@ class SampleResult:
 
 @dataclass
 class CheckReport:
-    """All findings; without ``failures`` the kernel can be tuned."""
+    """The findings about a kernel; without ``failures`` it can be tuned."""
 
     kernel: str
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    #: The sample as plain values, and as rows for a person.
+    #: The sample: the fields of a `SampleResult`, with ``target`` and ``config``.
     samples: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    #: Why nothing could be verified here; empty where it could.
+    #: Why nothing could be verified on this machine; empty where something was.
     not_verified: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return {name: value for name, value in vars(self).items() if name != "rows"}
 
 
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
-    """Check a kernel for CUDA architectures, and on the OpenCL device where there is one.
+    """Check a kernel for CUDA architectures, and on the OpenCL device if there is one.
 
-    Arguments and reference are run at the smallest problem. Then ``samples`` configurations are compiled
-    for each target. The check fails if none was verified and the report has no reason for that.
+    Run arguments and reference at the smallest problem, then compile ``samples`` configurations for
+    each target. The check fails if no configuration was verified and there is no reason for that.
     """
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
-    _rehearse(report, kernel)
+    report.notes += _data_notes(kernel)
     for arch in archs if "cuda" in kernel.backends else ():
         _DeviceCheck(report, kernel, for_arch(arch), samples, seed).compile()
     if "opencl" not in kernel.backends:
@@ -87,17 +82,17 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     return report
 
 
-def _rehearse(report: CheckReport, kernel: Kernel) -> None:
-    """Run arguments and reference; note which numbers were drawn, and how outputs are compared."""
+def _data_notes(kernel: Kernel) -> Iterator[str]:
+    """Run arguments and reference; yield the numbers drawn, and how outputs are compared."""
     problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
         dataset = prepare(kernel, problem, which)
-        given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
-        held = [
+        drawn = [f"{name} gave {values}" for name, values in dataset.drawn.items()]
+        compared = [
             f"{name} is compared {f'within {bound:.3g}' if bound else 'to the bit'}"
             for name, bound in dataset.bounds.items()
         ]
-        report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
+        yield f"{which} data, {problem}: {'; '.join([*drawn, *compared])}"
 
 
 class _DeviceCheck:
@@ -118,7 +113,7 @@ class _DeviceCheck:
         try:
             self._check_sample(space, self._compiled)
         except MissingDependencyError as error:
-            self._report.notes.append(f"not compiled for {self._device.arch}: {error}")
+            self._note(f"not compiled: {error}")
 
     def verify(self) -> None:
         """Compile and verify a sample on odd sizes and on the first problem."""
@@ -129,8 +124,7 @@ class _DeviceCheck:
         skipped = [edge for edge in kernel.edge_problems if kernel.misplaced(edge, device)]
         if skipped:
             why, count = kernel.misplaced(skipped[0], device), len(kernel.edge_problems)
-            left_out = f"{len(skipped)} of {count} odd sizes left out ({why})"
-            self._report.notes.append(f"{device.arch}: {left_out}")
+            self._note(f"{len(skipped)} of {count} odd sizes left out ({why})")
         problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
         with InUse() as in_use, DeviceWorker(device_actor()) as worker:
             jobs = [
@@ -140,51 +134,45 @@ class _DeviceCheck:
             turns = _turns(kernel, jobs)
             self._check_sample(space, lambda c: _verified(kernel, c, next(turns), worker))
 
+    def _note(self, text: str) -> None:
+        self._report.notes.append(f"{self._device.arch}: {text}")
+
     def _space(self) -> Space | None:
         """Enumerate the space, and trace a launch."""
-        kernel, device, notes = self._kernel, self._device, self._report.notes
+        kernel, device = self._kernel, self._device
         try:
             space = enumerate_space(kernel, device)
         except NothingValidError as error:
             self._report.failures.append(str(error))
             return None
-        notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
+        self._note(f"{len(space):,} valid of {space.cartesian:,} combinations")
         if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
-            notes.append(
-                f"{device.arch}: the launch function needs numbers, so record and header can carry "
-                "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"
+            self._note(
+                "the launch function needs numbers, so record and header can carry its grid for "
+                "tuned problems only (use ceil_div, minimum and maximum of autotune)"
             )
         requirement(kernel, space.configuration(0))
         return space
 
     def _check_default(self, space: Space) -> None:
-        kernel, device = self._kernel, self._device
-        broken = [rule.name for rule in broken_constraints(kernel, kernel.default(), device)]
+        default, device = self._kernel.default(), self._device
+        broken = [rule.name for rule in broken_constraints(self._kernel, default, device)]
         if broken:
             self._report.notes.append(
-                f"the default ({kernel.default()}) is not valid on {device.arch or device.name}, and lookup "
-                f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is valid, "
-                f"such as Kernel(..., default={dict(space.configuration(0))})"
+                f"the default ({default}) is not valid on {device.arch or device.name}, and lookup "
+                f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is "
+                f"valid, such as Kernel(..., default={dict(space.configuration(0))})"
             )
 
     def _check_sample(self, space: Space, check: Callable[[Configuration], SampleResult]) -> None:
-        """Check the default where it is valid, and random configurations."""
+        """Check the default, where it is valid, and random configurations."""
         default = space.index(self._kernel.default())
         drawn = space.sample(np.random.default_rng(self._seed), self._samples)
-        numbers = list(dict.fromkeys([*([] if default is None else [default]), *drawn]))
+        numbers = dict.fromkeys([*([] if default is None else [default]), *drawn])
         report, target, failed = self._report, self._device.arch, []
-        for configuration in map(space.configuration, numbers[: self._samples]):
+        for configuration in map(space.configuration, list(numbers)[: self._samples]):
             found = check(configuration)
             report.samples.append({"target": target, "config": dict(configuration), **vars(found)})
-            report.rows.append(
-                {
-                    "target": target,
-                    "configuration": Configuration(space.relevant(configuration)),
-                    "registers": found.registers,
-                    "spill bytes": found.spill_bytes,
-                    "result": found.problem or found.result,
-                }
-            )
             if found.result == "failed":
                 failed.append(found.problem)
         if failed:
@@ -210,7 +198,7 @@ class _DeviceCheck:
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Yield the jobs that each configuration of a sample is verified on, without end.
+    """Yield, without end, the jobs that each configuration of a sample is verified on.
 
     Each layout that is compiled in costs another compile. The first configuration is verified on all
     of them, a later one on the tuned layout and, in turn, on one other.
@@ -228,15 +216,15 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
 def _verified(
     kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: DeviceWorker
 ) -> SampleResult:
-    taken = [job for job in jobs if kernel.allows(configuration, job.problem)]
-    for job in taken:
+    allowed = [job for job in jobs if kernel.allows(configuration, job.problem)]
+    for job in allowed:
         done = compile_now(compile_job(kernel, configuration, job.problem, job.device))
         if done.binary is None:
             return _not("failed", done.message)
         measured = worker.check(job, configuration, done.binary)
         if measured.status is not Status.OK:
             return _not("failed", f"{measured.status} on {job.problem}: {measured.message}")
-    if not taken:
+    if not allowed:
         return _not("skipped", "it requires what neither the first problem nor an odd size meets")
     return SampleResult("verified")
 
