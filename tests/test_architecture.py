@@ -45,7 +45,7 @@ LINES = {
     "doctor": 643,
     "export": 2180,
     "fleet": 2110,
-    "interop": 1180,
+    "interop": 1250,
     "kernel": 4387,
     "measure": 5468,
     "report": 2910,
