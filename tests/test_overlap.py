@@ -8,7 +8,7 @@ from contracts.overlap import OverlapContract
 
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
-from autotune.measure import overlap, tasks
+from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
@@ -40,5 +40,5 @@ def test_a_device_without_room_for_the_second_says_so(
 
     executor, _ = tasks.current()
     monkeypatch.setattr(executor, "allocate", full)
-    found = overlap.check(job, configuration, compiled.binary)
+    found = tasks.check_at_once(job, configuration, compiled.binary)
     assert (found.status, found.message) == (Status.OK, f"no room for {4 * (1 << 19)} bytes")

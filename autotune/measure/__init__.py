@@ -8,7 +8,7 @@
 `actor`       the contract of what runs tasks; `process` is a child process
 `compiler`    the processes that compile
 `worker`      measurements on one device; `tasks` is the code in its process
-`verify`      outputs, inputs and guard bands; `overlap` two launches at once
+`verify`      outputs, inputs and guard bands
 `timing`      samples, and when there are enough
 `energy`      the energy of a call
 `limits`      the least possible time

@@ -30,7 +30,7 @@ from autotune.devices.cuda import CudaBuffer, CudaExecutor
 from autotune.devices.device import Device
 from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure.data import RANDOM, Argument, Dataset, load_kernel
 from autotune.measure.tasks import Job
@@ -262,14 +262,8 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
     data = _BareData(executor, {RANDOM: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
-    steps = bound(
-        launch_sequence(kernel, configuration, job.problem, job.device),
-        data.names,
-        data.pointers(),
-        data.scalars(RANDOM),
-        data.dtypes,
-        trial.binary,
-    )
+    plan = launch_sequence(kernel, configuration, job.problem, job.device)
+    steps = data.bind(plan, RANDOM, trial.binary)
     executor.run(executor.load(trial.binary, data.constants(RANDOM)), steps)
 
 

@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, Executor, LaunchError, Poison, Timer
+from autotune.devices.base import ContextLostError, Executor, LaunchError, Poison, Side, Timer
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
-from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
@@ -58,6 +58,11 @@ _RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
 #: A launch on the same inputs that is faster by this factor reuses its result, and the probability that
 #: chance alone says so.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
+#: Rounds of launches at once, after each of which outputs are compared; after the fewest no round
+#: begins later than these seconds after the first.
+_ROUNDS, _LEAST_ROUNDS, _ROUNDS_S = 12, 3, 0.01
+#: Launches of each side in a round: at most this number, and this long, but at least a few.
+_AT_ONCE, _LEAST_AT_ONCE, _AT_ONCE_MS = 16, 4, 3.0
 #: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 W of 700.
 _IDLE_SHARE = 0.1
 #: Where other processes hold more than this share of the memory, they are the cause of a lack of it.
@@ -161,40 +166,49 @@ def measure(
 
     Its energy is measured too where the objective needs it, unless a lower bound exceeds ``best_cost``.
     """
-    return _verified(
-        job,
-        configuration,
-        binary,
-        lambda draft, ready: (
-            _slow_when_verified(draft, ready, job, rule, best_samples_ms)
-            or _timed(draft, ready, job, rule, best_samples_ms, best_cost)
-        ),
-    )
+
+    def timed(draft: Measurement, ready: Launchable) -> Measurement:
+        draft = _verified(draft, ready)
+        return _slow_when_verified(draft, ready, job, rule, best_samples_ms) or _timed(
+            draft, ready, job, rule, best_samples_ms, best_cost
+        )
+
+    return _tried(job, configuration, binary, timed)
 
 
 def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Verify a configuration without timing it: for other seeds and edge problems."""
-    return _verified(job, configuration, binary, lambda draft, _: draft)
+    return _tried(job, configuration, binary, _verified)
 
 
-def _verified(
+def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+    """Run a verified configuration twice at the same time: one module, other buffers and data.
+
+    Launches disturb each other where the kernel keeps state in its module, such as a counter or a
+    partial sum. Where the device has no room for the second side, the measurement is `OK` with a message.
+    """
+
+    def undisturbed(draft: Measurement, ready: Launchable) -> Measurement:
+        try:
+            _launch_at_once(ready)
+        except MemoryError as error:
+            return replace(draft, message=str(error))
+        return draft
+
+    return _tried(job, configuration, binary, undisturbed)
+
+
+def _tried(
     job: Job,
     configuration: Configuration,
     binary: Binary,
-    finish: Callable[[Measurement, Launchable], Measurement],
+    measured: Callable[[Measurement, Launchable], Measurement],
 ) -> Measurement:
-    """Verify a configuration and ``finish`` its measurement; a failure becomes the measurement."""
+    """Return what ``measured`` makes of a draft; a failure becomes the measurement."""
     draft = draft_of(job, configuration, binary)
     start = time.perf_counter()
     try:
-        ready = Launchable(job, configuration, binary)
-        draft = replace(
-            draft,
-            checks=ready.verify(),
-            verify_s=time.perf_counter() - start,
-            dynamic_shared_bytes=ready.plan.main.shared_bytes,
-        )
-        return finish(draft, ready)
+        return measured(draft, Launchable(job, configuration, binary))
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return _failed(wrong, Status.WRONG_RESULT, str(error))
@@ -211,6 +225,16 @@ def _verified(
         return _failed(draft, Status.CRASHED, str(error))
 
 
+def _verified(draft: Measurement, ready: Launchable) -> Measurement:
+    start = time.perf_counter()
+    return replace(
+        draft,
+        checks=ready.verify(),
+        verify_s=time.perf_counter() - start,
+        dynamic_shared_bytes=ready.plan.main.shared_bytes,
+    )
+
+
 def draft_of(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Return the measurement of a configuration before anything was measured."""
     return Measurement(
@@ -220,6 +244,45 @@ def draft_of(job: Job, configuration: Configuration, binary: Binary) -> Measurem
         binary_key=binary.key,
         device_uuid=job.device.uuid,
     )
+
+
+def _launch_at_once(ready: Launchable) -> None:
+    """Launch on two sides at the same time; WrongResult if an output is wrong."""
+    data, executor = ready.data, ready.executor
+    first, *others = data.datasets
+    # Module symbols are one data set's: on another's a side of the same module would be wrong.
+    second = others[-1] if others and not data.constants(first) else first
+    twin = verify.DeviceData(
+        executor, data.datasets, pristine=data.pristine, expected=data.expected
+    )
+    twin.declare_scratch({name: out for name, (out, _) in data.scratch.items()})
+    pairs = ((data, first), (twin, second))
+    module, _ = ready.bind(first)
+    sides, took_ms = [], 0.0
+    for side, name in pairs:
+        steps = side.bind(ready.plan, name, ready.binary)
+        side.refresh(name, wholly=True)
+        side.poison_scratch()
+        took_ms = executor.run(module, steps)  # the first launch pays for loading
+        sides.append(Side(partial(_renew, side, name), steps))
+    times = max(_LEAST_AT_ONCE, min(_AT_ONCE, int(_AT_ONCE_MS / max(took_ms, 1e-3))))
+    run, end = executor.at_once(module, sides, times), time.monotonic() + _ROUNDS_S
+    for done in range(_ROUNDS):
+        if done >= _LEAST_ROUNDS and time.monotonic() > end:
+            break
+        run()
+        for side, name in pairs:
+            for found in verify.outputs(side, name):
+                if not found.is_right:
+                    raise verify.WrongResult(
+                        f"{found.output} is wrong, by up to {found.max_error:.3g}"
+                    )
+
+
+def _renew(data: verify.DeviceData, dataset: str) -> None:
+    """Enqueue poison over the outputs and workspaces of the launch before."""
+    data.refresh(dataset, wholly=False)
+    data.poison_scratch()
 
 
 def interleaved(
@@ -277,25 +340,13 @@ class Launchable:
     def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
         """Return module and steps on a data set."""
         if dataset not in self._bound:
-            steps = bound(
-                self.plan,
-                self.data.names,
-                self.data.pointers(),
-                self.data.scalars(dataset),
-                self.data.dtypes,
-                self.binary,
-            )
-            self._bound[dataset] = self._module_for(dataset), steps
+            steps = self.data.bind(self.plan, dataset, self.binary)
+            if constants := self.data.constants(dataset):  # they are set in a module of its own
+                module = self.executor.load(self.binary, constants)
+            else:
+                module = self._module = self._module or self.executor.load(self.binary, {})
+            self._bound[dataset] = module, steps
         return self._bound[dataset]
-
-    def _module_for(self, dataset: str) -> Any:
-        """Return the module of a data set: one of its own where it sets module symbols."""
-        constants = self.data.constants(dataset)
-        if constants:
-            return self.executor.load(self.binary, constants)
-        if self._module is None:
-            self._module = self.executor.load(self.binary, {})
-        return self._module
 
     def _run(self, module: Any, steps: verify.Steps) -> None:
         taken_ms = self.executor.run(module, steps)

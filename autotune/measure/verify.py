@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import BoundFill, BoundLaunch, Comparison, Difference, Executor, Poison
+from autotune.devices.binary import Binary
 from autotune.errors import SpecError
+from autotune.kernel import launches
 from autotune.kernel.spec import Out
 from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import CheckResult
@@ -61,6 +63,11 @@ class DeviceData:
     def argument(self, name: str) -> Argument:
         """Return the argument of a name."""
         return next(argument for argument in self.arguments if argument.name == name)
+
+    def bind(self, plan: launches.LaunchSequence, dataset: str, binary: Binary) -> Steps:
+        """Return the steps of a plan on the working buffers and the scalars of a data set."""
+        pointers, scalars = self.pointers(), self.scalars(dataset)
+        return launches.bound(plan, self.names, pointers, scalars, self.dtypes, binary)
 
     @property
     def names(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,12 +11,11 @@ from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
-from autotune.measure import overlap, tasks
+from autotune.measure import tasks
 from autotune.measure.actor import Actor, ActorDied, ActorTimeout
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
-from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
 from autotune.values import Configuration
 
@@ -43,26 +41,33 @@ class DeviceWorker:
         job: Job,
         configuration: Configuration,
         binary: Binary,
-        rule: StoppingRule,
-        best_samples_ms: tuple[float, ...],
-        best_cost: float = math.inf,
+        *how: Any,
+        task: Callable[..., Measurement] = tasks.measure,
     ) -> Measurement:
-        """Verify and time one configuration, whatever it does to the process.
+        """Verify and time one configuration, whatever it does to the process; see `tasks.measure`.
 
-        A process that dies without a word is tried once more in a fresh one: it may have been
-        killed from outside.
+        A time-out or death of the process becomes a measurement, too. A process that dies without a
+        word is tried once more in a fresh one: it may have been killed from outside.
         """
-        return self._measured(
-            tasks.measure, job, configuration, binary, rule, best_samples_ms, best_cost
-        )
+        failed = replace(tasks.draft_of(job, configuration, binary), status=Status.CRASHED)
+        limit_s = self.timeout_s
+        for _ in range(2):
+            try:
+                return self.ask(task, configuration, binary, *how, job=job, timeout_s=limit_s)
+            except ActorTimeout:
+                message = f"no result after {limit_s:g} s; the kernel hangs"
+                return replace(failed, status=Status.TIMED_OUT, message=message)
+            except ActorDied as error:
+                failed = replace(failed, message=f"the process died twice: {error}")
+        return failed
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
-        return self._measured(tasks.check, job, configuration, binary)
+        return self.measure(job, configuration, binary, task=tasks.check)
 
     def check_at_once(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Run two launches of a configuration that is right alone at the same time."""
-        return self._measured(overlap.check, job, configuration, binary)
+        return self.measure(job, configuration, binary, task=tasks.check_at_once)
 
     def prepare(self, job: Job) -> None:
         """Make the context and upload the data of a job; raise `AutotuneError` if that fails."""
@@ -90,34 +95,6 @@ class DeviceWorker:
             raise AutotuneError(f"prepare: the device context is lost: {error}") from error
         except (LaunchError, WrongResult) as error:
             raise AutotuneError(f"prepare: {error}") from error
-
-    def _measured(
-        self,
-        task: Callable[..., Measurement],
-        job: Job,
-        configuration: Configuration,
-        binary: Binary,
-        *args: Any,
-    ) -> Measurement:
-        """Run a task that measures; a time-out or death of the process becomes a measurement, too."""
-        failed = Measurement(
-            configuration,
-            Status.CRASHED,
-            entries=binary.entries,
-            binary_key=binary.key,
-            device_uuid=job.device.uuid,
-        )
-        for _ in range(2):
-            try:
-                return self.ask(
-                    task, configuration, binary, *args, job=job, timeout_s=self.timeout_s
-                )
-            except ActorTimeout:
-                message = f"no result after {self.timeout_s:g} s; the kernel hangs"
-                return replace(failed, status=Status.TIMED_OUT, message=message)
-            except ActorDied as error:
-                failed = replace(failed, message=f"the process died twice: {error}")
-        return failed
 
     def __enter__(self) -> DeviceWorker:
         return self
