@@ -220,7 +220,7 @@ def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
     return memory, ctypes.addressof(pointers), pointers
 
 
-class _Fill:
+class _BufferFill:
     """A step that sets a buffer to one value."""
 
     def __init__(self, index: int, argument: Argument, value: float) -> None:
@@ -375,7 +375,7 @@ class GpuCall:
         number = 0
         for step in plan.sequence.steps:
             if isinstance(step, Fill):
-                steps.append(_Fill(places[step.name], arrays[step.name], step.value))
+                steps.append(_BufferFill(places[step.name], arrays[step.name], step.value))
                 continue
             names = plan.names if step.args is None else step.args
             parameters = [self._parameter(name, resolved, places) for name in names]

@@ -58,7 +58,7 @@ class Space:
     rows: Rows
     removals: tuple[Removal, ...] = ()
     #: Where parameters do not apply; see `canonical`.
-    applicability: tuple[_Table, ...] = ()
+    applicability: tuple[_ConstraintTable, ...] = ()
     #: The number of each row, ascending: value indices times `strides`.
     codes: NDArray[np.int64] = field(init=False, repr=False)
     strides: NDArray[np.int64] = field(init=False, repr=False)
@@ -197,7 +197,7 @@ class Space:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _ConstraintTable:
     """A rule evaluated for every combination of the values of the parameters it names."""
 
     positions: tuple[int, ...]
@@ -246,7 +246,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     return Space(kernel.parameters, rows, removals, applicability)
 
 
-def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
+def _table(kernel: Kernel, rule: Rule, device: Device) -> _ConstraintTable:
     names = list(kernel.parameters)
     axes = [kernel.parameters[name] for name in rule.parameters]
     if (combinations := math.prod(map(len, axes))) > _MOST_ANSWERS:
@@ -261,7 +261,7 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
         answers = map(bool, _answers(rule, asked, device))
         return np.fromiter(answers, bool, combinations).reshape([len(axis) for axis in axes])
 
-    return _Table(
+    return _ConstraintTable(
         positions=tuple(names.index(name) for name in rule.parameters),
         values=kernel.guarded(f"rule {rule.name!r}", fill),
         governs=tuple(names.index(name) for name in rule.governs),
@@ -286,9 +286,9 @@ def _answers(rule: Rule, asked: Mapping[str, Sequence[Value]], device: Device) -
     )
 
 
-def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
+def _deciding_first(tables: list[_ConstraintTable]) -> tuple[_ConstraintTable, ...]:
     """Order applicability tables so that each comes after those that govern its parameters."""
-    ordered: list[_Table] = []
+    ordered: list[_ConstraintTable] = []
     waiting = list(tables)
     while waiting:
         ready = [
@@ -301,7 +301,9 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
     return tuple(ordered)
 
 
-def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
+def _join(
+    kernel: Kernel, constraints: list[_ConstraintTable], applicability: tuple[_ConstraintTable, ...]
+) -> Rows:
     """Return the rows that all tables accept, in any order, variant by variant."""
     sizes = [len(values) for values in kernel.parameters.values()]
     dtype = index_type(sizes)
@@ -334,14 +336,14 @@ class _Variant:
     count: int
     #: The value indices of each known parameter, or one index that all rows have.
     columns: dict[int, Rows | int]
-    constraints: list[_Table]
+    constraints: list[_ConstraintTable]
 
 
 def _variants(
     sizes: list[int],
     deciding: list[int],
-    constraints: list[_Table],
-    applicability: tuple[_Table, ...],
+    constraints: list[_ConstraintTable],
+    applicability: tuple[_ConstraintTable, ...],
 ) -> Iterator[_Variant]:
     """Yield rows of the parameters that decide which others apply, and of those that do not."""
     shape = [sizes[position] for position in deciding]
@@ -362,7 +364,7 @@ def _variants(
         yield _Variant(own.shape[1], columns, applied)
 
 
-def _order(count: int, deciding: list[int], constraints: list[_Table]) -> list[int]:
+def _order(count: int, deciding: list[int], constraints: list[_ConstraintTable]) -> list[int]:
     """Order parameters: those that decide which apply, then those of the constraint that needs fewest.
 
     Of constraints that need equally many further parameters the one that rejects most comes first.
@@ -416,7 +418,9 @@ def _taken(column: Rows | int, which: NDArray[np.intp]) -> Rows | int:
     return column if isinstance(column, int) else column[which]
 
 
-def _look(table: _Table, columns: Mapping[int, Rows | int]) -> NDArray[np.bool_] | np.bool_:
+def _look(
+    table: _ConstraintTable, columns: Mapping[int, Rows | int]
+) -> NDArray[np.bool_] | np.bool_:
     places: NDArray[np.intp] | int = 0
     for position, size in zip(table.positions, table.values.shape, strict=True):
         places = places * size + np.asarray(columns[position], np.intp)
