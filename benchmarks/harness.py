@@ -73,20 +73,6 @@ def command_line(
     return parser
 
 
-def parsed_replay(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse a command line that names recorded spaces, at least one of which is there."""
-    parser.add_argument(
-        "spaces", nargs="*", type=Path, help=f"recorded spaces; default: all of {RECORDED}"
-    )
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    options = parser.parse_args()
-    options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
-    if not options.spaces:
-        parser.error(f"no recorded spaces in {RECORDED}; name some")
-    return options
-
-
 def finish(main: Callable[[], int | None]) -> None:
     """End the program as `main` says; an error of this package is one line and its exit code."""
     try:

@@ -2,6 +2,10 @@
 
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
 code of its class in `autotune.errors`; commands import what they need when they run.
+
+Commands are in `runs`, `kernels` (with `checking`, `code` and `scaffold`), `records`, `exchange`,
+`upkeep`, `fleet`, `machine` and `storage`. They share `options`, `parsing`, `tables`, `progress` and
+`interruption`.
 """
 
 from __future__ import annotations

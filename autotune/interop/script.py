@@ -24,7 +24,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec
-from itertools import permutations
+from itertools import combinations
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -60,7 +60,7 @@ _ALLOWED = (
     *(ast.cmpop, ast.Call),
 )
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
-#: A smaller number is a multiple of a field, or near it, by chance.
+#: A smaller number divides a size by chance, or is a size of its own.
 _LEAST_SIZE = 64
 
 
@@ -218,7 +218,7 @@ class _TuneCall:
         self._function = self._entry.partition("<")[0].rpartition("::")[2].strip()
         named = list(given.get("block_size_names") or [])
         self._block = [*named, *list(_BLOCK)[len(named) :]][:3]
-        self._parameters, self._constants = self._read_parameters()
+        self._parameters = self._read_parameters()
         self._text = self._read_source()
         language = str(given.get("lang") or ("OpenCL" if "__kernel" in self._text else "CUDA"))
         if language.upper() not in _BACKENDS:
@@ -247,7 +247,6 @@ class _TuneCall:
             "text": self._text,
             "backend": self._backend,
             "problem": self._fields,
-            "static": repr(tuple(self._constants)) if self._constants else "",
             "parameters": {name: repr(values) for name, values in self._parameters.items()},
             "rules": self._rules(),
             "defines": self._defines(),
@@ -260,26 +259,20 @@ class _TuneCall:
         }
         return {**described, "todos": [" ".join(todo.split()) for todo in self.todos]}
 
-    def _read_parameters(self) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the parameters, and apart from them the sizes that have one value, such as a filter's."""
-        parameters: dict[str, Any] = {}
-        constants: dict[str, int] = {}
+    def _read_parameters(self) -> dict[str, Any]:
+        parameters = {}
+        options = tuple(inspect.signature(Kernel).parameters)
         for name, values in dict(self._given.get("tune_params") or {}).items():
             wrong = fault("parameter", name)
-            options = tuple(inspect.signature(Kernel).parameters)
             if not wrong and get_close_matches(name, options, 1, 0.8) and name != name.upper():
                 wrong = f"parameter {name!r} is, or is too like, an option of Kernel"
             if wrong:
                 raise UsageError(f"{wrong}: rename it in the script and in the source")
             plain = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
-            is_size = name not in self._block and not fault("problem field", name)
-            if len(plain) == 1 and type(plain[0]) is int and is_size:
-                constants[name] = plain[0]
-            else:
-                parameters[name] = plain
+            parameters[name] = plain
             if name.startswith("loop_unroll_factor") and 0 in plain:
                 self.todos.append(f"{name}=0: Kernel Tuner takes the pragma out; here begin with 1")
-        return parameters, constants
+        return parameters
 
     def _read_source(self) -> str:
         given = self._given.get("kernel_source")
@@ -289,7 +282,7 @@ class _TuneCall:
         if callable(given):
             self.todos.append("kernel_source is a function: this is its text for the first values")
             first = {name: values[0] for name, values in self._parameters.items()}
-            given = given({**self._constants, **first})
+            given = given(first)
         text = str(given)
         if not re.search(r"[\n({]", text):
             try:
@@ -324,12 +317,12 @@ class _TuneCall:
         """Return a number, text or function as an expression over parameters; else the fallback."""
         try:
             if isinstance(given, FunctionType):
-                text, known = _body_of(given, {*self._parameters, *self._constants})
+                text, known = _body_of(given)
             elif isinstance(given, str | int | float | np.generic):
                 text, known = str(given), {}
             else:
                 raise ValueError(f"{reprlib.repr(given)} is no expression")
-            return _over_parameters(text, self._parameters, {**known, **self._constants}, holder)
+            return _over_parameters(text, self._parameters, known, holder)
         except (ValueError, SyntaxError, RecursionError) as error:
             self.todos.append(f"{what}: {error}; complete it")
             return fallback
@@ -362,7 +355,6 @@ class _TuneCall:
             for name, size in usual.items()
             if name not in self._parameters and _has_word(self._text, name)
         ]
-        parts += [f"{name!r}: p.{name}" for name in self._constants]
         has_words = any(isinstance(values[0], str) for values in self._parameters.values())
         return f"{{{', '.join(['**c', *parts])}}}" if parts or has_words else ""
 
@@ -370,28 +362,30 @@ class _TuneCall:
 
     def _read_problem(self) -> tuple[list[str], dict[str, int]]:
         """Return the sizes in x, y, z as expressions over ``c`` and ``p``, and the problem's fields."""
-        given = self._given.get("problem_size")
         scalars = {
             name: int(value)
             for name, value in self._arguments.items()
-            if isinstance(value, int | np.integer) and value > 1 and name not in self._parameters
+            if isinstance(value, int | np.integer) and value > 1
+            if name not in self._parameters and not fault("problem field", name)
         }
-        scalars = {name: n for name, n in scalars.items() if not fault("problem field", name)}
         fields: dict[str, int] = {}
         expressions = []
+        given = self._given.get("problem_size")
         sizes = given if isinstance(given, list | tuple) else [given]
         for axis, size in zip("xyz", sizes, strict=False):
-            if isinstance(size, int | np.integer):
-                like = [name for name in scalars if scalars[name] == size and name not in fields]
-                fields |= {[*like, axis][0]: int(size)} if size > 1 else {}
-                expressions.append(f"p.{[*like, axis][0]}" if size > 1 else "1")
-            else:
+            if not isinstance(size, int | np.integer):
                 expressions.append(self._over(size, f"problem_size in {axis}", "1"))
+            elif size > 1:
+                like = [name for name in scalars if scalars[name] == size and name not in fields]
+                fields[[*like, axis][0]] = int(size)
+                expressions.append(f"p.{[*like, axis][0]}")
+            else:
+                expressions.append("1")
         counts = [value.size for value in self._arguments.values() if isinstance(value, np.ndarray)]
         for name, value in scalars.items():
             if value > _LEAST_SIZE and any(count % value == 0 for count in counts):
                 fields.setdefault(name, value)
-        return expressions, {**fields, **self._constants} or {"n": max(counts, default=1)}
+        return expressions, fields or {"n": max(counts, default=1)}
 
     def _launch(self) -> dict[str, Any]:
         grid = []
@@ -438,57 +432,49 @@ class _TuneCall:
         if not self._is_output(name, value):
             return self._drawn(name, value)
         if not value.any():
-            return f'Out({self._shape(value)}, "{value.dtype}")'
+            return f'Out({self._shape(name, value)}, "{value.dtype}")'
         return f"InOut({self._drawn(name, value)})"
 
     def _is_output(self, name: str, value: Any) -> bool:
-        """Tell by the answers, else by const, else by what the array holds: nothing, or a copy."""
+        """Tell by the answers, else by const and by what the array holds: nothing."""
         answer = self._given.get("answer")
         if isinstance(answer, list | tuple) and len(answer) == len(self._arguments):
             return dict(zip(self._arguments, answer, strict=True))[name] is not None
-        if _has_word(self._declared[name], "const"):
-            return False
-        later = list(self._arguments)[list(self._arguments).index(name) + 1 :]
-        return not value.any() or bool(set(later) & set(self._alike(value)))
-
-    def _alike(self, value: Any) -> list[str]:
-        """Return the arguments that hold the data of an array."""
-        return [
-            name
-            for name, own in self._arguments.items()
-            if isinstance(own, np.ndarray) and np.array_equal(own, value)
-        ]
+        return not _has_word(self._declared[name], "const") and not value.any()
 
     def _drawn(self, name: str, value: Any) -> str:
-        shape, dtype = self._shape(value), f"np.{value.dtype}"
+        shape, dtype = self._shape(name, value), f"np.{value.dtype}"
         if not value.any() or (value == 1).all():
             return f"np.{'ones' if value.any() else 'zeros'}({shape}, {dtype})"
-        todo = f"argument {name} is drawn at random here: make the script's data"
-        if value.dtype.kind != "f":
-            self.todos.append(todo)
-            return f"rng.integers(0, 2, {shape}, dtype={dtype})"
-        typed = "" if value.dtype == np.float32 else f", dtype={dtype}"
         chance = 0.02 + 4 / math.sqrt(value.size)
-        if value.min() >= 0 and value.max() <= 1 and abs(value.mean() - 0.5) < chance:
-            return f"rng.uniform(0, 1, {shape}{typed})"
-        if abs(value.mean()) > chance or abs(value.std() - 1) > chance:
-            self.todos.append(todo)
-        return f"rng.standard_normal({shape}{typed})"
+        is_float = value.dtype.kind == "f"
+        if not is_float or abs(value.mean()) > chance or abs(value.std() - 1) > chance:
+            self.todos.append(f"argument {name} is drawn at random here: make the script's data")
+        if not is_float:
+            return f"rng.integers(0, 2, {shape}, dtype={dtype})"
+        return f"rng.standard_normal({shape}, dtype={dtype})"
 
-    def _shape(self, value: Any) -> str:
-        sizes = [_size(size, self._fields) for size in value.shape]
+    def _shape(self, name: str, value: Any) -> str:
+        sizes = [self._size(name, size) for size in value.shape]
         return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})"
 
+    def _size(self, name: str, size: int) -> str:
+        """Return an array's size as a field of the problem or the product of two; else the number."""
+        known = {value: f"p.{field}" for field, value in reversed(self._fields.items())}
+        for (a, m), (b, n) in combinations(self._fields.items(), 2):
+            known.setdefault(m * n, f"p.{a} * p.{b}")
+        if size not in known and size > _LEAST_SIZE:
+            self.todos.append(f"argument {name}: say by p what its size {size} follows from")
+        return known.get(size, str(size))
+
     def _add_constants(self, made: dict[str, str]) -> None:
-        """Add what is copied to symbols; an argument of the same data is made once."""
+        """Add what is copied to symbols."""
         for name, given in (self._given.get("cmem_args") or {}).items():
             value = _on_host(given)
             if not isinstance(value, np.ndarray) or self._backend == "opencl":
                 self.todos.append(f"cmem_args: make {name} a Constant(array) in arguments")
-                continue
-            if alike := self._alike(value):
-                made[alike[0]] = f"({name} := {made[alike[0]]})"
-            made[name] = f"Constant({name if alike else self._drawn(name, value)})"
+            else:
+                made[name] = f"Constant({self._drawn(name, value)})"
 
 
 # ---------------------------------------------------------------------- expressions
@@ -514,56 +500,32 @@ def _over_parameters(
     return ast.unparse(tree)
 
 
-def _body_of(function: FunctionType, names: set[str]) -> tuple[str, dict[str, Any]]:
+def _body_of(function: FunctionType) -> tuple[str, dict[str, Any]]:
     """Return the expression that a function returns, and the values of other names in it."""
-    code = function.__code__
-    tree = ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))
-    places = {(line, column) for line, _, column, _ in code.co_positions()}
-    bodies = []
-    for node in ast.walk(tree):
+    code, bodies = function.__code__, []
+    for node in ast.walk(ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))):
         match node:
-            case ast.Lambda(_, body):
-                is_it = (body.lineno, body.col_offset) in places
+            case ast.Lambda(_, body) if code.co_name == "<lambda>":
+                is_it = True
             case ast.FunctionDef(name, body=[*_, ast.Return(ast.expr() as body)]):
                 # A docstring may stand before it, and nothing else.
                 is_it = name == code.co_name and len(node.body) - bool(ast.get_docstring(node)) == 1
             case _:
                 continue
         if is_it and node.lineno == code.co_firstlineno:
-            bodies.append(body)
+            bodies.append(ast.unparse(body))
     if len(bodies) != 1:
-        raise ValueError(f"{function.__name__} is no function of one expression")
+        raise ValueError(
+            f"{function.__name__} is no function of one expression, or not alone there"
+        )
     found = inspect.getclosurevars(function)
     known = {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in {**found.globals, **found.nonlocals}.items()
         if isinstance(value, bool | int | float | str | np.generic)
     }
-    text = ast.unparse(bodies[0])
-    for holder in set(code.co_varnames[: code.co_argcount]) - names:
-        text = re.sub(rf"\b{holder}\['(\w+)'\]", r"\1", text)
-    return text, known
-
-
-def _size(size: int, fields: Mapping[str, int]) -> str:
-    """Return an array's size as an expression over the problem's fields, where it is one."""
-    for name, value in fields.items():
-        if size == value > 1:
-            return f"p.{name}"
-    for (a, m), (b, n) in permutations(fields.items(), 2):
-        if size == m * n:
-            return f"p.{a} * p.{b}"
-    large = {name: value for name, value in fields.items() if value > _LEAST_SIZE}
-    for name, value in large.items():
-        if size % value == 0 and size // value <= 8:
-            return f"{size // value} * p.{name}"
-        if 0 < size - value < _LEAST_SIZE:
-            return f"p.{name} + {size - value}"
-    for (a, m), (b, n) in permutations(large.items(), 2):
-        for more in range(1, _LEAST_SIZE):
-            if size == (m + more) * (n + more):
-                return f"(p.{a} + {more}) * (p.{b} + {more})"
-    return str(size)
+    holders = "|".join(code.co_varnames[: code.co_argcount])
+    return re.sub(rf"\b(?:{holders})\['(\w+)'\]", r"\1", bodies[0]), known
 
 
 # ---------------------------------------------------------------------- values

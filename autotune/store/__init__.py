@@ -6,6 +6,7 @@
 `schema`    the tables, and the check that a database is one of ours
 `faults`    a database's errors in words, with what to do
 `database`  opening, reading and writing the tables
+`flat`      measurements as rows of plain values
 `merging`   copying the rows that another store lacks
 `access`    `Store`: runs, attempts, measurements
 `appending` a thread that appends the rows of a search

@@ -1,5 +1,17 @@
 """Tuned records: their schema, files and merging, and the answers that lookup makes of them.
 
-Public modules: `answer`, `comparison`, `fallback`, `importing`, `lookup`, `reading`, `record`, `table`
-and `writing`.
+============ =====================================================================
+`record`     the schema of a record, and its check
+`reading`    the folders of records, and reading them
+`writing`    merging newly tuned problems into a record's file
+`lookup`     from a kernel and a problem to the tuned configuration
+`table`      the records of a kernel merged, and the rule that picks a plan
+`answer`     a picked plan as the mapping that lookup returns
+`current`    the device that a launch would use now
+`fallback`   answers for problems that were not measured
+`prediction` the time of each configuration, fitted to the measured problems
+`formula`    that time, for another problem or device
+`importing`  checks of a record of others
+`comparison` two records of one kernel, problem by problem
+============ =====================================================================
 """
