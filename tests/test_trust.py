@@ -259,13 +259,13 @@ def test_a_cache_that_others_may_change_is_not_used(
     for folder in (caches, *(path for path in caches.rglob("*") if path.is_dir())):
         assert folder.stat().st_mode & 0o777 == 0o700
     compiler.write_cached(replace(binary, code=b"theirs"))
-    assert compiler._read_cached(binary.key).code == b"theirs"
+    assert compiler.compiled_before(binary.key).binary.code == b"theirs"
     attack(caches, give)
-    assert compiler._read_cached(binary.key) is None
+    assert compiler.compiled_before(binary.key) is None
     with pytest.raises(AutotuneError, match=r"references are kept there; .*AUTOTUNE_CACHE_DIR"):
         prepare(kernel, problem, "exact")
     monkeypatch.setenv("AUTOTUNE_TRUST", str(caches))
-    assert compiler._read_cached(binary.key).code == b"theirs"
+    assert compiler.compiled_before(binary.key).binary.code == b"theirs"
     prepare(kernel, problem, "exact")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import threading
 import time
@@ -46,9 +45,8 @@ LIKELY = 256
 #: Niceness of compilers. The processes that measure and decide wake up often and for short, and
 #: would else wait a tick of the scheduler (4 ms) for a core now and then.
 _NICENESS = 10
-#: Logarithm of the factor by which an unseen value of a symbol may lengthen a compile: unknown
-#: compiles begin early, since those that are done first are the short ones.
-_DOUBT = 1.0
+#: Jobs that wait for each process, of which one may last as long as several others.
+_WAITING = 4
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 4
 #: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
@@ -100,8 +98,6 @@ class Compiled:
     #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
     #: some resource.
     status: Status = Status.COMPILE_FAILED
-    #: Whether it was compiled before, and read.
-    is_cached: bool = False
 
 
 def compile_job(
@@ -121,7 +117,7 @@ def compile_job(
 
 def compile_now(job: CompileJob) -> Compiled:
     """Compile in this process, through the cache."""
-    before = compiled_before(job)
+    before = compiled_before(job.key)
     if before is not None:
         return before
     start = time.perf_counter()
@@ -138,13 +134,26 @@ def compile_now(job: CompileJob) -> Compiled:
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
 
 
-def compiled_before(job: CompileJob) -> Compiled | None:
-    """Read the binary of a job from the cache; None where it is not there."""
+def compiled_before(key: str) -> Compiled | None:
+    """Read the binary of a key from the cache; None where it is not there.
+
+    A damaged file is a miss, and so is one that others may write.
+    """
     start = time.perf_counter()
-    cached = _read_cached(job.key)
-    if cached is None:
+    try:
+        file = _cached_file(key)
+        if fault_of(file):
+            return None
+        data = file.read_bytes()
+        if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "big") != data[:_SUM_BYTES]:
+            return None
+        binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
+    except (OSError, msgspec.MsgspecError):
         return None
-    return Compiled(cached, "", cached.log, time.perf_counter() - start, is_cached=True)
+    touch(file)
+    if binary.key != key:
+        return None
+    return Compiled(binary, "", binary.log, time.perf_counter() - start)
 
 
 def first_error(log: str) -> str:
@@ -154,50 +163,12 @@ def first_error(log: str) -> str:
     return (errors or lines or ["the compiler gave no reason"])[0]
 
 
-class CompileTimes:
-    """The expected duration of compiles, learned from finished ones by the symbols they are given.
-
-    A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds, and
-    as if it had been seen once more, `_DOUBT` above: parameters act by factors, as unrolled loops do.
-    """
-
-    def __init__(self) -> None:
-        self._count, self._sum, self._longest_s = 0, 0.0, 0.0
-        #: By symbol and value: how often seen, and the sum of its logarithms.
-        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
-
-    def add(self, job: CompileJob, seconds: float) -> None:
-        """Learn from a finished compile."""
-        length = math.log(max(seconds, 1e-3))
-        self._count, self._sum = self._count + 1, self._sum + length
-        self._longest_s = max(self._longest_s, seconds)
-        for define in job.defines:
-            count, total = self._seen.get(define, (0, 0.0))
-            self._seen[define] = count + 1, total + length
-
-    def expected(self, job: CompileJob) -> float:
-        """Return the expected logarithm of seconds, too high where little is known."""
-        mean = self._mean
-        seen = [self._seen.get(define, (0, 0.0)) for define in job.defines]
-        return mean + sum((total - count * mean + _DOUBT) / (count + 1) for count, total in seen)
-
-    @property
-    def longest_in_typical(self) -> float:
-        """The longest compile so far over the typical one; 1 where nothing is known."""
-        return self._longest_s / math.exp(self._mean) if self._count else 1.0
-
-    @property
-    def _mean(self) -> float:
-        return self._sum / max(1, self._count)
-
-
 class CompilerPool:
     """Compiler processes that work ahead of the search. Any thread may use it.
 
-    Submitted jobs are compiled first: in that order while more follow, and once `is_all_asked` the
-    longest first, as far as can be told, so that no process ends long after the others. Idle
-    processes compile what was suggested, the newest suggestions first. No process has a second job
-    in store, so that a submitted job waits until the first of them is free and no longer.
+    Submitted jobs are compiled first, in that order. Idle processes compile what was suggested, the
+    newest suggestions first. No process has a second job in store, so that a submitted job waits
+    until the first of them is free and no longer.
 
     ``make_actor`` makes each process; default: one of this machine, for any backend. ``on_demand``
     only the first begins before there is work for more.
@@ -212,7 +183,7 @@ class CompilerPool:
         on_demand: bool = False,
     ) -> None:
         self.processes, self._on_demand = processes, on_demand
-        self._make_actor = make_actor or compiler_actor("")
+        self._make_actor = make_actor or partial(ChildActor, begin_for(""))
         self._timeout_s, self._most_likely = timeout_s, likely
         #: Held to look at what follows; told when there is more to do.
         #: Entered by itself: a Ctrl-C while a condition is entered can leave its lock locked.
@@ -225,9 +196,6 @@ class CompilerPool:
         self._begun: dict[str, Future[Compiled]] = {}
         #: Of that, what was only suggested, oldest first.
         self._unasked: dict[str, None] = {}
-        #: Whether nothing follows soon on what was asked for.
-        self.is_all_asked = False
-        self._times = CompileTimes()
         self._actors: list[Actor] = []
         self._at_work: set[Actor] = set()
         self._is_closed = False
@@ -243,18 +211,14 @@ class CompilerPool:
 
     @property
     def has_enough(self) -> bool:
-        """True where the waiting jobs last as long as the longest compile.
-
-        Then all processes end at about the same time, whatever comes.
-        """
-        with self._lock:
-            return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
+        """True where no process will soon be without a submitted job."""
+        return len(self._asked) >= self.processes * _WAITING
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
         """Compile a job, or read its binary from the cache; return at once, with the future of it."""
         with self._lock:
             is_begun = job.key in self._begun
-        before = None if is_begun else compiled_before(job)
+        before = None if is_begun else compiled_before(job.key)
         with self._lock:
             if self._is_closed:
                 raise AutotuneError(ENDED)
@@ -301,18 +265,15 @@ class CompilerPool:
     def drop(self) -> None:
         """Give up the jobs that wait; those that are being compiled are finished, for later."""
         with self._lock:
-            for key, wish in self._asked.items():
-                del self._begun[key]
-                wish.future.set_exception(AutotuneError(ENDED))
-            self._asked.clear()
-            self._likely.clear()
+            self._give_up()
             self._unasked |= dict.fromkeys(self._begun)
-            self.is_all_asked = False
 
     def forget(self) -> None:
         """Give up all jobs, also those that are being compiled."""
         with self._lock:  # so that no process gets another job before it ends
             self._give_up()
+            self._begun.clear()
+            self._unasked.clear()
             for actor in self._at_work:
                 actor.renew()
 
@@ -328,28 +289,31 @@ class CompilerPool:
                 self._changed.notify_all()
 
     def _give_up(self) -> None:
-        for wish in self._asked.values():
+        """Give up the jobs that wait."""
+        for key, wish in self._asked.items():
+            del self._begun[key]
             wish.future.set_exception(AutotuneError(ENDED))
-        for waiting in (self._asked, self._likely, self._begun, self._unasked):
-            waiting.clear()
-        self.is_all_asked = False
+        self._asked.clear()
+        self._likely.clear()
 
     def _work(self, actor: Actor) -> None:
         """Compile in one process, until the pool is closed."""
         with suppress(AutotuneError):  # closed
             actor.start()
         while (wish := self._next(actor)) is not None:
-            compiled = self._compiled(actor, wish.job)
+            compiled, key = self._compiled(actor, wish.job), wish.job.key
             with self._lock:
                 self._at_work.discard(actor)
-                self._forget_asked(wish)
+                if key not in self._unasked and self._begun.get(key) is wish.future:
+                    del self._begun[key]
                 if isinstance(compiled, Compiled):
-                    if not compiled.is_cached:
-                        self._times.add(wish.job, compiled.seconds)
                     wish.future.set_result(compiled)
                 else:
                     wish.future.set_exception(compiled)
-                self._drop_oldest()
+                # The oldest suggested jobs are forgotten; they are in the cache on the disk.
+                for old in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
+                    del self._unasked[old]
+                    self._begun.pop(old, None)
 
     def _next(self, actor: Actor) -> _Wish | None:
         """Wait for a job of a process; return None once the pool is closed."""
@@ -361,8 +325,6 @@ class CompilerPool:
                 return None
             waiting = self._asked or self._likely
             key = next(iter(waiting))
-            if waiting is self._asked and self.is_all_asked:
-                key = max(waiting, key=lambda key: self._times.expected(waiting[key].job))
             wish = waiting.pop(key)
             if waiting is self._likely:
                 self._begun[key], self._unasked[key] = wish.future, None
@@ -386,18 +348,6 @@ class CompilerPool:
         except Exception as error:  # for the thread that waits
             return error
 
-    def _forget_asked(self, wish: _Wish) -> None:
-        """Forget a finished job; keep one that was only suggested."""
-        key = wish.job.key
-        if key not in self._unasked and self._begun.get(key) is wish.future:
-            del self._begun[key]
-
-    def _drop_oldest(self) -> None:
-        """Forget the oldest suggested jobs that are done; they are in the cache on the disk."""
-        for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
-            del self._unasked[key]
-            self._begun.pop(key, None)
-
     def __enter__(self) -> CompilerPool:
         return self
 
@@ -413,13 +363,8 @@ class _Wish:
     future: Future[Compiled] = field(default_factory=Future)
 
 
-def compiler_actor(backend_name: str) -> Callable[[], ChildActor]:
-    """Return what makes a compiler process; it loads the backend's compiler when it begins."""
-    return partial(ChildActor, begin_for(backend_name))
-
-
 def begin_for(backend_name: str) -> Callable[[], object]:
-    """Return the function that a compiler process begins with."""
+    """Return the function that a compiler process begins with: it loads the backend's compiler."""
     return partial(_begin_compiler, backend_name)
 
 
@@ -433,22 +378,6 @@ def _cached_file(key: str) -> Path:
     folder = cache_folder(BINARIES) / key[:2]
     folder.mkdir(0o700, exist_ok=True)
     return folder / f"{key}.msgpack"
-
-
-def _read_cached(key: str) -> Binary | None:
-    """Read the binary of a key; a damaged file is a miss, and so is one that others may write."""
-    try:
-        file = _cached_file(key)
-        if fault_of(file):
-            return None
-        data = file.read_bytes()
-        if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "big") != data[:_SUM_BYTES]:
-            return None
-        binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    touch(file)
-    return binary if binary.key == key else None
 
 
 def write_cached(binary: Binary) -> None:

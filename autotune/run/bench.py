@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from autotune.arrays import usable_cores
@@ -25,7 +25,7 @@ from autotune.kernel.source import (
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
-from autotune.measure.compiler import CompilerPool, compiler_actor
+from autotune.measure.compiler import CompilerPool, begin_for
 from autotune.measure.data import (
     EXACT,
     RANDOM,
@@ -35,6 +35,7 @@ from autotune.measure.data import (
     without_files,
 )
 from autotune.measure.objective import Scoring
+from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import DeviceWorker, device_actor
@@ -75,7 +76,7 @@ class LocalSite:
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if request.device.leaves_host_free else 0
         processes = max(1, usable_cores() - spare)
-        make_actor = compiler_actor(request.device.backend)
+        make_actor = partial(ChildActor, begin_for(request.device.backend))
         return CompilerPool(processes, make_actor, on_demand=not spare)
 
     def workers(self, request: Request) -> list[DeviceWorker]:
