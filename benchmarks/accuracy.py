@@ -137,13 +137,7 @@ class Accuracy:
 
 
 class Exact:
-    """The product of A (m, k) and B (k, n) in float64, to measure several float32 products against.
-
-    Parameters
-    ----------
-    a, b : array
-        NumPy or CuPy, float32.
-    """
+    """The product of A (m, k) and B (k, n) in float64, to measure several float32 products against."""
 
     def __init__(self, a: Any, b: Any) -> None:
         wide_a, wide_b = a.astype("float64"), b.astype("float64")

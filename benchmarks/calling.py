@@ -186,7 +186,6 @@ def mlp(torch: Any, batch: int, width: int) -> dict[str, Call]:
 
 
 def captured(torch: Any, call: Call) -> Call:
-    """The same as one CUDA graph."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

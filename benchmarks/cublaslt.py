@@ -64,22 +64,6 @@ def products(
 
     Row-major: the library is column-major, so it is asked for C' = B' A'. Of one row or column, C and C' lie
     alike, and it may be asked for C = A B with the matrix transposed instead: other algorithms answer that.
-
-    Parameters
-    ----------
-    a, b, c : cupy.ndarray
-        Of m x k, k x n and m x n floats.
-    alpha, beta : float
-    m, n, k : int
-    turned : bool
-        To ask for C; m or n is 1.
-
-    Raises
-    ------
-    OSError
-        If there is no cublasLt.
-    CublasLtError
-        If it refuses.
     """
     import cupy
     from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  # it loads cublasLt

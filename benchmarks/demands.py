@@ -138,13 +138,6 @@ def listed(sizes: Sequence[Mapping[str, int | str]]) -> str:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers.
-
-    Raises
-    ------
-    ValueError
-        If there are none.
-    """
     if not values:
         raise ValueError("the geometric mean of nothing")
     return math.exp(sum(map(math.log, values)) / len(values))

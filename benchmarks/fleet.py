@@ -80,21 +80,17 @@ class Simulated:
 
     @cached_property
     def recording(self) -> Recording:
-        """The file, read when it is first needed."""
         return read(RECORDED / f"{self._name}.json.gz")
 
     def measurement(self, configuration: Configuration) -> Measurement:
-        """What was recorded."""
         index = self.recording.space.index(configuration)
         assert index is not None
         return self.recording.measurements[index]
 
     def compile_s(self, found: Measurement) -> float:
-        """How long it is compiled."""
         return found.compile_s / self._factor
 
     def measure_s(self, found: Measurement) -> float:
-        """How long it is verified and timed."""
         return (found.verify_s + found.measure_s) / self._factor
 
     def kernel(self, copy: int) -> Kernel:
@@ -164,7 +160,6 @@ class SimulatedHost(Host):
 
 
 def device_of(number: int) -> Device:
-    """A simulated card."""
     return replace(
         for_arch("sm_90"),
         name="simulated",
@@ -364,7 +359,6 @@ def _kill(file: Path, total: int, process: subprocess.Popen[bytes], ended: threa
 
 
 def main() -> None:
-    """Simulate all sizes, print a table and write the JSON."""
     if sys.argv[1:2] == ["--serve"]:
         scheduler, first, count, factor = sys.argv[2:]
         asyncio.run(serve(scheduler, int(first), int(count), float(factor)))

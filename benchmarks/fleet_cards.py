@@ -38,7 +38,6 @@ LEAST_RATIO = 1.9
 
 
 def main() -> None:
-    """Measure, print, and write the result."""
     parser = command_line(__doc__, "fleet-<device>.json", None)
     parser.add_argument("--fleet", required=True, metavar="WHERE")
     parser.add_argument("--kernel", default="sgemm")

@@ -48,17 +48,7 @@ MAX_RACE_S = 60.0
 def command_line(
     doc: str | None, file: str, device: str | None = "the first usable"
 ) -> argparse.ArgumentParser:
-    """A parser with the options that all scripts have.
-
-    Parameters
-    ----------
-    doc : str
-        The script's docstring, which is its help.
-    file : str
-        How the results' file is called.
-    device : str, optional
-        What is measured on where ``--device`` is not given; None for no such option.
-    """
+    """A parser with the options that all scripts have."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -239,7 +229,6 @@ class Spans:
 
     @property
     def seconds(self) -> float:
-        """Of all of them together."""
         return self.until(math.inf)
 
     def until(self, end_s: float) -> float:

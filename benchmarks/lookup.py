@@ -94,7 +94,6 @@ def import_ms(statement: str, runs: int) -> float:
 
 
 def us_per_call(call: Callable[[], Any], count: int) -> float:
-    """Median of five batches."""
     batches = []
     for _ in range(5):
         start = time.perf_counter()
@@ -111,7 +110,6 @@ def first() -> None:
 
 
 def costs(runs: int) -> None:
-    """Measure and print what a lookup costs."""
     bare = import_ms("pass", runs)
     whole = import_ms("from autotune import lookup", runs)
     print(f"from autotune import lookup   {whole - bare:7.1f} ms over bare Python ({bare:.1f} ms)")
@@ -398,7 +396,6 @@ def raced_share(
 
 
 def main() -> int:
-    """Measure what is asked for, and print it."""
     parser = command_line(__doc__, "lookup.json and lookup-<device>.json")
     parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
     what = parser.add_mutually_exclusive_group()

@@ -110,7 +110,6 @@ def devices_of(options: argparse.Namespace) -> tuple[Device, Device]:
 
 
 def main() -> None:
-    """Measure, print, and write the result."""
     parser = command_line(__doc__, "multi_gpu-<device>.json", None)
     parser.add_argument("--devices", default="cuda:all")
     parser.add_argument("--kernel", default="sgemm")

@@ -160,7 +160,6 @@ def after_timing(selector: str, count: int) -> list[dict[str, Any]]:
 
 
 def seconds_of(call: Callable[..., object], *given: Any) -> float:
-    """Time one call."""
     start = time.perf_counter()
     call(*given)
     return time.perf_counter() - start
@@ -177,7 +176,6 @@ def cpu_name() -> str:
 
 
 def main() -> None:
-    """Measure, print, write."""
     options = _options()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores or None])
     result: dict[str, Any] = {

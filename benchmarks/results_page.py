@@ -38,9 +38,6 @@ Document = Mapping[str, Any]
 #: By kernel, in the order in which they are shown.
 Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
 
-#: Marks ratios of rows of the earlier form.
-_EARLIER = "‡"
-_EARLIER_MEANS = f"{_EARLIER} An earlier form: against the vendor's usual call alone, cold alone."
 #: The vendor's call that a space file names, by kernel.
 _USUAL = {
     "sgemm": "cublasSgemm",
@@ -84,20 +81,13 @@ def summary(documents: Sequence[Document]) -> str:
                 )
                 for document in documents
             ),
-            *([f"- {_EARLIER_MEANS}"] if any(_has_earlier(rows) for _, rows in shown) else []),
             "",
         ]
     )
 
 
 def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
-    """The part of docs/results.md: every tuned size, then sizes that are not tuned.
-
-    Parameters
-    ----------
-    documents, unlisted : sequence of mapping
-        What ``vendor.py`` wrote, and what ``vendor.py --unlisted`` wrote.
-    """
+    """The part of docs/results.md: every tuned size, then sizes that are not tuned."""
     empty = [{**document, "rows": [], "failures": []} for document in documents]
     answered = {document["device"]: document for document in (*empty, *unlisted)}
     untuned = {name: sizes for name in demands.SIZES if (sizes := demands.untuned(name))}
@@ -120,8 +110,7 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
         rows, failures = document["rows"], document.get("failures", [])
         lines += [f"### {_short(document)}", ""]
         if rows:
-            earlier = f" {_EARLIER_MEANS}" if _has_earlier(rows) else ""
-            lines += [f"{_provenance(document)}{earlier}", "", *_kernels_table(rows), ""]
+            lines += [_provenance(document), "", *_kernels_table(rows), ""]
         notes = [
             f"- {row['kernel']}: failed at {_size(row['problem'])}: {row['error']}"
             for row in failures
@@ -140,14 +129,10 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
 
 
 def _kernels_table(rows: Sequence[Row]) -> list[str]:
-    """Return the geometric mean and the worst ratio of each kernel in each state; new sizes and old rows apart."""
+    """Return the geometric mean and the worst ratio of each kernel in each state; new sizes apart."""
     lines = [f"|kernel|sizes|slower at|{'|'.join(demands.STATES)}|", "|---|--:|--:|---|---|---|"]
-    current = list(filter(demands.is_current, rows))
-    for suffix, chosen in (
-        ("", [row for row in current if row.get("listed", True)]),
-        (", new sizes", [row for row in current if not row.get("listed", True)]),
-        (_EARLIER, [row for row in rows if row not in current]),
-    ):
+    for suffix, is_listed in (("", True), (", new sizes", False)):
+        chosen = [row for row in rows if row.get("listed", True) is is_listed]
         for kernel in demands.SIZES:
             mine = [row for row in chosen if row["kernel"] == kernel and row["ratio"]]
             if not mine:
@@ -171,7 +156,6 @@ def _spread(rows: Sequence[Row], column: str) -> str:
 
 
 def _is_slower(row: Row, column: str) -> bool:
-    """Return whether the whole interval of a ratio lies below 1."""
     interval = row.get(f"{column}_ci")
     return bool(interval) and interval[1] < 1
 
@@ -191,10 +175,6 @@ def _sorted(documents: Iterable[Document]) -> list[Document]:
 
 def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
-
-
-def _has_earlier(rows: Iterable[Row]) -> bool:
-    return not all(map(demands.is_current, rows))
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -248,8 +228,7 @@ def _cells(row: Row) -> dict[str, str]:
         low, high = row["ratio_ci"]
         ratio = f"{_ratio(row, 'ratio')} ({low:.3f}–{high:.3f})"
         loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
-        earlier = "" if demands.is_current(row) else _EARLIER
-        cells["cold (95 %)"] = f"{loaded}{ratio}{earlier}"
+        cells["cold (95 %)"] = f"{loaded}{ratio}"
         cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
         for state in ("clean", "hot"):
             if row.get(f"ratio_{state}"):

@@ -36,11 +36,6 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
     """The picture of measured rows by the device's short name.
 
     Rows of an earlier form are left out, and devices that have no others.
-
-    Raises
-    ------
-    ValueError
-        If nothing is left.
     """
     compared = {
         device: chosen

@@ -31,22 +31,6 @@ _TEMPORARY_BYTES = 1 << 20
 
 
 def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[str, Call]:
-    """The calls by name.
-
-    Parameters
-    ----------
-    kernel : str
-        Of the bundled kernel.
-    cub : Path, optional
-        What `build_cub` made.
-    arguments : dict
-        As a baseline gets them: device arrays and scalars by name.
-
-    Raises
-    ------
-    OSError, cublaslt.CublasLtError
-        If a library is not there, or refuses.
-    """
     if kernel in ("sgemm", "sgemm_tf32x3"):
         return _products(**arguments)
     if kernel == "gemv":
@@ -137,13 +121,7 @@ def newest_cub() -> tuple[Path, str] | None:
 
 
 def build_cub(arch: str) -> Path:
-    """Compile the newest CUB's sums into a library, which is kept; the first time it takes some ten seconds.
-
-    Raises
-    ------
-    AutotuneError
-        If nvcc or CUB is not there, or the compiler refuses.
-    """
+    """Compile the newest CUB's sums into a library, which is kept; the first time it takes some ten seconds."""
     compiler, newest = find_program("nvcc"), newest_cub()
     if not compiler or newest is None:
         raise AutotuneError("no nvcc, or no CUB: cub_sum.cu is not compiled")

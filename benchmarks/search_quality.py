@@ -81,7 +81,6 @@ class UntilFound:
 
     @property
     def found_after(self) -> int | None:
-        """Evaluations until then."""
         places = [place for place, index in enumerate(self.path) if index in self._good]
         return places[0] + 1 if places else None
 
@@ -219,7 +218,6 @@ class TimedSession(UntilFound):
 
 
 def main() -> None:
-    """Run all searches, print the table, write the JSON."""
     options = _arguments()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     kind, run, extra = ("rows", _run, options.noise)

@@ -181,7 +181,6 @@ class Matchup:
         return len(steps.launches) == 1 and steps.main.shared_bytes <= MOST_SHARED_BYTES
 
     def datasets(self) -> tuple[Dataset, ...]:
-        """Inputs and answers; made where they are not there."""
         return tuple(prepare(self.kernel, self.problem, name) for name in (EXACT, RANDOM))
 
 
@@ -266,7 +265,6 @@ class Expressed:
         return tuple(params[name] for name in self._names)
 
     def is_listed(self, params: Mapping[str, Any]) -> bool:
-        """The restriction."""
         return self._key(params) in self._launches
 
     def launch(self, params: Mapping[str, Any]) -> Launch:
@@ -538,7 +536,6 @@ def about(device: Device) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compare, print a line per part, write the file."""
     options = _options()
     if options.part:
         print(json.dumps(run_part(options)))

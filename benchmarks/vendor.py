@@ -87,7 +87,6 @@ class Subject:
 
     @property
     def row(self) -> dict[str, Any]:
-        """How its row begins."""
         return {"kernel": self.kernel.name, "problem": dict(self.problem)}
 
 
@@ -126,19 +125,11 @@ class Comparison:
         return self.job(subject.kernel, subject.problem, in_use)
 
     def submit(self, subject: Subject) -> None:
-        """Have a subject's configuration compiled."""
         self.compilers.submit(
             compile_job(subject.kernel, subject.configuration, subject.problem, self.device)
         )
 
     def row(self, subject: Subject, job: Job, in_use: InUse) -> dict[str, Any]:
-        """Verify and race one subject, whose data nobody removes meanwhile.
-
-        Raises
-        ------
-        AutotuneError
-            If it does not compile or is wrong, or the device process fails.
-        """
         kernel, configuration = subject.kernel, subject.configuration
         binary = self.binary(kernel, configuration, subject.problem)
         edges = self._verify_odd_sizes(subject, in_use)
@@ -165,13 +156,6 @@ class Comparison:
         return {**row, "note": note, "odd_sizes_verified": edges}
 
     def binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
-        """Compile a configuration.
-
-        Raises
-        ------
-        WrongError
-            If it does not compile.
-        """
         compiled = self.compilers.result(compile_job(kernel, configuration, problem, self.device))
         if compiled.binary is None:
             raise WrongError(f"{kernel.name}: {configuration} does not compile: {compiled.message}")
@@ -290,7 +274,6 @@ def judged(
     limits: Limits,
     seed: int,
 ) -> dict[str, Any]:
-    """The row of one race."""
     cold, tuned = raced.ours[State.COLD], subject.choice.tuned
     rival = fastest_rival(raced.rivals, State.COLD)
     named = (baseline.name for baseline in subject.kernel.baselines)
@@ -469,14 +452,7 @@ def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
 def subjects_of(
     kernels: Iterable[Kernel], device: Device, folder: Path, only: Sequence[str], unlisted: bool
 ) -> list[Subject]:
-    """Every row to measure: the given problems only, the unlisted ones, or all that are shown or tuned.
-
-    Raises
-    ------
-    UsageError
-        If a problem is given that no kernel has the fields of, or whose row belongs into the other file, or
-        no kernel has unlisted sizes.
-    """
+    """Every row to measure: the given problems only, the unlisted ones, or all that are shown or tuned."""
     subjects = []
     for kernel in kernels:
         fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
@@ -542,13 +518,7 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
 
 
 def read_results(file: Path) -> dict[str, Any]:
-    """A results document; empty where the file is not there.
-
-    Raises
-    ------
-    UsageError
-        If it is something else.
-    """
+    """A results document; empty where the file is not there."""
     if not file.is_file():
         return {}
     try:
@@ -577,7 +547,6 @@ def encode(document: Mapping[str, Any]) -> bytes:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """The rows as aligned text."""
     lines = [
         f"{'kernel':13s}{'problem':33s}{'ours ms':>10s}{'ratio':>7s}  {'95 %':13s}{'clean':>7s}{'hot':>7s}"
         f"{'of limit':>9s}{'':7s}{'error':>6s} {'bits':5s}{'rival':24s}source"
@@ -708,7 +677,6 @@ def heading(device: Device, worker: DeviceWorker) -> dict[str, Any]:
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
     parser = command_line(__doc__, "vendor-<device>.json and unlisted-<device>.json")
     known = ", ".join(demands.SIZES)
     parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")

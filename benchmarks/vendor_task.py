@@ -291,7 +291,6 @@ def versions() -> dict[str, str]:
 
 
 def _views(data: verify.DeviceData) -> dict[str, Any]:
-    """The working buffers as CuPy arrays."""
     return {
         name: value[0].inner.view(value[1]).reshape(value[2])
         for name, value in tasks.vendor_arguments(data).items()
@@ -383,7 +382,6 @@ def _most_mhz(executor: Executor) -> int | None:
 
 
 def _loads(executor: Executor, ours: Timer, rival: Timer | None) -> dict[str, Load]:
-    """Both under load, the rival on the cooler card."""
     found = {"rival": _loaded(executor, rival)} if rival is not None else {}
     return {**found, "ours": _loaded(executor, ours)}
 
