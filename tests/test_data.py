@@ -21,7 +21,6 @@ from autotune.measure.data import (
     Draw,
     ensure_files,
     prepare,
-    prepare_both,
 )
 from autotune.values import Problem
 
@@ -323,17 +322,6 @@ def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
         ),
     )
     prepare(given, PROBLEM, RANDOM)
-
-
-def test_both_data_sets_are_made_and_other_work_is_done_where_that_is_slow(kernel, tmp_path):
-    mark = tmp_path / "mark"
-    wait = f"import pathlib, time\n    while not pathlib.Path({str(mark)!r}).exists():\n"
-    slow = kernel(("return factor * x", f"{wait}        time.sleep(0.01)\n    return factor * x"))
-    with cache.InUse() as in_use:
-        made = prepare_both(slow, PROBLEM, 0, in_use, mark.touch)
-        assert prepare_both(slow, PROBLEM, 0, in_use, mark.unlink) == made  # read: not slow
-    assert [dataset.name for dataset in made] == [EXACT, RANDOM]
-    assert mark.exists()
 
 
 # ---------------------------------------------------------------- mistakes in hooks

@@ -11,10 +11,8 @@ import hashlib
 import inspect
 import json
 import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +40,6 @@ _DEFAULT_ROUNDINGS = 64
 _MANIFEST = "manifest.json"
 #: Version of the stored form; part of the key that random numbers are drawn from.
 _VERSION = 4
-#: Where data take longer to make than this, other work is done in the meantime.
-_SLOW_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -151,31 +147,6 @@ def prepare(
             f"{kernel.name} ({problem}): inputs in the cache cannot be read back; "
             f"free disk space or remove {folder}"
         )
-    return made
-
-
-def prepare_both(
-    kernel: Kernel,
-    problem: Problem,
-    seed: int,
-    in_use: cache.InUse,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> tuple[Dataset, Dataset]:
-    """Make the exact and the random data set; where that is slow, a thread calls ``meanwhile``."""
-
-    def tried() -> None:
-        with suppress(AutotuneError):  # the search meets it again
-            meanwhile()
-
-    timer = threading.Timer(_SLOW_S, tried)
-    timer.daemon = True
-    timer.start()
-    try:
-        exact = prepare(kernel, problem, EXACT, seed, in_use=in_use)
-        made = exact, prepare(kernel, problem, RANDOM, seed, in_use=in_use)
-    finally:
-        timer.cancel()
-    timer.join()
     return made
 
 

@@ -38,6 +38,13 @@ _LEAST_WINDOWS = 6
 #: Share of the time for rounds of samples where windows follow, and the longest time of one window
 #: on a device whose counter moves ten times a second.
 _SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
+#: The status of a contender by the error of its launches.
+_STATUS: dict[type[Exception], Status] = {
+    LaunchError: Status.LAUNCH_FAILED,
+    MemoryError: Status.LAUNCH_FAILED,
+    WrongResult: Status.WRONG_RESULT,
+    NotDeterministic: Status.NOT_DETERMINISTIC,
+}
 
 
 @dataclass(frozen=True)
@@ -146,19 +153,32 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
     end, least_s = time.monotonic() + rules.max_seconds, min(_LEAST_SECONDS, rules.max_seconds)
     while True:
         entered = [place for place in range(len(contenders)) if place not in failures]
-        running = [contenders[place] for place in entered]
+        # The rows of the search are not needed there.
+        running = [replace(contenders[place], row=None) for place in entered]
+        limits_s = [PREPARE_TIMEOUT_S if one.vendor else worker.timeout_s for one in running]
         left_s = max(least_s, end - time.monotonic())
-        heat = _watched(worker, job, running, replace(rules, max_seconds=left_s))
-        if isinstance(heat, _Broken):
-            culprit = entered[heat.place] if heat.place >= 0 else -1
-            if isinstance(heat.error, ActorDied) and culprit not in suspects:
+        windows_s = rules.windows * len(running) * _WINDOW_S
+        try:
+            heat = worker.ask(
+                run_heat,
+                running,
+                replace(rules, max_seconds=left_s),
+                job=job,
+                timeout_s=left_s + PREPARE_TIMEOUT_S + windows_s,
+                turn_limits_s=limits_s,
+            )
+        except (ActorTimeout, ActorDied) as error:
+            culprit = entered[error.turn] if error.turn >= 0 else -1
+            if isinstance(error, ActorDied) and culprit not in suspects:
                 suspects.add(culprit)
             elif culprit < 0:
-                raise AutotuneError(
-                    f"the device process failed at the race: {heat.error}"
-                ) from heat.error
+                raise AutotuneError(f"the device process failed at the race: {error}") from error
+            elif isinstance(error, ActorDied):
+                message = f"the process died twice: {error}"
+                failures[culprit] = Failure(Status.CRASHED, message)
             else:
-                failures[culprit] = heat.failure
+                message = f"no sample in {limits_s[error.turn]:g} s; the kernel hangs"
+                failures[culprit] = Failure(Status.TIMED_OUT, message)
             continue
         by_place = dict(zip(entered, heat.samples, strict=True))
         failures |= {place: s.failure for place, s in by_place.items() if s.failure}
@@ -187,48 +207,6 @@ class Heat:
     clocks: Clocks = UNKNOWN_CLOCKS
     device_uuid: str = ""
     context_lost: bool = False
-
-
-@dataclass(frozen=True)
-class _Broken:
-    """A heat that the process did not survive."""
-
-    #: The contender whose turn it was; -1 before the first.
-    place: int
-    error: ActorTimeout | ActorDied
-    #: Longest time of that turn.
-    limit_s: float
-
-    @property
-    def failure(self) -> Failure:
-        if isinstance(self.error, ActorTimeout):
-            message = f"no sample in {self.limit_s:g} s; the kernel hangs"
-            return Failure(Status.TIMED_OUT, message)
-        return Failure(Status.CRASHED, f"the process died twice: {self.error}")
-
-
-def _watched(
-    worker: DeviceWorker, job: Job, running: Sequence[Contender], rules: RaceRules
-) -> Heat | _Broken:
-    """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
-    limits_s = [
-        PREPARE_TIMEOUT_S if contender.vendor else worker.timeout_s for contender in running
-    ]
-    windows_s = rules.windows * len(running) * _WINDOW_S
-    # The rows of the search are not needed there.
-    sent = [replace(contender, row=None) for contender in running]
-    try:
-        return worker.ask(
-            run_heat,
-            sent,
-            rules,
-            job=job,
-            timeout_s=rules.max_seconds + PREPARE_TIMEOUT_S + windows_s,
-            turn_limits_s=limits_s,
-        )
-    except (ActorTimeout, ActorDied) as error:
-        limit_s = limits_s[error.turn] if error.turn >= 0 else PREPARE_TIMEOUT_S
-        return _Broken(error.turn, error, limit_s)
 
 
 # ------------------------------------------------------------------ in the worker
@@ -391,10 +369,7 @@ class Entrant:
         self._turns.begin_turn(self._place)
         try:
             return take(count)
-        except (LaunchError, MemoryError) as error:
-            self._failures[self._place] = Failure(Status.LAUNCH_FAILED, str(error))
-        except WrongResult as error:
-            self._failures[self._place] = Failure(Status.WRONG_RESULT, str(error))
-        except NotDeterministic as error:
-            self._failures[self._place] = Failure(Status.NOT_DETERMINISTIC, str(error))
-        return []
+        except tuple(_STATUS) as error:
+            status = next(found for kind, found in _STATUS.items() if isinstance(error, kind))
+            self._failures[self._place] = Failure(status, str(error))
+            return []

@@ -31,7 +31,6 @@ from autotune.measure.data import (
     RANDOM,
     inputs_fingerprint,
     prepare,
-    prepare_both,
     without_files,
 )
 from autotune.measure.objective import Scoring
@@ -154,7 +153,8 @@ class Bench:
     ) -> Job:
         """Return the worker's job for a problem; make inputs and references where they are missing.
 
-        That counts for no budget; ``meanwhile`` is called in a thread where it takes long.
+        That counts for no budget. ``meanwhile`` is called first where something is missing: it
+        gives compilers work.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
         for worker in self.workers:
@@ -163,20 +163,20 @@ class Bench:
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
         with self.off_budget():
+            names = (RANDOM,) if inputs else (EXACT, RANDOM)
+            drawn = [without_files(self.kernel, problem, name, chosen) for name in names]
             if not self.site.shares_disk:
-                names = (EXACT, RANDOM)
-                drawn = (without_files(self.kernel, problem, name, chosen) for name in names)
-                return self._made_there(replace(job, datasets=tuple(drawn)), meanwhile)
-            datasets = (
-                (prepare(self.kernel, problem, RANDOM, chosen, inputs, self._in_use),)
-                if inputs
-                else prepare_both(self.kernel, problem, chosen, self._in_use, meanwhile)
+                meanwhile()
+                return self._made_there(replace(job, datasets=tuple(drawn)))
+            if not (inputs or all(dataset.folder.is_dir() for dataset in drawn)):
+                meanwhile()
+            made = (
+                prepare(self.kernel, problem, name, chosen, inputs, self._in_use) for name in names
             )
-        return replace(job, datasets=datasets)
+            return replace(job, datasets=tuple(made))
 
-    def _made_there(self, job: Job, meanwhile: Callable[[], object] = lambda: None) -> Job:
+    def _made_there(self, job: Job) -> Job:
         """Have the first device's machine make the data of a job; other machines make their own."""
-        meanwhile()
         self.worker.prepare(job)
         return job
 

@@ -19,7 +19,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare, prepare_both
+from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker, device_actor
@@ -127,10 +127,12 @@ class _DeviceCheck:
             self._note(f"{len(skipped)} of {count} odd sizes left out ({why})")
         problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
         with InUse() as in_use, DeviceWorker(device_actor()) as worker:
-            jobs = [
-                Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
-                for problem in problems
-            ]
+            jobs = []
+            for problem in problems:
+                exact, drawn = (
+                    prepare(kernel, problem, which, in_use=in_use) for which in (EXACT, RANDOM)
+                )
+                jobs.append(Job(kernel.file, problem, device, (exact, drawn)))
             turns = _turns(kernel, jobs)
             self._check_sample(space, lambda c: _verified(kernel, c, next(turns), worker))
 
