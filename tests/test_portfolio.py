@@ -80,7 +80,7 @@ def test_a_matrix_that_is_far_wider_stays(
     assert run(["retune", "saxpy", "--portfolio", "--budget", "1s", *ON_CPU]) == 0
     said = capsys.readouterr().err
     assert re.search(rf"the {len(wide)} configurations on 2 problems of before are kept", said)
-    assert "raise --budget above 1s" in said
+    assert "raise --budget" in said
     assert record()["portfolio"]["configurations"] == wide
 
 

@@ -1,4 +1,4 @@
-"""`autotune retune`, `check-tuned`, `schedule`: tune again, check for regressions, on a schedule."""
+"""`autotune retune`, `check-tuned`, `schedule`: keep tuned records current."""
 
 from __future__ import annotations
 
@@ -23,57 +23,66 @@ from autotune.cli.parsing import (
     out_option,
 )
 from autotune.cli.tables import print_table, words
+from autotune.errors import AutotuneError, RegressionError, UsageError
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.retune.check import Checked
     from autotune.retune.retuning import GateReport, RetuneOptions, RetuneOutcome
-    from autotune.retune.stale import StaleQuery
     from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
-_DEVICE = click.option(
-    "--device",
-    "selectors",
-    multiple=True,
-    metavar="NAME",
-    help="cuda:0 or opencl:cpu (repeatable); default: one of each GPU model, else the CPU.",
-)
-_ARCH = click.option(
-    "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
-)
-_OUT = out_option("Record, header and report go to OUT/<device>/, too.")
-_HOURS = click.option(
-    "--max-hours",
-    type=click.FloatRange(min=0),
-    metavar="H",
-    help="Begin nothing further after this time.",
-)
-
-
-def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say how a search is done; with those of its limits they are ``options``."""
-
-    @click.option(
+#: Options of `retune` and `check-tuned`, in the order of their help.
+_OPTIONS = (
+    click.option(
+        "--max-hours",
+        type=click.FloatRange(min=0),
+        metavar="H",
+        help="Start no search or measurement after this time.",
+    ),
+    click.option(
+        "--device",
+        "selectors",
+        multiple=True,
+        metavar="NAME",
+        help="cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
+    ),
+    click.option(
+        "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
+    ),
+    click.option(
         "--effort",
         type=EFFORT_NAMES,
         default="quick",
         show_default=True,
-        help="Which problems must be tuned, and how; an entry keeps its own, if more.",
-    )
-    @click.option(
+        help="Problems to tune, and time for each; an entry keeps its own effort if that is full.",
+    ),
+    click.option(
         "--budget",
         metavar="TIME|N",
-        help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
-    )
-    @click.option(
+        help="Search of each problem: 90s, 10m or 200evals; default: by effort.",
+    ),
+    click.option(
         "--strategy", default="auto", show_default=True, help="See autotune list strategies."
-    )
-    @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs.")
-    @FLEET
+    ),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Seed of search and inputs."
+    ),
+    FLEET,
+    SPACES,
+    out_option("Write record, header and report to OUT/<device>/ too."),
+    JSON,
+)
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options, and pass them on as ``devices`` and ``options``."""
+
     @wraps(function)
-    def ordered(
+    def command(
         kernels: tuple[str, ...],
+        selectors: tuple[str, ...],
+        archs: tuple[str, ...],
         effort: str,
         budget: str | None,
         strategy: str,
@@ -86,12 +95,13 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
         from autotune.cli.progress import RunProgress
         from autotune.errors import needing
         from autotune.retune.retuning import RetuneOptions
+        from autotune.retune.stale import find_devices
         from autotune.run.request import EFFORTS
         from autotune.search.names import find
         from autotune.search.session import Budget
 
         find(strategy)
-        command = click.get_current_context().info_name or ""
+        name = click.get_current_context().info_name or ""
         options = RetuneOptions(
             effort=EFFORTS[effort],
             strategy=strategy,
@@ -99,52 +109,51 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
             seconds=None if max_hours is None else max_hours * 3600,
             out=out,
             seed=seed,
-            command=shlex.join(["autotune", command, *(Path(kernel).name for kernel in kernels)]),
+            command=shlex.join(["autotune", name, *(Path(kernel).name for kernel in kernels)]),
             progress=RunProgress,
             say=lambda text: click.echo(text, err=True),
         )
-        if fleet is None:
-            function(kernels=kernels, options=options, **others)
-            return
-        with needing("a fleet"):
-            from autotune.fleet import client
-        with client.of(fleet) as found:
-            function(kernels=kernels, options=replace(options, fleet=found), **others)
+        if fleet is not None:
+            with needing("a fleet"):
+                from autotune.fleet import client
+            opened = click.get_current_context().with_resource(client.of(fleet))
+            options = replace(options, fleet=opened)
 
-    return ordered
+        def devices() -> tuple[Device, ...]:
+            return find_devices(selectors, archs, options.fleet)
+
+        function(kernels=kernels, devices=devices, options=options, **others)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command("retune")
 @_KERNELS
-@click.option("--stale", is_flag=True, help="Only what is stale; without KERNELs, of all kernels.")
+@click.option("--stale", is_flag=True, help="Tune what is stale; without KERNEL, of all kernels.")
 @click.option(
     "--all",
     "missing",
     is_flag=True,
-    help="All sizes without a current entry in OUT, with full effort; of all bundled kernels if none "
-    "is named. --max-hours (default 1) is shared by the sizes.",
+    help="Tune all sizes without a current entry in OUT, with full effort; without KERNEL, of all "
+    "bundled kernels. The sizes share --max-hours (default 1).",
 )
 @click.option(
     "--portfolio",
     is_flag=True,
-    help="Measure the winners of all problems on every problem, for lookups of other sizes. Searches "
-    "nothing. --budget (default 60s) begins when all are compiled. The record is yours, or that of --out.",
+    help="Measure the winners of all problems on every problem, for lookups of other sizes, without a "
+    "search. --budget (default 60s) does not include compiling. Changes your record, or that of --out.",
 )
-@_HOURS
 @click.option(
     "--max-age",
     default="90d",
     show_default=True,
     metavar="AGE",
-    help="With --stale: measure again what is older: 90d, 12w, 36h or never.",
+    help="With --stale: measure entries again that are older: 90d, 12w, 36h or never.",
 )
-@click.option("--dry-run", is_flag=True, help="Only print what is stale, and why.")
-@_DEVICE
-@_ARCH
-@_how_to_search
-@SPACES
-@_OUT
-@JSON
+@click.option("--dry-run", is_flag=True, help="Print stale entries with the reasons, and end.")
+@_with_options
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
@@ -152,18 +161,17 @@ def retune(
     portfolio: bool,
     max_age: str,
     dry_run: bool,
-    selectors: tuple[str, ...],
-    archs: tuple[str, ...],
+    devices: Callable[[], tuple[Device, ...]],
     options: RetuneOptions,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Tune KERNELs again: all their problems, or only what is stale, missing, or the portfolio.
+    """Tune KERNEL again: all its problems, or those that are stale or missing, or the portfolio.
 
-    Stale means: source, arguments or options changed, or never tuned here: search. Driver or compiler
-    changed, or older than --max-age: verify and measure the winner and its runners-up, and search only
-    if the winner is wrong, slower by more than 2 % or no longer among the best. Several commands at
-    once are safe. A command that was interrupted continues if it is given again.
+    An entry whose source, arguments or options changed, or that was never tuned on this device, is
+    searched. If only the driver or compiler changed, or the entry is older than --max-age, winner and
+    runners-up are verified and measured; a search follows if the winner is wrong, slower by more than
+    2 % or no longer among the best. An interrupted command continues if you run it again.
 
     \b
     autotune retune --stale --dry-run
@@ -172,9 +180,8 @@ def retune(
     autotune retune --all --max-hours 8
     autotune retune sgemm --portfolio --budget 2m
     """
-    from autotune.errors import UsageError
-    from autotune.retune.retuning import retune as retune_kernels
-    from autotune.retune.stale import StaleQuery, age_in_days, find_devices
+    from autotune.retune import retuning
+    from autotune.retune.stale import StaleQuery, age_in_days
 
     if stale + missing + portfolio > 1:
         raise UsageError("retune: --stale, --all and --portfolio exclude one another")
@@ -182,13 +189,11 @@ def retune(
         raise UsageError("retune --portfolio: name kernels, for example sgemm")
     if not (stale or missing or kernels):
         raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
-    devices = find_devices(selectors, archs, options.fleet)
     if portfolio:
-        for kernel in kernels:
-            _measure_portfolio(kernel, devices[0], options, spaces)
+        _measure_portfolios(kernels, devices()[0], options, spaces)
         return
     query = StaleQuery(
-        devices=devices,
+        devices=devices(),
         kernels=kernels,
         spaces=spaces,
         effort=options.effort.name,
@@ -196,8 +201,8 @@ def retune(
         only_stale=stale,
     )
     if missing:
-        query, options = _all_sizes(query, options)
-    outcomes = retune_kernels(query, replace(options, dry_run=dry_run))
+        query, options = retuning.all_sizes(query, options)
+    outcomes = retuning.retune(query, replace(options, dry_run=dry_run))
     if as_json:
         emit_json([_outcome_row(outcome) for outcome in outcomes])
     elif outcomes:
@@ -207,34 +212,11 @@ def retune(
         click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
     if missing:
         _say_what_to_commit(outcomes, options.out / query.devices[0].folder)
-    _require_no_failure(outcomes)
-
-
-def _all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, RetuneOptions]:
-    """Return query and options for all sizes that have no current entry in the output folder."""
-    from autotune.kernel.catalog import bundled_folder, find_kernel, listings
-    from autotune.run.request import EFFORTS
-
-    device, bundled = query.devices[0], bundled_folder("spaces")
-    names = query.kernels or tuple(
-        listing.name
-        for listing in listings(query.spaces)
-        if listing.file.is_relative_to(bundled)
-        and device.backend in find_kernel(listing.name, query.spaces).backends
-    )
-    seconds = 3600.0 if options.seconds is None else options.seconds
-    return (
-        replace(
-            query,
-            devices=(device,),
-            kernels=names,
-            effort="full",
-            max_age_days=None,
-            only_stale=True,
-            records=options.out,
-        ),
-        replace(options, effort=EFFORTS["full"], seconds=seconds, share_seconds=True),
-    )
+    failed = [each for each in outcomes if each.result is retuning.RetuneStatus.FAILED]
+    if failed:
+        raise AutotuneError(
+            f"{len(failed)} not tuned; first {failed[0].kernel}: {failed[0].message}"
+        )
 
 
 def _say_what_to_commit(outcomes: Sequence[RetuneOutcome], folder: Path) -> None:
@@ -245,16 +227,6 @@ def _say_what_to_commit(outcomes: Sequence[RetuneOutcome], folder: Path) -> None
         click.echo(f"{skipped} of {len(outcomes)} are left; run the same command again", err=True)
     if folder.is_dir():
         click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
-
-
-def _require_no_failure(outcomes: Sequence[RetuneOutcome]) -> None:
-    from autotune.errors import AutotuneError
-    from autotune.retune.retuning import RetuneStatus
-
-    failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
-    if failed:
-        first = failed[0]
-        raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
 
 
 def _outcome_row(outcome: RetuneOutcome) -> dict[str, Any]:
@@ -286,47 +258,34 @@ def _show_outcomes(outcomes: Iterable[RetuneOutcome]) -> None:
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="A regression: surely slower than recorded by more than this.",
+    help="How much slower than recorded counts as a regression.",
 )
-@click.option("--retune", is_flag=True, help="Search again for what is slower or wrong.")
-@_HOURS
-@_DEVICE
-@_ARCH
-@_how_to_search
-@SPACES
-@_OUT
-@JSON
+@click.option("--retune", is_flag=True, help="Search again for entries that are slower or wrong.")
+@_with_options
 def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
     retune: bool,
-    selectors: tuple[str, ...],
-    archs: tuple[str, ...],
+    devices: Callable[[], tuple[Device, ...]],
     options: RetuneOptions,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Verify and measure what is tuned of KERNELs, or of all, against its record.
+    """Verify and time the tuned entries of KERNEL, or of all kernels, against their records.
 
-    Every entry that lookup would answer with on this device, shipped or yours. Its winner is
-    verified again and measured interleaved with its runners-up. Exit code 5 where one is wrong,
-    or where even the lower end of the 95 % interval of its time over the recorded one is above
-    the threshold. With --retune just those are searched for again: exit code 0 if all could be.
+    Covers every entry that lookup answers with on this device. Each winner is verified again and timed
+    in turn with its runners-up. Exit code 5 if a winner is wrong, or if the whole 95 % interval of its
+    slowdown is above the threshold. With --retune those entries are searched again: exit code 0 if all
+    searches succeed.
 
     \b
     autotune check-tuned
     autotune check-tuned sgemm --threshold 3 --retune
     """
     from autotune.retune.retuning import check_tuned as check
-    from autotune.retune.stale import find_devices
 
     checks = check(
-        kernels,
-        find_devices(selectors, archs, options.fleet),
-        options,
-        spaces=spaces,
-        threshold=threshold / 100,
-        retune=retune,
+        kernels, devices(), options, spaces=spaces, threshold=threshold / 100, retune=retune
     )
     checked = [_checked_row(found) for found in checks.checked]
     if as_json:
@@ -337,12 +296,11 @@ def check_tuned(
         if checks.retuned:
             click.echo()
             _show_outcomes(checks.retuned)
-    _judge(checks)
+    _require_no_regression(checks)
 
 
-def _judge(checks: GateReport) -> None:
-    """Raise where something is slower or wrong, and stays so, or could not be measured."""
-    from autotune.errors import AutotuneError, RegressionError
+def _require_no_regression(checks: GateReport) -> None:
+    """Raise an error if an entry is still slower or wrong, or could not be measured."""
     from autotune.retune.check import Verdict
     from autotune.retune.retuning import RetuneStatus
 
@@ -415,20 +373,22 @@ def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
 @click.command("schedule")
 @click.argument("kind", metavar="cron|systemd|slurm|github")
 @_KERNELS
-@click.option("--every", default="1w", show_default=True, help="1h, 6h, 12h, 1d, 1w, 2w or 1mo.")
+@click.option(
+    "--every", default="1w", show_default=True, help="Interval: 1h, 6h, 12h, 1d, 1w, 2w or 1mo."
+)
 @click.option(
     "--arch",
     "archs",
     multiple=True,
     metavar="sm_NN",
-    help="One entry for each (repeatable); default: those of this machine's GPUs.",
+    help="Architecture (repeatable), an entry each; default: those of this machine's GPUs.",
 )
 @click.option(
     "--max-hours",
     type=click.FloatRange(min=0, min_open=True),
     default=2.0,
     show_default=True,
-    help="Of every run.",
+    help="Longest time of each run.",
 )
 @click.option("--out", type=FOLDER, help="Folder to write the files to; default: print them.")
 def schedule(
@@ -439,7 +399,7 @@ def schedule(
     max_hours: float,
     out: Path | None,
 ) -> None:
-    """Write an entry per GPU architecture that runs `autotune retune --stale` in this folder.
+    """Print or write scheduler entries that run `autotune retune --stale` in this folder.
 
     \b
     autotune schedule cron
@@ -463,37 +423,23 @@ def schedule(
     click.echo(f"install: {INSTALL[kind]}", err=True)
 
 
-def _measure_portfolio(
-    name: str, device: Device, options: RetuneOptions, spaces: Path | None
+def _measure_portfolios(
+    kernels: Sequence[str], device: Device, options: RetuneOptions, spaces: Path | None
 ) -> None:
-    """Measure the portfolio of a kernel's record in the output folder again."""
-    from autotune.cli.progress import RunProgress
-    from autotune.errors import UsageError
-    from autotune.kernel.catalog import find_kernel
-    from autotune.report.publish import amend
-    from autotune.run.portfolio import renewed
-    from autotune.tuned.reading import read, user_folder
+    from autotune.retune.retuning import measure_portfolio
+    from autotune.tuned.reading import user_folder
 
-    budget_s = options.budget.seconds if options.budget else 60.0
-    if budget_s is None:
-        raise UsageError("retune --portfolio: --budget is a time, for example 90s")
-    kernel = find_kernel(name, spaces)
     source = click.get_current_context().get_parameter_source("out")
     folder = options.out if source is ParameterSource.COMMANDLINE else Path(user_folder())
-    path = folder / device.folder / f"{kernel.name}.json"
-    if not path.exists():
-        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {kernel.name}")
-    record = read(path)
-    with RunProgress(kernel.name, len(record.problems)) as progress:
-        record = renewed(record, kernel, device, budget_s, progress)
-    measured, kept = record.portfolio, amend(folder, record).portfolio
-    if kept.median_ms != measured.median_ms:
-        click.echo(
-            f"portfolio: {_width(measured)} were measured; the {_width(kept)} of before are kept; "
-            f"raise --budget above {budget_s:g}s",
-            err=True,
-        )
-    click.echo(f"portfolio: {_width(kept)}; record: {path}", err=True)
+    for kernel in kernels:
+        path, measured, kept = measure_portfolio(kernel, device, options, folder, spaces)
+        if kept.median_ms != measured.median_ms:
+            click.echo(
+                f"portfolio: {_width(measured)} were measured; the {_width(kept)} of before are kept; "
+                "raise --budget",
+                err=True,
+            )
+        click.echo(f"portfolio: {_width(kept)}; record: {path}", err=True)
 
 
 def _width(matrix: Portfolio) -> str:

@@ -22,6 +22,7 @@ from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError, unknown
 from autotune.front import tune
+from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
@@ -39,6 +40,7 @@ from autotune.retune.check import (
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
+from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
@@ -47,6 +49,7 @@ from autotune.tuned.record import (
     TIME,
     Confirmed,
     Estimate,
+    Portfolio,
     Provenance,
     TunedProblem,
     TunedRecord,
@@ -164,6 +167,48 @@ def _retuned_by_kernel(
         with Retuner(device, own, until) as retuner:
             outcomes += retuner.retune([each for each in targets if each.kernel.name == name])
     return outcomes
+
+
+def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, RetuneOptions]:
+    """Return query and options for all sizes that have no current entry in the output folder."""
+    device, bundled = query.devices[0], bundled_folder("spaces")
+    names = query.kernels or tuple(
+        listing.name
+        for listing in listings(query.spaces)
+        if listing.file.is_relative_to(bundled)
+        and device.backend in find_kernel(listing.name, query.spaces).backends
+    )
+    wider = replace(
+        query,
+        devices=(device,),
+        kernels=names,
+        effort="full",
+        max_age_days=None,
+        only_stale=True,
+        records=options.out,
+    )
+    seconds = 3600.0 if options.seconds is None else options.seconds
+    return wider, replace(options, effort=EFFORTS["full"], seconds=seconds, share_seconds=True)
+
+
+def measure_portfolio(
+    name: str, device: Device, options: RetuneOptions, folder: Path, spaces: Path | None
+) -> tuple[Path, Portfolio, Portfolio]:
+    """Measure the portfolio of a kernel's record in a folder again.
+
+    Return the record's file, the portfolio that was measured, and the one that is kept.
+    """
+    budget_s = options.budget.seconds if options.budget else 60.0
+    if budget_s is None:
+        raise UsageError("retune --portfolio: --budget is a time, for example 90s")
+    kernel = find_kernel(name, spaces)
+    path = folder / device.folder / f"{kernel.name}.json"
+    if not path.exists():
+        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {kernel.name}")
+    record = read(path)
+    with options.progress(kernel.name, len(record.problems)) as listener:
+        record = renewed(record, kernel, device, budget_s, listener)
+    return path, record.portfolio, amend(folder, record).portfolio
 
 
 def outcome(
