@@ -80,7 +80,7 @@ class Server:
 
     def stop(self) -> None:
         self._engine.dispose()
-        self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         self._process.wait(30)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 
-from autotune import __version__, lookup
+from autotune import __version__
 from autotune.cli import run
 from autotune.export import export_records
 from autotune.tuned.reading import read
@@ -152,158 +151,24 @@ def test_the_example_is_built(nvcc: str, tmp_path: Path) -> None:
     assert len(list((build / "exported").glob("sgemm_*.cu"))) > 6
 
 
-# ---------------------------------------------------------------------- headers answer as Python
-
-#: Draws questions as `drawn` does, and prints what each is answered with.
-DRAW = """
-#include <cstdio>
-
-static unsigned long long state = 1;
-static unsigned long long draw() {
-  state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-  return state >> 33;
-}
-// From 1 to 2^31, as often below 2^10 as above 2^20.
-static long long size() {
-  const unsigned long long bits = draw() % 32, rest = draw();
-  return static_cast<long long>((1ULL << bits) + rest % (1ULL << bits) * (bits < 31));
-}
-"""
-ASK = """
-#include <autotune/KERNEL.hpp>
-static void ask_KERNEL() {
-  using namespace autotune::KERNEL;
-  state = 1;
-  const int archs[] = {90, 80, 86, 100, 120, 75, 900};
-  for (int i = 0; i < QUESTIONS; ++i) {
-    const int where = static_cast<int>(draw() % 9);
-    DRAWN
-    const config c = where < DEVICES ? lookup(static_cast<device>(where), FIELDS)
-                                     : lookup(archs[where - DEVICES], FIELDS);
-    const extent grid = c.grid(FIELDS);
-    std::printf("%d %u %u %u %u %u %u %u %d %d", i, c.block.x, c.block.y, c.block.z, c.shared_bytes, grid.x, grid.y,
-                grid.z, static_cast<int>(c.hit), c.requires_met);
-    PRINTED
-    std::printf("\\n");
-  }
-}
-"""
-QUESTIONS = 2_000
-
-
 @cache
 def records_of(kernel: str) -> list[TunedRecord]:
     """What ships of a kernel, in the order of a header's devices."""
     return [read(file) for file in sorted((ROOT / "reports").glob(f"NVIDIA_*/{kernel}.json"))]
 
 
-@cache
-def program(kernel: str) -> str:
-    """The C++ side of the questions of one kernel."""
-    first = records_of(kernel)[0]
-    categories = categories_of(kernel)
-    drawn = []
-    for name, kind in first.fields.items():
-        if kind == "integer":
-            drawn.append(f"const long long {name} = size();")
-            continue
-        values = ", ".join(f"{name}_value::{value}" for value in categories[name])
-        drawn.append(f"const {name}_value {name}s[] = {{{values}}};")
-        drawn.append(f"const {name}_value {name} = {name}s[draw() % {len(categories[name])}];")
-    printed = "".join(
-        f'std::printf(" %d", static_cast<int>(c.{name}));' for name in first.parameters
-    )
-    text = ASK.replace("KERNEL", kernel).replace("QUESTIONS", str(QUESTIONS))
-    text = text.replace("DRAWN", "\n    ".join(drawn)).replace("PRINTED", printed)
-    return text.replace("FIELDS", ", ".join(first.fields)).replace("DEVICES", str(len(DEVICES)))
-
-
-DEVICES = sorted(file.name for file in (ROOT / "reports").glob("NVIDIA_*"))
-ARCHS = (90, 80, 86, 100, 120, 75, 900)
-QUALITIES = ("exact", "nearest_problem", "same_arch", "nearest_arch", "default")
-
-
-@cache
-def categories_of(kernel: str) -> dict[str, list[str]]:
-    """Values of fields that are no sizes."""
-    found: dict[str, set[str]] = {}
-    for record in records_of(kernel):
-        for entry in record.problems:
-            for name, value in entry.problem.items():
-                if isinstance(value, str):
-                    found.setdefault(name, set()).add(value)
-    return {name: sorted(values) for name, values in found.items()}
-
-
-@cache
-def answers(kernel: str) -> str:
-    """Python's side of the questions: a fingerprint of the same lines."""
-    first, state = records_of(kernel)[0], 1
-
-    def draw() -> int:
-        nonlocal state
-        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        return state >> 33
-
-    def size() -> int:
-        bits, rest = draw() % 32, draw()
-        return (1 << bits) + (rest % (1 << bits) if bits < 31 else 0)
-
-    lines = []
-    words = {
-        name: {value: place for place, value in enumerate(values)}
-        if isinstance(values[0], str)
-        else {}
-        for name, values in first.parameters.items()
-    }
-    for number in range(QUESTIONS):
-        where = draw() % 9
-        problem = {
-            name: size()
-            if kind == "integer"
-            else (known := categories_of(kernel)[name])[draw() % len(known)]
-            for name, kind in first.fields.items()
-        }
-        place = (
-            {"device": DEVICES[where]}
-            if where < len(DEVICES)
-            else {"arch": ARCHS[where - len(DEVICES)]}
-        )
-        c = lookup(kernel, **place, **problem)
-        values = [words[name].get(value, value) for name, value in c.items()]
-        grid = c.grid or (0, 0, 0)
-        facts = [
-            number,
-            *c.block,
-            c.shared_bytes,
-            *grid,
-            QUALITIES.index(c.quality),
-            c.requires_met,
-        ]
-        lines.append(" ".join(str(int(fact)) for fact in (*facts, *values)) + "\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-@pytest.mark.xdist_group("questions")  # which Python answers once
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("compiler", "standard"), [("g++", "c++17"), ("clang++", "c++20"), ("nvcc", "c++17")]
+    ("compiler", "standard"), [("g++", "c++20"), ("clang++", "c++17"), ("nvcc", "c++17")]
 )
-def test_headers_answer_thousands_of_questions_each_as_python_does(
+def test_compilers_take_all_headers_that_ship(
     compiler: str, standard: str, nvcc: str, tmp_path: Path
 ) -> None:
-    """Configuration, grid and shared memory, on devices and architectures, of sizes from 1 to 2^31."""
-    calls = "".join(f"ask_{kernel}();\n" for kernel in KERNELS)
-    text = DRAW + "".join(map(program, KERNELS)) + f"int main() {{\n{calls}}}\n"
-    (tmp_path / "main.cpp").write_text(text)
-    flags = (f"-std={standard}", "-O0", f"-I{INCLUDE}", "main.cpp", "-o", "main")
+    """Their own assertions hold too; what else they answer: test_export_header."""
+    includes = "".join(f"#include <autotune/{kernel}.hpp>\n" for kernel in KERNELS)
+    (tmp_path / "main.cpp").write_text(f"{includes}int main() {{}}\n")
+    flags = (f"-std={standard}", f"-I{INCLUDE}", "-c", "main.cpp")
     if compiler == "nvcc":
-        libraries = f"-L{Path(nvcc).parents[1] / 'lib'}"
-        output_of(nvcc, "-x", "cu", "-Werror", "all-warnings", libraries, *flags, cwd=tmp_path)
+        output_of(nvcc, "-x", "cu", "-Werror", "all-warnings", *flags, cwd=tmp_path)
     else:
         output_of(tool(compiler), *STRICT, *flags, cwd=tmp_path)
-    said = output_of(tmp_path / "main").splitlines(keepends=True)
-    assert len(said) == QUESTIONS * len(KERNELS)
-    for place, kernel in enumerate(KERNELS):
-        lines = said[place * QUESTIONS : (place + 1) * QUESTIONS]
-        assert hashlib.sha256("".join(lines).encode()).hexdigest() == answers(kernel), kernel

@@ -31,6 +31,7 @@ from sample_records import (
     with_deterministic,
     without_privileges,
 )
+from sample_values import VALUES_OF_ANY_KIND, places
 
 import autotune
 from autotune.devices.device import for_arch
@@ -121,21 +122,18 @@ def tuned_folder(given_folder: Path) -> Path:
 def test_quality(
     where: dict[str, Any], size: int, quality: str, expected_tile: int, tuned_folder: Path
 ) -> None:
-    """The first group of records that has an answer gives it, and says how good it is."""
     config = lookup(KERNEL, **where, **problem(size, size))
     assert (config.quality, tile(config)) == (quality, expected_tile)
 
 
 @pytest.mark.parametrize("arch", ["hopper", "sm_9", "", -90])
 def test_what_is_no_architecture_is_refused(arch: Any, tuned_folder: Path) -> None:
-    """With the forms that are one, and what is tuned."""
     expected = r"no architecture; write it as sm_90, 90, 9.0 or 900 \(tuned are sm_80, sm_90\)"
     with pytest.raises(UsageError, match=expected):
         lookup(KERNEL, arch=arch, **problem(64, 64))
 
 
 def test_sizes_are_not_negative_and_may_be_zero(tuned_folder: Path) -> None:
-    """An empty product has an answer, whose grid is empty too."""
     with pytest.raises(UsageError, match="problem field m=-1 must be at least 0"):
         lookup(KERNEL, arch=90, **problem(-1, 64))
     empty = lookup(KERNEL, arch=90, **problem(0, 64))
@@ -143,7 +141,6 @@ def test_sizes_are_not_negative_and_may_be_zero(tuned_folder: Path) -> None:
 
 
 def test_what_an_answer_was_tuned_for(tuned_folder: Path) -> None:
-    """By what changed since is told; a default was tuned for nothing."""
     for size in (64, 65):
         origin = lookup(KERNEL, arch=90, **problem(size, size)).origin
         assert (origin.source, origin.arguments, origin.inputs) == ("f00d", "beef", ())
@@ -151,7 +148,6 @@ def test_what_an_answer_was_tuned_for(tuned_folder: Path) -> None:
 
 
 def test_what_a_config_says(tuned_folder: Path) -> None:
-    """Everything needed to launch, and where it comes from."""
     config = lookup(KERNEL, device="Test GPU A", **problem(512, 640))
     assert dict(config) == {"BM": 128, "SWIZZLE": False, "VARIANT": "simt"}
     assert (config.block, config.shared_bytes, config.grid) == ((128, 2, 1), 16384, (4, 10, 1))
@@ -163,7 +159,6 @@ def test_what_a_config_says(tuned_folder: Path) -> None:
 
 
 def test_a_config_is_immutable_and_can_be_pickled(tuned_folder: Path) -> None:
-    """One answer is shared by all who ask, and may cross to another process."""
     config = lookup(KERNEL, arch=90, **problem(512, 512))
     with pytest.raises(AttributeError):
         config.block = (1, 1, 1)  # type: ignore[misc]
@@ -213,7 +208,6 @@ def test_only_what_is_deterministic_answers_where_that_is_asked(
 
 
 def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> None:
-    """The default is no way out: it may be what was not wanted."""
     with pytest.raises(
         UsageError, match=r"m=64, n=64.* is known to be deterministic; declare which"
     ):
@@ -221,7 +215,6 @@ def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> 
 
 
 def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> None:
-    """With one that is slower, and nothing is promised of it; another device of the arch has none."""
     fast, sure = plan(128), plan(64, deterministic=True)
     costs = (
         Cost(plan=fast, fixed=((1.0, ()),), waves=()),
@@ -235,7 +228,6 @@ def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> N
 
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
-    """A size nearby gets the plan chosen for the surroundings; the size itself its winner."""
     table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
     won = entry(problem(512, 512), plan(128))
     put(given_folder, record([won], portfolio=answering(table)))
@@ -245,7 +237,6 @@ def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> No
 
 
 def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
-    """What a plan loses on another device was not measured."""
     table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
     put(given_folder, record(portfolio=answering(table)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
@@ -277,7 +268,6 @@ def alone(given_folder: Path, made: TunedProblem, in_one_record: bool) -> Callab
 def test_what_was_tuned_alone_answers_for_itself_only(
     given_folder: Path, in_one_record: bool
 ) -> None:
-    """Nothing says that it is better around than what a whole table chose."""
     ask = alone(given_folder, entry(problem(1024, 1024), plan(128)), in_one_record)
     itself, near, far = ask(1024, 1024), ask(1024, 1025), ask(1024, 8192)
     assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
@@ -296,7 +286,6 @@ def test_where_a_table_expects_nothing_the_nearest_winner_answers(
 
 
 def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
-    """What is promised for another says nothing here."""
     made = entry(problem(64, 64, "half2"), plan(128))
     put(given_folder, record([made], portfolio=BROAD))
     assert tile(lookup(KERNEL, arch=90, **problem(1, 10**9, "half2"))) == 128
@@ -353,7 +342,6 @@ UNTUNED = {
 def test_a_device_that_nobody_tuned_is_answered_by_the_most_like_it(
     given_folder: Path, asked: str, tuned: tuple[Any, ...], expected: tuple[str, str]
 ) -> None:
-    """By multiprocessors, caches, rates and generation; its own architecture comes first."""
     for device in tuned:
         put(given_folder, of(device, entry(problem(64, 64), plan(64))))
     config = lookup(KERNEL, device=UNTUNED[asked], **problem(64, 65))
@@ -362,7 +350,6 @@ def test_a_device_that_nobody_tuned_is_answered_by_the_most_like_it(
 
 
 def test_what_says_only_its_architecture_is_answered_by_generation(given_folder: Path) -> None:
-    """Here the two rules differ: an RTX 5080 is more like an L40S, its generation nearer to a Hopper."""
     for device in (WIDE, HOPPERS[0]):
         put(given_folder, of(device, entry(problem(64, 64), plan(64))))
     asked = UNTUNED["RTX 5080"]
@@ -372,7 +359,6 @@ def test_what_says_only_its_architecture_is_answered_by_generation(given_folder:
 
 
 def test_a_tuned_device_is_asked_by_name_whatever_its_properties(given_folder: Path) -> None:
-    """As the header is, which knows devices by name: then its architecture's, then by generation."""
     made = entry(problem(64, 64), plan(64, requires=["==", "m", 64]))
     put(given_folder, of(HOPPERS[0], made))
     put(given_folder, of(HOPPERS[1], entry(problem(64, 128), plan(128))))
@@ -381,7 +367,6 @@ def test_a_tuned_device_is_asked_by_name_whatever_its_properties(given_folder: P
 
 
 def test_stale_entries_say_so(given_folder: Path) -> None:
-    """Near the problem as well."""
     known = record([entry(problem(64, 64))])
     now = msgspec.structs.replace(known.provenance, source="beef")
     put(given_folder, msgspec.structs.replace(known, provenance=now))
@@ -391,7 +376,6 @@ def test_stale_entries_say_so(given_folder: Path) -> None:
 
 
 def test_noise_is_told(given_folder: Path) -> None:
-    """They answer all the same, for the problem and near it."""
     put(given_folder, record([entry(problem(64, 64), noise=("a busy device", "few rounds"))]))
     answers = [lookup(KERNEL, arch=90, **problem(size, size)) for size in (64, 65)]
     assert [config.noise for config in answers] == ["a busy device; few rounds"] * 2
@@ -400,12 +384,10 @@ def test_noise_is_told(given_folder: Path) -> None:
 
 
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
-    """A half kernel is no answer for float32."""
     assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
 
 
 def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path) -> None:
-    """Newer hardware runs older plans more often than the reverse."""
     archs = ("sm_80", "sm_85", "sm_90")
     for arch, bm in (("sm_90", 128), ("sm_80", 32)):
         put(given_folder, record([entry(problem(64, 64), plan(bm, archs=archs))], arch, arch))
@@ -416,7 +398,6 @@ def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path)
 
 
 def test_a_plan_whose_requirement_is_broken_does_not_answer(given_folder: Path) -> None:
-    """The next nearest row does, and at last the default."""
     picky = plan(128, requires=["==", ["%", "n", 4], 0])
     put(given_folder, record([entry(problem(512, 512), picky), entry(problem(8, 8), plan(64))]))
     assert tile(lookup(KERNEL, arch=90, **problem(512, 516))) == 128
@@ -426,7 +407,6 @@ def test_a_plan_whose_requirement_is_broken_does_not_answer(given_folder: Path) 
 
 
 def test_a_default_that_may_not_be_used_says_so(given_folder: Path) -> None:
-    """Nothing is raised, and the caller can tell."""
     put(given_folder, record(default=plan(32, requires=["//", 1, ["-", "m", 5]])))
     assert lookup(KERNEL, arch=90, **problem(6, 1)).requires_met
     assert not lookup(KERNEL, arch=90, **problem(5, 1)).requires_met
@@ -445,21 +425,18 @@ def test_a_default_that_may_not_be_used_says_so(given_folder: Path) -> None:
 def test_other_architectures_answer_only_with_what_is_valid_here(
     archs: Any, shared_bytes: int, answers: bool, given_folder: Path
 ) -> None:
-    """Examined when it was recorded; where it was not, what every architecture can run."""
     chosen = plan(128, archs=archs, shared_bytes=shared_bytes)
     put(given_folder, record([entry(problem(64, 64), chosen)]))
     assert (lookup(KERNEL, arch=80, **problem(64, 64)).quality == "nearest_arch") == answers
 
 
 def test_an_untraced_grid_is_known_for_its_problem_only(given_folder: Path) -> None:
-    """The measured grid where it was measured, None elsewhere."""
     put(given_folder, record([entry(problem(64, 64), plan(64, grid=None))]))
     assert lookup(KERNEL, arch=90, **problem(64, 64)).grid == (7, 3, 1)
     assert lookup(KERNEL, arch=90, **problem(64, 65)).grid is None
 
 
 def test_a_grid_that_cannot_be_launched_is_none(given_folder: Path) -> None:
-    """Too large for CUDA, or divided by zero."""
     put(
         given_folder,
         record([entry(problem(64, 64), plan(64, grid=(["//", "m", ["-", "n", 2]], 1, 1)))]),
@@ -473,7 +450,6 @@ def test_a_grid_that_cannot_be_launched_is_none(given_folder: Path) -> None:
 
 
 def test_an_architecture_takes_the_least_worst_case_loss(given_folder: Path) -> None:
-    """A's winner is twice as slow on B; B's winner loses a tenth on A."""
     at = problem(64, 64)
     both = (plan(128).configuration, plan(64).configuration)
 
@@ -497,7 +473,6 @@ def test_an_architecture_takes_the_least_worst_case_loss(given_folder: Path) -> 
 def test_layers_are_asked_in_order_problem_by_problem(
     tmp_path: Path, given_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AUTOTUNE_TUNED, the user's data, shipped; a narrow run does not hide a wide one."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(_files, "shipped_folder", lambda: str(tmp_path / "shipped"))
     sizes = (64, 512, 4096)
@@ -517,7 +492,6 @@ def test_layers_are_asked_in_order_problem_by_problem(
 
 
 def test_the_users_data_are_in_the_home_folder_by_default() -> None:
-    """XDG's default."""
     put(Path.home() / ".local/share/autotune/tuned", record([entry(problem(64, 64), plan(128))]))
     assert lookup(KERNEL, arch=90, **problem(64, 64)).source.startswith("user:")
 
@@ -532,7 +506,6 @@ def test_the_current_folder_is_never_asked(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_shipped_records_are_the_checkouts() -> None:
-    """Beside the package in a checkout; inside it where it is installed."""
     root = Path(autotune.__file__).parent.parent
     assert shipped_folder() == str(root / "reports")
     installed = "/elsewhere/site-packages/autotune"
@@ -542,14 +515,12 @@ def test_shipped_records_are_the_checkouts() -> None:
 def test_disabled_lookup_answers_with_the_default(
     tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rules out tuning while looking for a fault; 0 and empty mean enabled."""
     for value, quality in (("1", "default"), ("0", "exact"), ("", "exact")):
         monkeypatch.setenv("AUTOTUNE_DISABLE", value)
         assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == quality
 
 
 def test_a_new_record_is_noticed(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long-lived process gets what was tuned meanwhile."""
     put(given_folder, record([entry(problem(64, 64), plan(64))]))
     monkeypatch.setattr(_lookup, "RECHECK_S", 0)
     first = lookup(KERNEL, arch=90, **problem(64, 64))
@@ -561,7 +532,6 @@ def test_a_new_record_is_noticed(given_folder: Path, monkeypatch: pytest.MonkeyP
 def test_another_folder_is_noticed_at_once(
     given_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment is read at every call."""
     put(given_folder, record([entry(problem(64, 64), plan(64))]))
     put(tmp_path / "second", record([entry(problem(64, 64), plan(128))]))
     assert tile(lookup(KERNEL, arch=90, **problem(64, 64))) == 64
@@ -570,7 +540,6 @@ def test_another_folder_is_noticed_at_once(
 
 
 def test_answers_do_not_pile_up(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may ask for ever new sizes."""
     put(given_folder, record([entry(problem(64, 64))]))
     monkeypatch.setattr(_lookup, "MAX_ANSWERS", 10)
     first = lookup(KERNEL, arch=90, **problem(1, 1))
@@ -591,7 +560,6 @@ def test_answers_do_not_pile_up(given_folder: Path, monkeypatch: pytest.MonkeyPa
 def test_the_newest_of_a_day_says_what_the_shape_is(
     given_folder: Path, earlier: str, later: str, newest_first: bool
 ) -> None:
-    """Two runs before and after a parameter came are often of one day."""
     old = json.loads(encode(record([entry(problem(512, 512))], "GPU", "sm_75")))
     new = json.loads(json.dumps(old))
     old["parameters"].pop("SWIZZLE")
@@ -615,14 +583,12 @@ def test_the_newest_of_a_day_says_what_the_shape_is(
 def test_the_environment_names_the_architecture(
     tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For machines that only build."""
     monkeypatch.setenv("AUTOTUNE_ARCH", "sm_90")
     assert lookup(KERNEL, **problem(512, 512)).quality == "exact"
     assert lookup(KERNEL, arch="gfx942", **problem(512, 512)).quality == "default"
 
 
 def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
-    """Who tunes on the CPU because there is no GPU gets what was tuned."""
     device = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
     made = record([entry(problem(64, 64), plan(128))])
     put(given_folder, msgspec.structs.replace(made, device=device))
@@ -703,7 +669,6 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 def test_the_driver_is_asked_for_the_current_device(
     status: int, expected: Any, libraries: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its device with a context, device 0 in a thread without, the first visible before."""
     libraries["libcuda.so.1"] = _FakeDriver(status)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
@@ -724,7 +689,6 @@ def test_the_driver_is_asked_for_the_current_device(
 def test_nvml_knows_the_first_visible_gpu(
     visible: str, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By number, by uuid, and as a slice of a GPU; what is hidden is not there."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert _current.current_device() == expected
     if visible == "0":
@@ -736,7 +700,6 @@ def test_nvml_knows_the_first_visible_gpu(
 
 @given(m=st.integers(-(10**30), 10**30), n=st.integers(-10, 2**40), arch=st.integers(0, 130))
 def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
-    """Negative, zero and astronomic sizes get an answer as well."""
     loaded = [
         RecordFile("test", name, random_record(1, name, arch_name))
         for name, arch_name in (("A", "sm_90"), ("B", "sm_80"))
@@ -750,7 +713,6 @@ def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
 
 @given(st.integers(1, 2**64 - 1))
 def test_sixteenths_are_exact(n: int) -> None:
-    """k is floor(16·log2(n)) just when 2^k <= n^16 < 2^(k+1)."""
     k = sixteenths(n)
     assert 2**k <= n**16 < 2 ** (k + 1)
 
@@ -770,20 +732,17 @@ def test_sixteenths_are_exact(n: int) -> None:
 def test_wrong_fields_are_usage_errors(
     asked: dict[str, Any], message: str, tuned_folder: Path
 ) -> None:
-    """Unlike a size that nobody tuned, a wrong name is a mistake."""
     with pytest.raises(UsageError, match=message):
         lookup(KERNEL, arch=90, **asked)
 
 
 def test_an_unknown_kernel_names_the_known_ones(tuned_folder: Path) -> None:
-    """And how to tune it."""
     with pytest.raises(UsageError, match=rf"'demo_gem'; did you mean '{KERNEL}'.*autotune run"):
         lookup("demo_gem", m=1)
 
 
 @pytest.mark.parametrize("name", ["../secret", "x\0y", 5])
 def test_a_kernel_is_a_name_and_no_path(name: Any) -> None:
-    """Nothing outside the folders of records is ever opened."""
     with pytest.raises(UsageError, match="identifier"):
         lookup(name, m=1)
 
@@ -793,7 +752,6 @@ def test_a_kernel_is_a_name_and_no_path(name: Any) -> None:
 
 @pytest.mark.parametrize("case", ["cut off", "newer", "extra parameter"])
 def test_a_wrong_file_is_a_miss_with_a_warning(case: str, tuned_folder: Path) -> None:
-    """A production process goes on with what is left."""
     (tuned_folder / "Test_GPU_A" / f"{KERNEL}.json").write_bytes(WRONG[case][0])
     with pytest.warns(RuntimeWarning, match="left out"):
         config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(512, 512))
@@ -801,7 +759,6 @@ def test_a_wrong_file_is_a_miss_with_a_warning(case: str, tuned_folder: Path) ->
 
 
 def test_a_file_cut_anywhere_is_a_miss(tuned_folder: Path) -> None:
-    """Disks fill at any byte."""
     path = tuned_folder / "Test_GPU_A" / f"{KERNEL}.json"
     whole = path.read_bytes()
     for length in range(0, len(whole) - 1, 97):
@@ -813,34 +770,17 @@ def test_a_file_cut_anywhere_is_a_miss(tuned_folder: Path) -> None:
         assert len(caught) == 1
 
 
-def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something can be changed in a document: every member of every object and array."""
-    members = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, held in members:
-        yield (*path, key)
-        if isinstance(held, dict | list):
-            yield from _changes(held, (*path, key))
-
-
-#: What a member of a document is changed to; ``gone``: there is none.
-WRONG_VALUES = ("gone", None, -1, 2.5, 10**400, "x", [], {})
-
-
 def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> None:
-    """It never raises, and never keeps the other records from answering."""
     path = tuned_folder / "Test_GPU_A" / f"{KERNEL}.json"
     whole = with_cost(), json.dumps(json.loads(path.read_bytes())).encode()
     left_out = 0
-    places = [(which, *at) for which in (0, 1) for at in _changes(json.loads(whole[which]))]
-    for number, place in enumerate(places):
-        for value in (WRONG_VALUES[number % 8], WRONG_VALUES[(number + 3) % 8]):
+    spots = [(which, *at) for which in (0, 1) for at in places(json.loads(whole[which]))]
+    for number, place in enumerate(spots):
+        for value in (VALUES_OF_ANY_KIND[number % 21], VALUES_OF_ANY_KIND[(number + 3) % 21]):
             document = json.loads(whole[place[0]])
             *outer, last = place[1:]
             holder = reduce(getitem, outer, document)
-            if value == "gone":
-                del holder[last]
-            else:
-                holder[last] = value
+            holder[last] = value
             path.write_text(json.dumps(document))
             clear_cache()
             with warnings.catch_warnings(record=True) as caught:
@@ -855,13 +795,11 @@ def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> N
 
 
 def test_a_link_that_leads_nowhere_hides_no_device(tuned_folder: Path) -> None:
-    """It could not be asked whether it is a folder, and all others were left out with it."""
     (tuned_folder / "A_loop").symlink_to(tuned_folder / "A_loop")
     assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == "exact"
 
 
 def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of two devices look their problem up in both matrices: no search for each of them."""
     counts = []
     for rows in (50, 200):
         at = [problem(64 + n, 64) for n in range(rows)]
@@ -892,7 +830,6 @@ def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.Mon
 
 
 def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:
-    """Another user's private records stay private, and do no harm."""
     (tuned_folder / "Test_GPU_A" / f"{KERNEL}.json").chmod(0)
     for folder in (tuned_folder, *tuned_folder.parents):
         if folder.owner() == tuned_folder.owner() and len(folder.parts) > 2:
@@ -903,7 +840,6 @@ def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_listed_is_a_miss(tuned_folder: Path) -> None:
-    """The same one level up: nothing is known, and the message says why."""
     tuned_folder.chmod(0)
     with (
         without_privileges(),
@@ -919,7 +855,6 @@ HEAVY = ("numpy", "click", "rich", "jinja2", "cupy", "torch", "pathlib", "tempfi
 
 
 def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
-    """Not even when it answers."""
     asked = f"lookup({KERNEL!r}, arch=90, m=512, n=512, dtype='float32').quality"
     program = f"""if True:
         import sys
@@ -937,7 +872,6 @@ def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    """What `__all__` promises, and nothing that is misspelt."""
     for name in autotune.__all__:
         assert name in dir(autotune)
         assert getattr(autotune, name) is not None
@@ -946,13 +880,11 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_the_version_is_the_projects() -> None:
-    """A bare checkout has no metadata, so the number is written twice."""
     pyproject = Path(autotune.__file__).parent.parent / "pyproject.toml"
     assert f'version = "{autotune.__version__}"' in pyproject.read_text(encoding="utf-8")
 
 
 def test_what_a_cpu_run_left_in_the_checkout_does_not_ship(tmp_path: Path) -> None:
-    """`make run` writes reports/opencl_…; the wheel has no such folder, so lookup ignores it."""
     for name in ("opencl_cpu", "NVIDIA_X"):
         (tmp_path / name).mkdir()
     assert device_folders("shipped", str(tmp_path)) == ["NVIDIA_X"]

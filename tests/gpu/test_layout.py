@@ -93,13 +93,6 @@ def checked(bench: Bench, vec: int, fault: str = "none", **offsets: int) -> Meas
 
 
 @pytest.mark.parametrize("name", ["x", "y", "out"])
-@pytest.mark.parametrize("offset", [1, 2, 3])
-def test_single_elements_are_right_at_any_offset(bench: Bench, name: str, offset: int) -> None:
-    found = checked(bench, 1, **{f"offset_{name}": offset})
-    assert (found.status, found.message) == (Status.OK, "")
-
-
-@pytest.mark.parametrize("name", ["x", "y", "out"])
 def test_four_at_a_time_are_right_at_multiples_of_four_only(bench: Bench, name: str) -> None:
     """An address that is no multiple of the access ends the context, and with it the process."""
     assert checked(bench, 4, **{f"offset_{name}": 4}).status is Status.OK

@@ -5,7 +5,6 @@ Which configuration is launched, and host arrays, are tests/test_load.py: they n
 
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune import load, lookup
+from autotune import load
 from autotune.errors import UsageError
 from autotune.tuned.lookup import clear_cache
 
@@ -111,14 +110,6 @@ def test_threads_set_constants_for_themselves(cupy: Any, line: Any) -> None:
         assert all(pool.map(is_right, range(8)))
 
 
-def test_outputs_that_are_passed_are_written(cupy: Any, line: Any) -> None:
-    """No allocation, the same array back."""
-    x, y = cupy.ones(77, cupy.float32), cupy.zeros(77, cupy.float32)
-    result, _ = line(x, cupy.array([2, 3], cupy.float32), y)
-    assert result is y
-    assert float(y.sum()) == 77 * 5
-
-
 def test_torch_tensors_stay_torch_tensors_on_their_stream(line: Any) -> None:
     """The launch waits for what torch queued before it, and memory is shared."""
     torch = pytest.importorskip("torch")
@@ -144,33 +135,6 @@ def test_what_does_not_fit_is_refused(cupy: Any, line: Any) -> None:
         line(cupy.ones(10, cupy.float32), taps, cupy.ones(9, cupy.float32))
 
 
-def test_inputs_that_are_not_contiguous_are_copied(cupy: Any, line: Any) -> None:
-    """The kernel sees rows where the caller has columns."""
-    x = cupy.arange(200, dtype=cupy.float32)[::2]
-    y, _ = line(x, np.array([1, 0], np.float32))
-    cupy.testing.assert_array_equal(y, x)
-
-
-def test_sgemm_through_load(cupy: Any) -> None:
-    """The shipped kernel, against CuPy in float64."""
-    rng = cupy.random.default_rng(1)
-    a, b = (rng.standard_normal((300, 300), dtype=cupy.float32) for _ in range(2))
-    result = load("sgemm")(a[:, :200].copy(), b[:200].copy())
-    expected = a[:, :200].astype(cupy.float64) @ b[:200].astype(cupy.float64)
-    assert float(abs(result - expected).max()) < 1e-4
-
-
-def test_a_call_costs_microseconds(cupy: Any, line: Any) -> None:
-    """Printed, not judged: host time of one call of two launches and a fill."""
-    x, taps = cupy.ones(1000, cupy.float32), cupy.ones(2, cupy.float32)
-    line(x, taps)
-    start = time.perf_counter()
-    for _ in range(2000):
-        line(x, taps)
-    print(f"\nload: {(time.perf_counter() - start) / 2000 * 1e6:.1f} µs per call")
-    cupy.cuda.Device().synchronize()
-
-
 def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
     """By the management library before CUDA starts, by the driver after, and both agree."""
     program = """if True:
@@ -188,22 +152,11 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
         torch.zeros(1, device="cuda")
         name = torch.cuda.get_device_name()
         arch = "sm_%d%d" % torch.cuda.get_device_capability()
-        assert current._current_ordinal(current._loaded_driver()) == 0
         assert current.current_device() == before == (name, arch), (before, name, arch)
     """
     pytest.importorskip("torch")
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=120)
-
-
-def test_lookup_in_a_process_with_cuda(cupy: Any) -> None:
-    """Whatever is recorded, this device is asked for."""
-    cupy.zeros(1)
-    try:
-        found = lookup("sgemm", m=4096, n=4096, k=4096)
-    except UsageError:
-        pytest.skip("sgemm is not tuned anywhere yet")
-    assert found.quality in ("exact", "nearest_problem", "same_arch", "nearest_arch", "default")
 
 
 class Interface:
@@ -258,3 +211,20 @@ def test_threads_and_their_first_calls(cupy: Any) -> None:
     cupy.cuda.Device().synchronize()
     for c, y in outs:
         assert bool((c == 4096).all()) and bool((y == 4096).all())
+
+
+def test_a_captured_product_of_views(cupy: Any) -> None:
+    gemm, rng = load("sgemm"), np.random.default_rng(5)
+    a = cupy.asarray(rng.standard_normal((333, 127), np.float32)).T
+    b = cupy.asarray(rng.standard_normal((333, 260), np.float32))[:, 3:132]
+    out = cupy.empty((127, 129), np.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        gemm(a, b, out=out)
+        stream.begin_capture()
+        gemm(a, b, out=out)
+        graph = stream.end_capture()
+        out[...] = np.nan
+        graph.launch(stream)
+    stream.synchronize()
+    np.testing.assert_allclose(out.get(), a.get().astype(np.float64) @ b.get(), atol=2e-3, rtol=0)
