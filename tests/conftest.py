@@ -175,3 +175,16 @@ def server() -> Iterator[object]:
 
     with running() as made:
         yield made
+
+
+@pytest.fixture
+def project(
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opencl_device: str,
+) -> Path:
+    """The current folder and home: two kernels that were just tuned on the OpenCL device."""
+    from tuned_project import enter_copy, tuned_once
+
+    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)

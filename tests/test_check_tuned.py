@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sample_records import change
-from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
+from tuned_project import NAMES, SHORT, edit_record, no_process, record_file
 
 from autotune import load
 from autotune.cli import run
@@ -23,17 +23,6 @@ from autotune.tuned.record import ContenderResult, Estimate
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
 WIDE = ("--threshold", "5000")
-
-
-@pytest.fixture
-def project(
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    opencl_device: str,
-) -> Path:
-    """The current folder and home: two kernels, just tuned."""
-    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
 
 
 Check = Callable[..., dict[str, Any]]
@@ -121,18 +110,6 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     assert read(folder / "saxpy.json").problems[0].median_ms > 1e-6
 
 
-def test_the_table_and_the_message_say_what_regressed(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edit_record("saxpy", median_ms=1e-6)
-    assert run(["check-tuned", "saxpy", *SHORT, *WIDE]) == 5
-    captured = capsys.readouterr()
-    heading, row = captured.out.splitlines()
-    assert "now / recorded" in heading
-    assert row.startswith("saxpy") and "slower" in row and " … " in row
-    assert "autotune check-tuned saxpy --retune" in captured.err
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"inputs": ["x"]}, "inputs of a file (x)"), ({"timing": "warm"}, "another way (warm)")],
@@ -154,13 +131,6 @@ def test_what_cannot_be_compared_is_no_regression(
 def test_without_time_nothing_is_checked(project: Path, check: Check, tmp_path: Path) -> None:
     with no_process(tmp_path):
         assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
-
-
-def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Check) -> None:
-    (project / "spaces" / "twin.py").unlink()
-    document = check(names=("twin",))
-    assert verdicts(document) == {"twin": "unchecked"}
-    assert "unknown kernel" in document["checked"][0]["message"]
 
 
 def test_a_kernel_without_a_record_is_an_error_of_usage(

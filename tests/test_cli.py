@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,6 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.store import Store
 from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
@@ -165,14 +161,6 @@ def test_a_damaged_store_is_left_alone(
     assert store.read_bytes() == b"not a database at all" * 100
 
 
-@pytest.mark.parametrize("content", ["", '{"format": "other"}'])
-def test_a_wrong_record_is_not_imported(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
-) -> None:
-    (tmp_path / "r.json").write_text(content)
-    assert "r.json" in fails(capsys, 1, "import", str(tmp_path / "r.json"))
-
-
 @pytest.mark.filterwarnings("always:tuned record left out")
 @pytest.mark.parametrize("kind", ["absurd time", "fifo"])
 def test_a_damaged_record_stops_no_command(
@@ -316,46 +304,6 @@ def test_a_kernel_that_is_only_wrong_ends_with_3_and_writes_no_header(
     message = fails(capsys, 3, *arguments, "--out", str(tmp_path / "out"))
     assert "wrong_result" in message
     assert not list(tmp_path.rglob("*.hpp"))
-
-
-@pytest.mark.opencl
-@pytest.mark.usefixtures("opencl_device")
-def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
-    """The message says that the same command goes on; no traceback, rows are there."""
-    command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", SAXPY, "--budget"]
-    command += ["100s", "--device", "opencl:cpu", "--strategy", "random", "--problem", "n=200003"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "XDG_DATA_HOME": str(tmp_path),
-    }
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    store = tmp_path / "autotune" / "store.sqlite"
-    deadline = time.monotonic() + 60
-    while not _row_count(store) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert out == ""
-    assert "Traceback" not in errors
-    assert "goes on where this one stopped" in errors
-    with Store.open(store) as kept:
-        (ran,) = kept.runs()
-    assert ran.ended == "interrupted" and ran.rows == _row_count(store) > 0
-
-
-def _row_count(store: Path) -> int:
-    if not store.exists():
-        return 0
-    try:
-        with sqlite3.connect(store) as database:
-            (count,) = database.execute("select count(*) from measurements").fetchone()
-    except sqlite3.OperationalError:
-        return 0
-    return int(count)
 
 
 def test_a_pipe_closed_early_is_no_error() -> None:

@@ -206,12 +206,6 @@ def winner(folder: Path) -> Any:
         ({"tuned_on": "2026-03-02"}, {"tuned_on": "2026-03-01"}, 32, "tuned later here"),
         ({"effort": "full"}, {"effort": "quick", "tuned_on": "2026-11-20"}, 32, "more effort"),
         (
-            {"effort": "quick", "tuned_on": "2026-03-02"},
-            {"effort": "full", "tuned_on": "2026-03-01"},
-            64,
-            "tuned again with effort full",
-        ),
-        (
             {"source": "a" * 64, "tuned_on": "2026-03-02"},
             {"source": "b" * 64, "tuned_on": "2026-03-01"},
             32,

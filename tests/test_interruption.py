@@ -15,6 +15,7 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.kernel.catalog import load_file
+from autotune.store import Store
 from autotune.tuned.reading import read
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +88,9 @@ def test_two_signals_to_all_processes_at_any_moment(
     while _session(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _session(process.pid)
+    with Store.open(tmp_path / "autotune" / "store.sqlite") as store:
+        assert {run.ended for run in store.runs()} <= {"interrupted"}
+        assert seconds < 1 or "goes on where this one stopped" in errors
 
 
 #: Ends a reference at its third call for n = 2003: two are of the search, the next of its finals.

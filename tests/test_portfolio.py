@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuned_project import edit_record, enter_copy, record_file, tuned_once
+from tuned_project import edit_record, record_file
 
 from autotune.cli import run
 from autotune.devices.choose import choose_device
@@ -18,16 +18,6 @@ from autotune.tuned.reading import read
 pytestmark = pytest.mark.opencl
 ON_CPU = ("--device", "opencl:cpu")
 LONGER = ("--strategy", "random", "--budget", "6evals", *ON_CPU)
-
-
-@pytest.fixture
-def project(
-    tmp_path_factory: pytest.TempPathFactory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    opencl_device: str,
-) -> Path:
-    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
 
 
 def record() -> dict[str, Any]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +11,9 @@ from typing import Any
 
 import pytest
 import tuned_project
-from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
+from tuned_project import NAMES, SHORT, edit_record, record_file
 
 from autotune.cli import run
-from autotune.devices.device import Device
 from autotune.errors import DeviceError, StoreError, UsageError
 from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
@@ -30,17 +25,6 @@ from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def project(
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    opencl_device: str,
-) -> Path:
-    """The current folder and home: two kernels, just tuned."""
-    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
 
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -296,31 +280,6 @@ def test_a_device_that_another_is_tuning_is_left_to_it(
         assert holder == ""
         assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
     assert f"already being re-tuned by process {os.getpid()}" in capsys.readouterr().err
-
-
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    held = "with device_lock(Device('opencl', 'cpu', 'x')): print('mine', flush=True); sleep(60)"
-    imports = "from time import sleep; from autotune.devices.device import Device; "
-    imports += "from autotune.retune.lock import device_lock\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", imports + held],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "mine\n"
-    device = Device("opencl", "cpu", "x")
-    with device_lock(device) as holder:
-        assert holder.startswith(f"process {process.pid} on ")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with device_lock(device) as holder:
-            if not holder:
-                return
-        time.sleep(0.05)
-    pytest.fail("the lock outlived its process")
 
 
 # ---------------------------------------------------------------------- what cannot be read

@@ -69,12 +69,6 @@ extern "C" __global__ void add(const int* partial, int* count, int blocks) {
 """
 
 
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    """CuPy, on its device."""
-    return pytest.importorskip("cupy")
-
-
 @pytest.fixture
 def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A kernel of two launches with a fill, a scratch buffer and a module symbol."""

@@ -98,11 +98,6 @@ def test_bundled_configurations_share_state_only_where_they_are_declared_to(name
 
 
 @pytest.fixture(scope="module")
-def cupy() -> Any:
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
 def gate(cupy: Any) -> Callable[[], None]:
     """Enqueues on the current stream what lasts some 50 ms."""
     kernel = cupy.RawKernel(GATE, "gate")

@@ -18,12 +18,6 @@ SIZES = (1024, 2048, 4096, 8192, 1000)
 FACTOR = 2.0
 
 
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    """CuPy, on its device."""
-    return pytest.importorskip("cupy")
-
-
 def errors(cupy: Any, tf32x3: Any, m: int, n: int, k: int, data: str) -> tuple[Accuracy, Accuracy]:
     """Of ours and of cublasSgemm."""
     a, b = DATA[data](m, n, k, cupy.random.default_rng(7))
