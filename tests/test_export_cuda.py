@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory, load_nvidia_dynamic_lib
@@ -24,13 +23,12 @@ from sample_spaces import SOURCE, changed, write_space
 from autotune import lookup
 from autotune.calling.binding import declared_arguments
 from autotune.cli import run
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError
 from autotune.export import export_records
 from autotune.kernel import catalog
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Fill, Kernel
 from autotune.tuned.reading import read, shipped_folder
-from autotune.tuned.record import RecordedDevice
 from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -382,19 +380,6 @@ def test_files_that_are_missing_or_damaged_are_named(
     assert any("neither .cubin nor .cu can be read" in line for line in said)
 
 
-def test_another_header_of_the_kernel_is_noticed(launchers: Launchers, tmp_path: Path) -> None:
-    """What was included before under the same guard has other plans."""
-    reports = ["--from", str(ROOT / "reports"), "--device", "NVIDIA H200"]
-    assert run(["export", "ffma", "header", *reports, "--out", str(tmp_path)]) == 0
-    include = find_nvidia_header_directory("cudart")
-    (tmp_path / "main.cpp").write_text(
-        f'#include "ffma.hpp"\n#include "{launchers.folder}/ffma_launch.hpp"\n'
-    )
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-isystem", str(include), "main.cpp"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "another ffma.hpp was included before" in done.stderr
-
-
 def test_equal_records_give_equal_bytes() -> None:
     """In whatever order they come; nothing of this machine is in them."""
     records = [read(file) for file in sorted((ROOT / "reports").glob("NVIDIA_*/gemv.json"))]
@@ -492,10 +477,3 @@ def test_what_cannot_be_exported_is_refused_with_what_to_do(
     with pytest.raises(AutotuneError, match=message) as caught:
         export_records("cuda", [scale_record()])
     assert "\n" not in str(caught.value)
-
-
-def test_a_cpu_is_no_cuda_device() -> None:
-    made = scale_record()
-    cpu = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
-    with pytest.raises(UsageError, match="no record of a CUDA device"):
-        export_records("cuda", [msgspec.structs.replace(made, device=cpu)])

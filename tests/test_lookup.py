@@ -45,7 +45,6 @@ from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import RecordFile, device_folders, shipped_folder, user_folder
 from autotune.tuned.record import (
     AnswerTable,
-    Cost,
     Portfolio,
     RecordedDevice,
     TableRow,
@@ -214,19 +213,6 @@ def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> 
         lookup(KERNEL, arch=90, deterministic=True, **problem(64, 64))
 
 
-def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> None:
-    fast, sure = plan(128), plan(64, deterministic=True)
-    costs = (
-        Cost(plan=fast, fixed=((1.0, ()),), waves=()),
-        Cost(plan=sure, fixed=((2.0, ()),), waves=()),
-    )
-    table = table_of(sure, at=problem(512, 512), costs=costs, expected=((64, 0.9),))
-    put(given_folder, record(portfolio=answering(table)))
-    assert tile(lookup(KERNEL, arch=90, **problem(520, 512))) == 128
-    chosen = lookup(KERNEL, arch=90, deterministic=True, **problem(520, 512))
-    assert (tile(chosen), chosen.expected_fraction) == (64, None)
-
-
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
     table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
     won = entry(problem(512, 512), plan(128))
@@ -273,16 +259,6 @@ def test_what_was_tuned_alone_answers_for_itself_only(
     assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
     assert (tile(near), near.expected_fraction) == (64, 0.9)
     assert (tile(far), far.expected_fraction) == (64, 0.7)
-
-
-@pytest.mark.parametrize("in_one_record", [True, False])
-def test_where_a_table_expects_nothing_the_nearest_winner_answers(
-    given_folder: Path, in_one_record: bool
-) -> None:
-    ask = alone(given_folder, entry(problem(2**16, 2**16), plan(128)), in_one_record)
-    near, known = ask(2**16, 2**15), ask(512, 600)
-    assert (tile(near), near.expected_fraction) == (128, None)
-    assert (tile(known), known.expected_fraction) == (64, 0.9)
 
 
 def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
@@ -774,36 +750,6 @@ def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> N
 def test_a_link_that_leads_nowhere_hides_no_device(tuned_folder: Path) -> None:
     (tuned_folder / "A_loop").symlink_to(tuned_folder / "A_loop")
     assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == "exact"
-
-
-def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    for rows in (50, 200):
-        at = [problem(64 + n, 64) for n in range(rows)]
-        matrix = Portfolio(
-            configurations=(plan(64).configuration, plan(128).configuration),
-            problems=tuple(at),
-            median_ms=((1.0,) * rows, (2.0,) * rows),
-            tables=(
-                AnswerTable(
-                    rows=tuple(TableRow(problem=place, plans=(plan(128),)) for place in at)
-                ),
-            ),
-        )
-        made = [RecordFile("user", name, record(device=name, portfolio=matrix)) for name in "AB"]
-        steps = 0
-
-        def count(*_: Any) -> None:
-            nonlocal steps
-            steps += 1
-
-        sys.setprofile(count)
-        try:
-            build_table(made)
-        finally:
-            sys.setprofile(None)
-        counts.append(steps / rows)
-    assert counts[1] < 1.2 * counts[0]
 
 
 def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:

@@ -797,14 +797,6 @@ class TestServer:
             store.add(run, SCOPE, numbered(1))
             assert len(store.rows()) == 1
 
-    def test_a_read_only_server_is_told(self, server: Server) -> None:
-        address = server.database()
-        Store.open(address).close()
-        name = address.rpartition("/")[2]
-        server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        with Store.open(address) as store:
-            refused(lambda: store.begin_run(RUN), "read-only", "primary")
-
     def test_a_lost_connection_is_made_anew(self, server: Server) -> None:
         address = server.database()
         with Store.open(address) as store:

@@ -275,17 +275,3 @@ def test_graphs_of_torch_are_right_too() -> None:
         torch.cuda.synchronize()
         for i, mine in enumerate(results, 1):
             assert [float(result) for result in mine] == [i * float(1 << 16)] * 20
-
-
-def test_a_call_of_an_exclusive_configuration_costs_little_more(cupy: Any) -> None:
-    """Printed, not judged: host time of a call."""
-    import time
-
-    for kind in ("caller", "declared"):
-        function, x = ticket(kind), cupy.ones(1000, cupy.float32)
-        function(x)
-        start = time.perf_counter()
-        for _ in range(2000):
-            function(x)
-        print(f"\n{kind}: {(time.perf_counter() - start) / 2000 * 1e6:.1f} µs per call")
-        cupy.cuda.Device().synchronize()
