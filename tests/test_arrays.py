@@ -68,15 +68,6 @@ def test_no_piece_and_no_array_repeats_another(name: str) -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_exact_numbers_come_equally_often_down_to_the_last() -> None:
-    drawn = Draw(True, 9).standard_normal(2 * PIECE + 3)
-    values, counts = np.unique(drawn, return_counts=True)
-    assert list(values) == [-2, -1, 1, 2] and (abs(counts / (PIECE / 2) - 1) < 0.03).all()
-    lasts = {float(Draw(True, key).standard_normal(2 * PIECE + 3)[-1]) for key in range(40)}
-    assert lasts == {-2, -1, 1, 2}
-
-
-@pytest.mark.usefixtures("cores")
 def test_pieces_cover_a_range_once_in_order() -> None:
     done = in_pieces(lambda number, begin, end: (number, begin, end), 2501, 500)
     assert done == [(i, 500 * i, min(500 * i + 500, 2501)) for i in range(6)]

@@ -67,22 +67,6 @@ class TestCompilingForCuda(CompileContract):
         assert 4 <= entry.registers <= 64
         assert entry.spill_bytes == 0
 
-    def test_a_register_cap_makes_it_spill(self, device):
-        """The values are all needed at once, so under the cap some go to memory."""
-        text = (
-            'extern "C" __global__ void k(float* x) {\n'
-            "  float v[90];\n"
-            "  for (int i = 0; i < 90; ++i) v[i] = x[i * 32 + threadIdx.x];\n"
-            "  __syncthreads();\n"
-            "  for (int i = 0; i < 90; ++i) x[(89 - i) * 32 + threadIdx.x] = v[i] * v[i / 2];\n"
-            "}\n"
-        )
-        free = self.compiled(device, text).entry("k")
-        capped = self.compiled(device, text, "-maxrregcount=32").entry("k")
-        assert free.registers > 32
-        assert capped.registers <= 32
-        assert capped.spill_bytes > free.spill_bytes == 0
-
     def test_textures_are_told_what_to_read_instead(self, device):
         with pytest.raises(CompileError, match=r"^error: texture<float, 2>.*const __restrict__"):
             self.compiled(device, "texture<float, 2> t;\n" + source())

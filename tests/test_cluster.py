@@ -159,16 +159,6 @@ def test_a_client_without_the_certificate_is_one_message(certificates: tuple[Pat
             connected(find(where)).__enter__()
 
 
-def test_a_scheduler_without_tls_is_not_spoken_to_by_tls(certificates: tuple[Path, Path]) -> None:
-    address.quiet()
-    with (
-        scheduler({}) as where,
-        dask.config.set(tls(certificates[0])),
-        pytest.raises(UsageError, match="no connection by TLS"),
-    ):
-        connected(find(where.replace("tcp", "tls"))).__enter__()
-
-
 # ---------------------------------------------------------------------- a fleet of this machine
 
 

@@ -72,15 +72,6 @@ def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
 OPTIONS = "@scale.options\ndef options(c):\n    return {}\n\n\n@scale.launch"
 
 
-def test_compilers_stand_back_for_the_processes_that_measure():
-    before = children()
-    with CompilerPool(1) as own:
-        own.start()
-        wait_until(lambda: children() - before)
-        (process,) = children() - before
-        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process) == min(19, os.nice(0) + 10))
-
-
 def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
     """Two configurations with one key would be measured with one of their binaries."""
     keys = {
@@ -331,28 +322,6 @@ def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
     while process in children() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert pool.result(replace(job, source=job.source + "// after\n")).binary is not None
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp_path):
-    old, older, asked, late, new, newer = (
-        replace(job, source=job.source + f"// {n}\n") for n in range(6)
-    )
-    with CompilerPool(1, likely=3) as own:
-        own.submit(blocked(tmp_path, job))
-        pipe = wait_for_reader(tmp_path / "pipe.h")
-        own.suggest([old, older])
-        submitted = own.submit(asked)
-        own.suggest([newer, new, asked])
-        own.submit(late)
-        os.close(pipe)
-        assert own.result(late).binary is not None  # fetched: before what was only submitted
-        wait_until(lambda: own.ready(old))
-        assert submitted.done()
-        assert not own.ready(older)  # pushed out: there was room for three
-    written = [compiler._cached_file(made.key) for made in (late, asked, newer, new, old)]
-    assert written == sorted(written, key=lambda file: file.stat().st_mtime_ns)
-    assert not compiler._cached_file(older.key).exists()
 
 
 def wait_until(holds, timeout_s=60):

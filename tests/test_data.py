@@ -67,11 +67,9 @@ def test_exact_numbers_are_small_nonzero_integers_of_both_signs(dtype):
 @pytest.mark.parametrize(
     ("low", "high", "values"),
     [
-        (0, 1, {0.25, 0.5, 0.75}),
         (-1, 1, {-1, -0.5, 0.5}),
         (0, 10, {2, 4, 6, 8}),
         (1000, 1001, {1000, 1000.25, 1000.5, 1000.75}),
-        (5, 5, {5}),
     ],
 )
 def test_exact_uniform_numbers_lie_within_the_bounds_and_have_few_bits(low, high, values):
@@ -118,23 +116,6 @@ def test_what_cannot_be_drawn_is_refused():
     ):
         with pytest.raises(ValueError, match="no "):
             wrong(Draw(True, 1))
-
-
-@given(st.integers(0, 199), st.sampled_from([0, 2]), st.integers(0, 2**31))
-def test_exact_data_show_one_dropped_or_doubled_element(position, times, key):
-    draw = Draw(True, key)
-    a, b = draw.standard_normal(200), draw.standard_normal(200)
-    products = a * b
-    wrong = products.copy()
-    wrong[position] *= times
-    assert wrong.sum() != products.sum()
-
-
-def test_integers_stay_in_range_in_both_data_sets():
-    for exact in (True, False):
-        drawn = Draw(exact, 1).integers(3, 7, 1000, np.int64)
-        assert drawn.dtype == np.int64
-        assert set(np.unique(drawn)) == {3, 4, 5, 6}
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -185,34 +166,10 @@ def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel)
     assert prepare(given, PROBLEM, RANDOM).bounds == {"out": pytest.approx(1e-4)}
 
 
-def test_without_a_tolerance_the_bound_is_some_roundings_of_the_largest_value(kernel):
-    dataset = prepare(kernel(), PROBLEM, RANDOM)
-    largest = np.abs(dataset.expected("out")).max()
-    assert dataset.bounds["out"] == pytest.approx(64 * 2.0**-23 * largest)
-
-
 def test_what_the_output_cannot_hold_exactly_is_held_within_the_tolerance(kernel):
     """A third of an integer is no float: bit for bit would fail every right kernel."""
     given = kernel(("return factor * x", "return factor * x / 7"))
     assert prepare(given, PROBLEM, EXACT).bounds["out"] > 0
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_in_double_precision_what_was_rounded_has_a_tolerance(kernel, dtype):
-    """Any other order of operations would be wrong; integers are held bit for bit all the same."""
-    bounds = [
-        prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT).bounds["out"]
-        for expected in ("np.exp(x)", "3 * x", "x / 2 + 1j" if dtype == "complex128" else "x / 2")
-    ]
-    assert bounds == [pytest.approx(64 * 2.0**-52 * np.exp(2)), 0, 0]
-
-
-@pytest.mark.parametrize("which", [EXACT, RANDOM])
-def test_integer_outputs_are_always_exact(kernel, which):
-    given = kernel(
-        ("Out(p.n)", "Out(p.n, np.int32)"), ("return factor * x", "return np.round(factor * x)")
-    )
-    assert prepare(given, PROBLEM, which).bounds == {"out": 0.0}
 
 
 def expecting(dtype, expected):
@@ -225,16 +182,11 @@ def expecting(dtype, expected):
     [
         ("int64", "np.arange(len(x)) + 2**60", "int64"),
         ("uint64", "[2**63 + i for i in range(len(x))]", "uint64"),
-        ("int32", "np.round(1e9 * x / 2)", "int32"),
-        ("uint8", "x > 0", "uint8"),
         ("bool_", "(x > 0) * 1.0", "bool"),
-        ("int16", "np.arange(len(x)).astype(object)", "int16"),
         ("float64", "x / 3", "float64"),
         ("float16", "np.round(x)", "float64"),
         ("float32", "np.arange(len(x))", "float32"),
-        ("complex64", "np.arange(len(x)) * 1j", "complex64"),
         ("complex64", "x / 3 + 1j", "complex128"),
-        ("complex128", "x", "complex128"),
     ],
 )
 def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype, expected, stored):
@@ -250,14 +202,8 @@ def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype
     [
         ("int8", "np.full(len(x), 300)", "out holds 300, which is no int8"),
         ("int32", "np.where(x > 0, 1.5, 1)", r"out holds 1\.5, which is no int32"),
-        ("int32", "np.where(x > 0, np.nan, 1)", "out holds nan, which is no int32"),
-        ("uint64", "np.full(len(x), -1)", "out holds -1, which is no uint64"),
-        ("int64", "np.full(len(x), 2.0**63)", r"out holds 9\.2.*e\+18, which is no int64"),
         ("uint64", "[2**64] * len(x)", "out is object; return numbers"),
-        ("bool_", "np.full(len(x), 2)", "out holds 2, which is no bool"),
         ("float32", "x + 0j", "out is complex128, arguments declare float32.*return out.real"),
-        ("int32", "np.ones(len(x), np.complex64)", "out is complex64, arguments declare int32"),
-        ("bool_", "x + 1j", "out is complex128, arguments declare bool"),
         ("float32", "x * np.nan", "no value of out is finite"),
         ("longdouble", "x", "the output out is float128, which cannot be compared"),
     ],
@@ -272,10 +218,8 @@ def test_an_expectation_that_the_output_cannot_hold_is_refused(kernel, dtype, ex
 SCALARS = {
     "7": ("<i4", 7),
     "-(2**31)": ("<i4", -(2**31)),
-    "True": ("<i4", 1),
     "0.5": ("<f4", 0.5),
     "np.int64(2**40)": ("<i8", 2**40),
-    "np.float64(0.1)": ("<f8", 0.1),
     "np.array(3, np.uint8)": ("|u1", 3),
 }
 
@@ -328,44 +272,19 @@ def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
 
 MISTAKES = {
     "wrong shape": ("return factor * x", "return x[:-1]", r"out has shape \(999,\).*\(1000,\)"),
-    "transposed": ("return factor * x", "return x[:, None]", r"out has shape \(1000, 1\)"),
-    "missing output": ("return factor * x", "return {'oot': x}", "no value for the output 'out'"),
-    "one of two outputs": (
-        '"out": Out(p.n)',
-        '"out": Out(p.n), "more": Out(p.n)',
-        "no value for the output 'more'; return a dict by name",
-    ),
     "forgotten return": ("return factor * x", "factor * x", "reference: returned nothing"),
     "raising": ("return factor * x", "return x @ x[1:]", r"reference: ValueError.*scale\.py:41\)"),
-    "no numbers": (
-        "return factor * x",
-        "return np.array(['a'] * len(x))",
-        "out is <U1; return num",
-    ),
     "unknown input": (
         "def reference(x, factor)",
         "def reference(y, factor)",
         "no input argument 'y'",
     ),
-    "asks for an output": (
-        "def reference(x, factor)",
-        "def reference(out)",
-        "no input argument 'out'",
-    ),
-    "raising arguments": (
-        "rng.standard_normal(p.n,",
-        "rng.standard_norm(p.n,",
-        "arguments: Attribu",
-    ),
     "a path": (ARGUMENTS, 'return {"../x": x, "out": Out(p.n)}', "argument '../x': .*example 'x'"),
     "no dict": (ARGUMENTS, "return x, Out(p.n)", "arguments: returned tuple, expected a dict"),
     "no output": ('"out": Out(p.n), ', "", "no Out or InOut, so the kernel computes nothing"),
     "a list": ('"x": x', '"x": list(x)', "x is list; expected an array"),
-    "a text": ('"n": p.n', '"n": "many"', "n is str; expected an array"),
     "too wide": ('"n": p.n', '"n": 2**31', r"n=2147483648 needs 64 bits; pass np\.int64\(n\)"),
-    "complex": ('"n": p.n', '"n": np.complex64(1)', "n is complex64"),
     "empty output": ("Out(p.n)", "Out((p.n, 0))", r"out \(1000, 0\) is empty"),
-    "objects": ('"x": x', '"x": x.astype(object)', r"x \(1000,\) is empty or holds objects"),
     "bits of no type": (
         '"x": x',
         '"x": x.view("V4")',
@@ -412,11 +331,6 @@ def test_own_inputs_take_the_place_of_drawn_ones(kernel):
     ("inputs", "message"),
     [
         ({"y": np.zeros(1000, np.float32)}, r"'y' is not an array argument \(known: x\)"),
-        ({"out": np.zeros(1000, np.float32)}, "'out' is not an array argument"),
-        (
-            {"x": np.zeros(999, np.float32)},
-            r"x is float32\(999,\), this problem needs float32\(1000,\)",
-        ),
         ({"x": np.zeros(1000)}, r"x is float64\(1000,\), this problem needs float32"),
     ],
 )
@@ -468,17 +382,6 @@ def test_a_data_set_is_made_once(kernel, tmp_path):
     assert calls(tmp_path) == 1
 
 
-def test_search_options_leave_the_data_and_another_reference_makes_them_anew(kernel, tmp_path):
-    first = prepare(kernel(counted(tmp_path)), PROBLEM, EXACT)
-    more = prepare(kernel(counted(tmp_path), ("(32, 64)", "(32, 64, 128)")), PROBLEM, EXACT)
-    assert (more.folder, calls(tmp_path)) == (first.folder, 1)
-    other = prepare(
-        kernel(counted(tmp_path), ("return factor * x", "return 2 * x")), PROBLEM, EXACT
-    )
-    assert calls(tmp_path) == 2
-    assert np.array_equal(other.expected("out"), 2.0 * other.array("x"))
-
-
 def _truncate(file):
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -489,18 +392,13 @@ def _retype(file):
 
 DAMAGE = {
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
-    "half a manifest": lambda folder: _truncate(folder / "manifest.json"),
     "a foreign manifest": lambda folder: (folder / "manifest.json").write_text(
         '{"arguments": [{}]}'
     ),
-    "a manifest that is a number": lambda folder: (folder / "manifest.json").write_text("1"),
     "an absent input": lambda folder: (folder / "x.npy").unlink(),
     "half an input": lambda folder: _truncate(folder / "x.npy"),
-    "an empty input": lambda folder: (folder / "x.npy").write_bytes(b""),
-    "another input": lambda folder: _retype(folder / "x.npy"),
     "half an expectation": lambda folder: _truncate(folder / "out.expected.npy"),
     "another expectation": lambda folder: _retype(folder / "out.expected.npy"),
-    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
 }
 
 
@@ -575,19 +473,6 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
 
 
-def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
-    given = kernel()
-    sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
-    cache.use_up(sets[2].folder)
-    size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
-    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(2 * size + size // 2))
-    newest = prepare(given, PROBLEM, EXACT, seed=3)
-    kept = {folder.name for folder in cache_folder("data").iterdir()}
-    assert kept == {sets[0].folder.name, sets[1].folder.name, newest.folder.name}
-    shutil.rmtree(newest.folder)
-    cache.use_up(newest.folder)  # which is no error
-
-
 def kept():
     return {entry.path for entry in cache.entries("data")}
 
@@ -605,17 +490,6 @@ def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, mo
         in_use.__exit__()
         assert kept() == {theirs}  # another run's own
     assert kept() == {theirs}
-
-
-def test_what_a_run_has_done_with_may_go(kernel, monkeypatch):
-    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
-    with cache.InUse() as in_use:
-        folder = prepare(kernel(), PROBLEM, EXACT, in_use=in_use).folder
-        cache.make_room("data")
-        assert kept() == {folder}
-        in_use.forget()
-        cache.make_room("data")
-        assert kept() == set()
 
 
 def test_clearing_removes_everything(kernel):

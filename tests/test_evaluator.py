@@ -13,7 +13,7 @@ from sample_spaces import SOURCE, changed, write_space
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
-from autotune.measure.compiler import Compiled, CompilerPool, compile_job
+from autotune.measure.compiler import Compiled, CompilerPool
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
@@ -230,21 +230,6 @@ def test_a_cpu_does_not_compile_ahead(evaluator, compilers):
     made = evaluator()
     made.hint([Configuration(BLOCK=32)])
     assert not begun_or_waiting(compilers)
-
-
-def test_for_a_gpu_hints_are_compiled_ahead_unless_they_exceed_its_limits(evaluator, compilers):
-    pytest.importorskip("cuda.bindings.nvrtc")
-    made = evaluator(("(32, 64)", "(32, 2048)"), device=for_arch("sm_90"))
-    small, large = Configuration(BLOCK=32), Configuration(BLOCK=2048)
-    made.hint([large, small])
-    job = compile_job(made.kernel, small, PROBLEM, for_arch("sm_90"))
-    assert begun_or_waiting(compilers) == {job.key}
-    deadline = time.monotonic() + 60
-    while not compilers.ready(job) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert compilers.result(job).binary.entry("scale").registers > 0
-    (pruned,) = made.measure([large])
-    assert pruned.status is Status.PRUNED
 
 
 def test_on_a_gpu_what_is_compiled_first_is_measured_first(evaluator, tmp_path, worker):

@@ -61,18 +61,13 @@ def test_a_plan_keeps_the_order_of_several_steps(kernel):
             "Launch(grid=(p.n / 64,), block=64)",
             r"grid=\(15\.625,\) is not a tuple of integers.*ceil_div",
         ),
-        ("Launch(grid=(16.0,), block=64)", "grid=.* is not a tuple of integers"),
         ("Launch(grid=('n',), block=64)", "grid=.* is not a tuple of integers"),
-        ("Launch(grid=None, block=64)", "grid=None is not a tuple of integers"),
         ("Launch(grid=(p.n // 4096,), block=64)", "one to three positive integers"),
         ("Launch(grid=1, block=(64, -1))", "one to three positive integers"),
-        ("Launch(grid=1, block=())", "one to three positive integers"),
         ("Launch(grid=(1, 1, 1, 1), block=64)", "one to three positive integers"),
         ("None", "expected Launch"),
-        ("()", "expected Launch"),
         ("(Launch(1, 1), 'again')", "'again' is neither Launch nor Fill"),
         ("Launch(grid=(1 // 0,), block=64)", r"launch: ZeroDivisionError.*scale\.py:\d+"),
-        ("Launch(grid=(p.m,), block=64)", "unknown problem field 'm'"),
     ],
 )
 def test_a_launch_that_cannot_be_is_the_space_files_fault(kernel, returned, message):
@@ -105,16 +100,13 @@ def test_limits_are_inclusive():
     ("binary", "launch", "words"),
     [
         (None, {"block": (1025, 1, 1)}, "1025 threads, sm_90 allows 1024"),
-        (None, {"block": (32, 8, 5)}, "1280 threads"),
         (None, {"grid": (2**31, 1, 1)}, "grid x=2147483648, at most 2147483647"),
-        (None, {"grid": (1, 65536, 1)}, "grid y=65536"),
         (None, {"grid": (1, 1, 65536)}, "grid z=65536"),
         (
             None,
             {"shared_bytes": 232449},
             "232449 bytes of shared memory per block, sm_90 allows 232448",
         ),
-        (BINARY, {"shared_bytes": 231425}, "232449 bytes of shared memory"),
         (BINARY, {"block": (513, 1, 1)}, "128 registers × 513 threads, an SM has 65536"),
     ],
 )
@@ -153,16 +145,8 @@ def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_
         (None, r"gives 4 arguments \(x, out, n, work\), the kernel takes 3;"),
         (("x", "n", "out"), "argument 2, n, is one int32, and the kernel takes an array there"),
         (
-            ("x", "out", "out"),
-            "argument 3, out, is an array of float16, and the kernel takes one int32",
-        ),
-        (
             ("out", "x", "n"),
             "1, out, is an array of float16, and the kernel takes an array of float32",
-        ),
-        (
-            ("x", "out", np.float32(2)),
-            "argument 3, 2.0, is one float32, and the kernel takes one int32",
         ),
     ],
 )
@@ -192,7 +176,6 @@ def test_a_fill_value_takes_the_buffers_type():
     ("step", "message"),
     [
         (Fill("oot"), r"no buffer 'oot' \(known: x, out, work\)"),
-        (Fill("n"), "no buffer 'n'"),
         (Launch((1,), (1,), args=("oot",)), r"no argument 'oot' \(known: x, out, work, n\)"),
         (Launch((1,), (1,), args=(2**31,)), r"2147483648 needs 64 bits; pass np\.int64"),
         (Launch((1,), (1,), args=(0.5,)), "0.5 is neither a name nor an integer"),
@@ -222,9 +205,6 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
     "returned",
     [
         "Launch(grid=(1 if p.n > 5 else 2,), block=64)",
-        "Launch(grid=(int(p.n),), block=64)",
-        "Launch(grid=(min(p.n, 5),), block=64)",
-        "Launch(grid=(list(range(3))[p.n],), block=64)",
         "Launch(grid=(p.n if isinstance(p.n, int) else 1,), block=64)",
         "Launch(grid=(p.n,) if isinstance(p.n, int) else (p.n, 2), block=64)",
     ],

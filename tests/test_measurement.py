@@ -24,7 +24,6 @@ from autotune.measure.measurement import (
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, StoppingRule, Timing
 from autotune.measure.verify import WrongResult
-from autotune.store.flat import row_of
 from autotune.values import Configuration, Problem
 
 ONE, OTHER = Configuration(BLOCK=32), Configuration(BLOCK=64)
@@ -58,16 +57,6 @@ def test_how_samples_were_taken_has_one_word_everywhere():
     ]
     assert [Timing(word).is_cold for word in words] == [True, True, False, False, False, False]
     assert Timing("cold") is Timing.OTHER and Timing.OTHER.is_cold
-
-
-def test_hot_times_are_in_the_rows():
-    found = Measurement(ONE, Status.OK, hot_samples_ms=(1.0, 3.0, 2.0), launched_by="graph")
-    row = row_of("scale", Problem(n=1), found, "a device")
-    assert (row["hot_median_ms"], row["launched_by"]) == (2.0, "graph")
-    assert (
-        row_of("scale", Problem(n=1), replace(found, hot_samples_ms=()), "")["hot_median_ms"]
-        is None
-    )
 
 
 def test_mixed_samples_are_geometric_means_of_a_clean_call_and_a_hot_one():

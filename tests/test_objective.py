@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from sample_races import entered, race
-from sample_records import entry as sample_entry
 from sample_records import record as sample
 from sample_spaces import write_space
 
@@ -24,9 +23,6 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.energy import Reading, of_readings
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.objective import EDP, ENERGY, TIME, Objective, Scoring, find, front, require
-from autotune.report.content import ProblemContent, ReportContent, content_of
-from autotune.report.evidence import energy_front
-from autotune.report.markdown import write_markdown
 from autotune.report.publish import publish
 from autotune.retune.retuning import Deadline, RetuneOptions, Retuner
 from autotune.retune.stale import Action, Reason, Target, known_entries
@@ -36,7 +32,6 @@ from autotune.run.verdict import judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.record import EnergyResult, Estimate
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
@@ -135,14 +130,6 @@ def test_metrics_of_what_is_known_are_kept(kernel) -> None:
     assert dict(scoring.with_metrics(measured(32, 2.0)).metrics) == {"width": 32.0}
     both = scoring.with_metrics(measured(32, 2.0, 600.0)).metrics
     assert both == {"width": 32.0, "per_watt": pytest.approx(0.6)}
-
-
-def test_what_an_idle_device_takes_in_that_time_may_prove_enough() -> None:
-    least = Energy(70.0 * 10, 70.0)
-    assert ENERGY.is_beyond(10.0, least, best=600.0)
-    assert not ENERGY.is_beyond(10.0, least, best=800.0)
-    assert EDP.is_beyond(10.0, least, best=6000.0)
-    assert not Objective("per_watt", needs_energy=True).is_beyond(10.0, least, best=0.0)
 
 
 @pytest.mark.parametrize(
@@ -346,40 +333,6 @@ def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
 
 
 # ---------------------------------------------------------------- reports
-
-
-def reported(*trials: Measurement) -> ReportContent:
-    """What a report has of a problem that was tuned for energy, and these trials."""
-    problem_ = {"m": 256, "n": 256, "dtype": "float32"}
-    taken = EnergyResult(
-        call_mj=Estimate(412.5, 410.0, 415.0), power_w=612.0, limit_w=700.0, windows=8
-    )
-    tuned = sample_entry(problem_, energy=taken, metrics={"gflops": 51234.5})
-    known = sample([tuned], objective="energy")
-    return content_of(known, [ProblemContent(Problem(problem_), trials)])
-
-
-def test_a_report_says_what_was_tuned_for_and_what_it_takes(tmp_path: Path) -> None:
-    page, *_ = write_markdown(reported(), tmp_path)
-    text = page.read_text()
-    assert "1 of 1 problem tuned for energy" in text
-    assert "| 412.5 mJ (410 … 415) | 612 W |" in text
-    assert "| gflops |" in text and "| 51230 |" in text
-    assert "| Power limit | 700 W |" in text
-
-
-def test_a_front_is_a_table_from_the_fastest_to_the_most_economical() -> None:
-    rows = [
-        measured(k, *point) for k, point in enumerate([(3, 500), (1, 900), (2, 700), (20, 800)])
-    ]
-    content = reported(*rows)
-    table = energy_front(content, content.problems[0])
-    times = [row[table.columns.index("Time")] for row in table.rows]
-    ratios = [row[table.columns.index("Energy / least")] for row in table.rows]
-    assert times == ["1.000 ms", "2.000 ms", "3.000 ms"]
-    assert ratios == ["1.800×", "1.400×", "1.000×"]
-    without = reported(measured(1, 1.0))
-    assert not energy_front(without, without.problems[0]).rows
 
 
 def test_records_of_several_objectives_are_not_one_table() -> None:

@@ -132,14 +132,6 @@ def test_what_begins_badly_is_told_by_the_first_task(children):
     assert children.begin(fail_unreadably).ask(60, abs, -3) == 3
 
 
-def test_one_that_is_killed_while_it_begins_has_died(children):
-    made = children.begin(hang)
-    wait_until(lambda: made.pid)
-    os.kill(made.pid, signal.SIGKILL)
-    with pytest.raises(ActorDied, match="killed by signal 9"):
-        made.ask(60, abs, -3)
-
-
 def test_an_interpreter_that_is_not_there_is_an_error_and_nobody_waits(children, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(AutotuneError, match=r"no process can be started: .*/nonexistent/python"):
@@ -217,14 +209,6 @@ def interrupted():
 
     yield called
     signal.signal(signal.SIGALRM, before)
-
-
-def test_several_threads_may_end_them_at_once(children, child):
-    others = [children.begin(hang) for _ in range(2)]
-    with ThreadPoolExecutor(3) as threads:
-        for future in [threads.submit(children.end) for _ in range(3)]:
-            future.result()
-    assert not any(alive(ended.pid) for ended in (child, *others))
 
 
 @pytest.mark.parametrize("seconds", [0.00005, 0.0005, 0.002, 0.01])

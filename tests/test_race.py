@@ -13,7 +13,6 @@ from sample_spaces import SOURCE, changed, counting, write_space
 
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
-from autotune.errors import AutotuneError
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
 from autotune.measure import tasks
@@ -168,12 +167,6 @@ def test_all_contenders_are_timed_in_every_round(worker, job):
     assert raced.failures == {}
 
 
-def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
-    given = job()
-    raced = race(worker, given, contenders(given), RaceRules(50, 1, 0))
-    assert counts(raced) == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("kind", "heats", "status", "message"),
     [
@@ -256,21 +249,3 @@ def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker
     raced = race(worker, given, entered, RaceRules(3, 1, 60))
     assert counts(raced) == [3, 0]
     assert raced.failures == {}
-
-
-def test_a_race_without_anybody_left_has_no_samples(worker, job):
-    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
-    raced = race(worker, given, contenders(given)[:1], RaceRules(3, 1, 60))
-    (samples,) = raced.samples
-    assert (samples.times_ms, samples.clean_ms, set(raced.failures)) == ((), None, {0})
-
-
-def test_a_death_before_anybody_ran_ends_the_run(worker, job, monkeypatch):
-    given = job()
-    monkeypatch.setattr(racing, "run_heat", leave)
-    with pytest.raises(AutotuneError, match="the device process failed at the race: exit code 5"):
-        race(worker, given, contenders(given), RaceRules(3, 1, 60))
-
-
-def leave(*_):
-    os._exit(5)

@@ -93,7 +93,6 @@ def test_reads_configurations_times_and_failures(write: Any) -> None:
     ("time", "status"),
     [
         ("RuntimeFailedConfig", Status.LAUNCH_FAILED),
-        ("SomethingNewConfig", Status.LAUNCH_FAILED),
         (1e20, Status.LAUNCH_FAILED),
     ],
 )
@@ -135,37 +134,18 @@ def test_uuid_stands_for_the_content(write: Any) -> None:
 DAMAGE = {
     "not JSON": (b"# a comment", "not JSON, or cut off"),
     "empty": (b"", "not JSON, or cut off"),
-    "binary": (b"\x00\xff\xfe", "can't decode byte"),
     "damaged gzip": (gzip.compress(b"{}" * 1000)[:-20], "gzip data is damaged"),
     "cut off": (json.dumps(cache()).encode()[:-40], "cut off"),
-    "a list": ([1, 2], "not a Kernel Tuner cache"),
     "an empty T4 file": ({"schema_version": "1.0.0", "results": []}, "no configuration was rec"),
     "a T1 file": ({"ConfigurationSpace": {}}, "not a Kernel Tuner cache"),
     "a foreign field": (cache(owner="me"), "unknown field `owner`"),
     "no configuration": (cache(cache={}), "no configuration was recorded"),
-    "no names": (cache(tune_params_keys=[], tune_params={}), "no configuration was recorded"),
-    "names of numbers": (cache(tune_params_keys=[1]), "tune_params_keys"),
-    "values of a list": (
-        cache(tune_params={"BLOCK": [[1]], "KIND": ["a"]}),
-        r"\$\.tune_params",
-    ),
-    "entry of text": (
-        cache(cache={"64,a": "fast"}),
-        r"Expected `object`, got `str` - at `\$\.cache",
-    ),
     "missing value": (
         cache(cache={"64,a": {"BLOCK": 64, "time": 1.0}}),
         r"cache\['64,a'\]: KIND=None is not",
     ),
-    "foreign value": (cache(cache={"7,a": entry(7, "a", time=1.0)}), "BLOCK=7 is not among"),
     "negative time": (cache(cache={"64,a": entry(64, "a", time=-1.0)}), "> 0.0"),
-    "nan": (cache(cache={"64,a": entry(64, "a", times=[float("nan")])}), "times"),
     "no time": (cache(cache={"64,a": entry(64, "a")}), "Expected `float`, got `null`"),
-    "times of text": (cache(cache={"64,a": entry(64, "a", times=["1"])}), "Expected `float`"),
-    "duration of text": (
-        cache(cache={"64,a": entry(64, "a", time=1, compile_time="1")}),
-        "compile_t",
-    ),
     "too many": (
         cache(
             tune_params_keys=[f"P{number}" for number in range(62)],
@@ -173,7 +153,6 @@ DAMAGE = {
         ),
         "more combinations than can be numbered",
     ),
-    "too deep": (b"[" * 100_000, "not JSON, or cut off"),
 }
 
 
@@ -335,25 +314,16 @@ def test_a_replay_looks_one_configuration_up(capsys: pytest.CaptureFixture[str])
     [
         (["--config", "X=9"], "synthetic: unknown parameter 'X'"),
         (["--config", "BM=3"], "synthetic: unknown value of BM: '3'"),
-        (["--config", "BM=16"], "lacks a value of BN"),
         (
             ["--config", CONFIG.replace("BM=64", "BM=16")],
             "synthetic.json.gz has no configuration BM=16",
         ),
         (["--config", CONFIG, "--fix", "BM=32"], "FIXED=7 among those that --fix leaves"),
-        (["--fix", "X=9"], "synthetic: unknown parameter 'X'"),
-        (["--fix", "BM"], "expected NAME=VALUE,VALUE"),
         (["--problem", "x=4096,y=1"], "is a recording of one problem, x=4096, y=4096"),
-        (["--problem", "x=4096"], "is a recording of one problem"),
         (["--strategy", "kt:nosuch"], "unknown strategy"),
-        (["--budget", "soon"], "expected for example 90s"),
         (["--effort", "quick"], "--budget says how long it searches"),
-        (["--inputs", "x.npz"], "nothing is computed"),
-        (["--timing", "hot"], "times are the recorded ones"),
-        (["--fresh"], "nothing is remembered"),
         (["--sanitize"], "nothing is launched"),
         (["--out", "reports"], "a replay writes no record"),
-        (["--spaces", "spaces"], "a recording has its own space"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -14,7 +14,7 @@ from contracts.resume import (
     CONFIGURATIONS,
     SPACES,
     finish,
-    kill_twenty_times_and_finish,
+    kill_and_finish,
     rows,
     start,
 )
@@ -34,14 +34,14 @@ from autotune.values import Problem
 pytestmark = pytest.mark.opencl
 
 
-def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(
+def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
     tmp_path: Path,
     opencl_device: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """And `autotune results --runs` tells how each of its runs ended."""
-    kill_twenty_times_and_finish(tmp_path, opencl_device)
+    kill_and_finish(tmp_path, opencl_device, kills=10)
     monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "data" / "autotune" / "store.sqlite"))
     capsys.readouterr()
     assert run(["results", "saxpy", "--runs", "--last", "30", "--json"]) == 0

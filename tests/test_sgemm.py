@@ -2,7 +2,6 @@
 are read where they lie."""
 
 import ctypes
-import dataclasses
 import re
 from itertools import product as product_of
 from math import prod
@@ -10,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from autotune import ceil_div, load
+from autotune import load
 from autotune.calling.binding import bind
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
@@ -65,43 +64,6 @@ def test_a_block_computes_its_tile(sgemm, space):
             assert step.shared_bytes >= 4 * tile * c["SLICES"]
 
 
-def test_a_padded_b_is_copied_before_it_is_read(sgemm):
-    """To whole quads, by a launch of its own; the product reads the copy, and its workspace comes last."""
-    c = next(
-        c for c in map(sgemm.completed, sgemm.seeds) if c["B_ROWS"] == "padded" and c["GRIDK"] > 1
-    )
-    p = sgemm.filled(Problem(m=100, n=333, k=70))
-    pad, product = sgemm.steps(c, p, SM_90)
-    assert pad.entry == "pad_rows"
-    assert product.args == ("a", "padded", "c", "alpha", "beta", "m", "n", "k", "partial")
-    assert sgemm.workspaces(c, p, SM_90)["padded"].shape == 70 * 336
-    assert sgemm.allows(c, p.replace(k=700))
-    assert not sgemm.allows(c, p.replace(k=700, n=332))  # nothing to pad
-
-
-@pytest.mark.parametrize(
-    ("size", "shared", "turns"),
-    [
-        # of 512 tiles: three waves of 132, and 16 multiprocessors without one of the last
-        (4096, 116, 8),
-        (8192, 68, 2),
-        (1, 1, 1),
-    ],
-)
-def test_two_blocks_share_each_tile_of_the_last_wave(sgemm, size, shared, turns):
-    """A second block for each, and a workspace for both; so many second ones for each idle multiprocessor."""
-    device = dataclasses.replace(SM_90, sm_count=132)
-    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["TAIL"])
-    p = sgemm.filled(Problem(m=size, n=size, k=size))
-    (step,) = sgemm.steps(c, p, device)
-    tiles = ceil_div(size, c["BM"]) * ceil_div(size, c["BN"])
-    assert step.grid == (tiles + shared, 1, 1)
-    assert step.args[-2:] == ("partial", turns)
-    assert sgemm.workspaces(c, p, device)["partial"].shape == 2 * shared * c["BM"] * c["BN"]
-    assert sgemm.is_exclusive(c)
-    assert not sgemm.allows(c, sgemm.filled(Problem(m=9, n=9, k=9, view=1)))
-
-
 @pytest.mark.parametrize("variant", ["cuda", "slim"])
 def test_every_parameter_of_a_source_is_known_to_it(sgemm, variant):
     macros = set(re.findall(r"#ifndef (\w+)", sgemm.find_source(f"sgemm_{variant}.cu").read_text()))
@@ -113,29 +75,6 @@ def test_every_parameter_of_a_source_is_known_to_it(sgemm, variant):
     }
     assert relevant
     assert relevant <= macros
-
-
-def test_the_slim_source_covers_every_line_once(sgemm, space):
-    """Its blocks hold what they compute, in either layout of the large matrix; it is asked for few lines alone."""
-    for number in range(0, len(space), len(space) // 3000):
-        c = space.configuration(number)
-        if c["VARIANT"] != "slim":
-            continue
-        few, shape = c["FEW"], (("m", "n"), ("n", "m"))[c["NARROW"] == "rows"]
-        for trans in (0, 1):
-            layout = {"view": 1, "trans_a": trans, "trans_b": trans}
-            p = Problem({shape[0]: 3001, shape[1]: few, "k": 4096, **layout})
-            (step,) = sgemm.steps(c, p, SM_90)
-            tile = prod(
-                (c["TEAM"], c["VEC"], c["LINES"])
-                if (c["NARROW"] == "columns") == trans
-                else (c["BLOCK_THREADS"] // c["TEAM"], c["LINES"])
-            )
-            assert (step.grid[0] - 1) * tile < 3001 <= step.grid[0] * tile, c
-            assert step.grid[1] == c["GRIDK"]
-            assert sgemm.allows(c, p) or c["GRIDK"] > 1
-            assert not sgemm.allows(c, p.replace(**{shape[1]: few + 1}))
-            assert not sgemm.allows(c, p.replace(**{shape[1]: few // 2}))
 
 
 # ------------------------------------------------------------------ views

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from importlib import metadata
-from types import ModuleType
 
 import pytest
 from sample_spaces import SPACE, changed, write_space
@@ -165,35 +164,16 @@ SEARCH_ONLY = {
     "a new value": ("BLOCK=(32, 64)", "BLOCK=(32, 64, 128)"),
     "a new parameter": ("BLOCK=(32, 64)", "BLOCK=(32, 64), ITEMS=(1, 2)"),
     "other problems": ("problems=[Problem(n=1000)]", "problems=[Problem(n=7), Problem(n=8)]"),
-    "more problem lists": (
-        "    BLOCK=",
-        "    quick_problems=[Problem(n=9)], edge_problems=[Problem(n=1)],\n    BLOCK=",
-    ),
     "seeds and default": ("    BLOCK=", "    seeds=[{}], default={'BLOCK': 64},\n    BLOCK="),
     "backends": ("    BLOCK=", "    backends=('cuda',),\n    BLOCK="),
     "a constraint": ("BLOCK % 32 == 0", "BLOCK % 64 == 0"),
-    "another constraint": (
-        "@scale.launch",
-        '@scale.constraint\ndef c(BLOCK):\n    """Why."""\n    return True\n\n\n@scale.launch',
-    ),
-    "an applies rule": (
-        "@scale.launch",
-        "@scale.applies('BLOCK')\ndef a(BLOCK):\n    return True\n\n\n@scale.launch",
-    ),
     "a baseline": (
         "@scale.launch",
         "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
     ),
-    "what is exclusive": (
-        "@scale.launch",
-        "@scale.exclusive\ndef e(c):\n    return c.BLOCK > 32\n\n\n@scale.launch",
-    ),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),
     "a hook's docstring": ('"""One thread per element."""\n', '"""Words."""\n'),
-    "no docstring": ('    """One thread per element."""\n', ""),
-    "a helper's docstring": ("How many blocks cover the problem.", "Blocks."),
-    "layout": ("\n\n\ndef blocks", "\n\n\n\n\n# ----\ndef blocks"),
 }
 MEANING = {
     "arguments": ("rng.standard_normal(p.n, dtype=np.float32)", "rng.uniform(0, 1, p.n)"),
@@ -202,16 +182,10 @@ MEANING = {
     "a helper": ("ceil_div(p.n, c.BLOCK)", "ceil_div(p.n, c.BLOCK) + 0"),
     "a module constant": ("FACTOR = 3", "FACTOR = 4"),
     "the source": ('"scale.cu"', '"other.cu"'),
-    "static": ("    BLOCK=", "    static=('n',),\n    BLOCK="),
-    "a new hook": (
-        "@scale.launch",
-        "@scale.tolerance\ndef tolerance(p):\n    return 1.0\n\n\n@scale.launch",
-    ),
     "options": (
         "@scale.launch",
         "@scale.options\ndef options(c):\n    return ['-G']\n\n\n@scale.launch",
     ),
-    "an import": ("import numpy as np", "import numpy as np\nimport math"),
 }
 
 
@@ -253,11 +227,8 @@ def test_the_fingerprint_is_the_same_in_every_version_of_python(tmp_path):
 #: How a space file comes to a module: its edit, and modules by name.
 WAYS = {
     "a module": ("import _h", {"_h": "FACTOR = 1"}),
-    "a name of a module": ("from _h import FACTOR", {"_h": "FACTOR = 1"}),
-    "all names": ("from _h import *", {"_h": "FACTOR = 1"}),
     "a module of a module": ("import _g", {"_g": "from _h import FACTOR", "_h": "FACTOR = 1"}),
     "modules in a circle": ("import _g", {"_g": "import _h", "_h": "import _g\nFACTOR = 1"}),
-    "a package": ("import _p", {"_p/__init__": "from ._h import FACTOR", "_p/_h": "FACTOR = 1"}),
     "a module in a package": ("from _p import _h", {"_p/__init__": "", "_p/_h": "FACTOR = 1"}),
     "a module above": (
         "import _p.a.b",
@@ -298,13 +269,6 @@ def test_modules_that_a_space_file_imports_are_in_its_fingerprint(
         assert fingerprint(tmp_path / "space", space) != before
         for name in files:
             (folder / f"{name}.py").unlink()
-
-
-def test_what_only_baselines_import_is_not_in_the_fingerprint(tmp_path):
-    late = "@scale.baseline('blas')\ndef b(x, **_):\n    import _h, click\n\n\n@scale.launch"
-    space = changed(SPACE, ("@scale.launch", late))
-    write_modules(tmp_path, {"_h": "FACTOR = 1"})
-    assert fingerprint(tmp_path, space) == fingerprint(tmp_path, SPACE)
 
 
 def test_versions_of_packages_are_in_the_fingerprint(tmp_path, monkeypatch):
@@ -350,20 +314,6 @@ def test_a_corrected_reference_is_the_one_that_is_used(tmp_path):
         made = prepare(kernel, kernel.problems["opencl"][0], EXACT)
         factors[arguments_fingerprint(kernel)] = (made.expected("out") / made.array("x"))[0]
     assert list(factors.values()) == [3, 6, 15]
-
-
-def test_modules_of_one_name_do_not_mix_when_functions_import_them(tmp_path, monkeypatch):
-    """Two projects and the script have a `_h`; both space files import it when the reference runs."""
-    monkeypatch.setitem(sys.modules, "_h", script := ModuleType("_h"))
-    kernels = {}
-    for name, factor in (("a", 1), ("b", 2)):
-        (tmp_path / name).mkdir()
-        file = write_space(tmp_path / name, ("return factor * x", "import _h\n    return _h.F * x"))
-        write_modules(file.parent, {"_h": f"F = {factor}"})
-        kernels[factor] = load_file(file)
-    for factor, kernel in [*kernels.items(), *kernels.items()]:
-        assert kernel.call_hook("reference", 1, 1) == factor
-    assert sys.modules["_h"] is script
 
 
 def test_an_edit_during_a_run_is_the_next_ones(tmp_path):

@@ -126,16 +126,6 @@ def test_numbers_rows_and_configurations_agree(kernel: Kernel) -> None:
         assert (point in space) == (point in valid)
 
 
-@given(kernels())
-def test_twins_of_a_configuration_lead_to_it(kernel: Kernel) -> None:
-    space = enumerated(kernel)
-    for row in space.rows:
-        assert space.canonical(row).tolist() == row.tolist()
-    for row in itertools.product(*(range(size) for size in space.sizes)):
-        canonical = space.canonical(row)
-        assert space.canonical(canonical).tolist() == canonical.tolist()
-
-
 @given(kernels(), st.data())
 def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) -> None:
     space = enumerated(kernel)
@@ -167,24 +157,6 @@ def test_samples_are_distinct_and_repeatable(kernel: Kernel, seed: int, count: i
     sample = space.sample(np.random.default_rng(seed), count)
     assert len(set(sample)) == len(sample) == min(count, len(space))
     assert sample == space.sample(np.random.default_rng(seed), count)
-
-
-@given(kernels(conditional=False))
-def test_shares_are_exact(kernel: Kernel) -> None:
-    points = list(itertools.product(*kernel.parameters.values()))
-    for rule, removal in zip(kernel.constraint_rules, enumerated(kernel).removals, strict=True):
-        removed = [
-            values
-            for values in points
-            if not rule.function(
-                **{
-                    n: v
-                    for n, v in zip(kernel.parameters, values, strict=True)
-                    if n in rule.parameters
-                }
-            )
-        ]
-        assert removal.share == pytest.approx(len(removed) / len(points), abs=1e-12)
 
 
 def million() -> Kernel:

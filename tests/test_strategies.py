@@ -167,55 +167,6 @@ def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> 
         assert len(run(name, synthetic, budget).path) == budget
 
 
-@pytest.mark.parametrize("name", ["kt:genetic_algorithm", "kt:firefly_algorithm"])
-def test_what_is_known_to_be_good_is_in_the_first_population(
-    name: str, synthetic: Recording
-) -> None:
-    class Watching(Watched):
-        asked: list[int] = []  # noqa: RUF012
-
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
-            self.asked = [*self.asked, *indices]
-            return super().measure(indices)
-
-    watching = Watching(synthetic, 60)
-    watching.measure(range(0, len(synthetic.space), len(synthetic.space) // 20))
-    watching.asked = []
-    best = watching.best(2)
-    times = [synthetic.measurements[index].median_ms for index in watching.best(100)]
-    assert times == sorted(time_ms for time_ms in times if time_ms is not None)
-    with suppress(BudgetSpent):
-        strategies.find(name)(synthetic.space, watching, np.random.default_rng(0))
-    assert set(best) <= set(watching.asked[:30])
-
-
-@pytest.mark.parametrize("name", ["auto", "surrogate"])
-def test_as_many_are_awaited_as_compilers_and_devices_have(name: str, synthetic: Recording) -> None:
-    """Each result is followed by one proposal, so that there is never less to do."""
-
-    class Late(StrictSession):
-        """Results come when so many are awaited, the last first."""
-
-        def stream(
-            self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
-        ) -> None:
-            assert ahead == 4
-            awaited: list[int] = []
-            for number in proposals:
-                awaited.append(number)
-                if len(awaited) == ahead:
-                    number = awaited.pop()
-                    tell(number, *self.session.measure([number]))
-                if self.session.evaluations_left == 0:
-                    raise BudgetSpent
-
-    late = Late(synthetic, 60)
-    with suppress(BudgetSpent):
-        strategies.find(name, ahead=4)(synthetic.space, late, np.random.default_rng(0))
-    assert len(late.path) == 60
-    assert late.outlook is not None and late.outlook.gain >= 0
-
-
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
     random.seed(1)

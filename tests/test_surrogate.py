@@ -61,27 +61,6 @@ SMALL_BOWL = full(A=tuple(2**k for k in range(12)), B=tuple(range(12)))
 # --- the encoding
 
 
-def test_values_are_between_value_and_rank_and_powers_of_two_have_a_column() -> None:
-    space = full(BLOCK=(16, 32, 48, 64), DEPTH=(1, 2, 3), FLAG=(False, True), ONE=(7,))
-    encoding = Encoding(space)
-    features = encoding.features(np.arange(len(space)))
-    assert encoding.varying == [0, 1, 2]
-    # BLOCK, how often two divides it, DEPTH, the same, FLAG.
-    assert features.shape == (24, 5)
-    assert features.min() == 0
-    assert features.max() == 1
-    blocks = features[:: 3 * 2, 0]
-    assert blocks.tolist() == pytest.approx([0, (0.5 + 1 / 3) / 2, (np.log2(3) / 2 + 2 / 3) / 2, 1])
-    assert features[:: 3 * 2, 1].tolist() == pytest.approx([4 / 6, 5 / 6, 4 / 6, 1])
-
-
-def test_texts_are_all_equally_far_apart() -> None:
-    encoding = Encoding(full(TEXT=("a", "b", "c"), PAIR=("no", "yes")))
-    features = encoding.features(np.arange(6))[:, :3]
-    distances = [np.linalg.norm(features[a] - features[b]) for a, b in ((0, 2), (0, 4), (2, 4))]
-    assert distances == pytest.approx([1, 1, 1])
-
-
 def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
     space = full(A=(1, 2, 3, 4), B=(1, 2, 3), C=("u", "v"))
     space = Space(space.parameters, space.rows[space.rows[:, :2].sum(axis=1) % 2 == 0])
@@ -90,13 +69,6 @@ def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
         differing = (space.rows != space.rows[number]).sum(axis=1)
         expected = np.flatnonzero((differing >= 1) & (differing <= apart))
         assert encoding.near(number, apart).tolist() == expected.tolist()
-
-
-def test_products_of_indicators_are_the_share_of_equal_parameters() -> None:
-    space = full(A=(1, 2, 3), B=("u", "v"), ONE=(5,), C=(0, 1, 2, 4))
-    indicators = Encoding(space).indicators(np.arange(len(space)))
-    equal = (space.rows[:, None] == space.rows)[:, :, [0, 1, 3]].mean(axis=2)
-    assert indicators @ indicators.T == pytest.approx(equal, abs=1e-6)
 
 
 # --- the Gaussian process
@@ -137,22 +109,6 @@ def test_what_is_believed_is_the_textbooks() -> None:
     )
     explained = np.diag(across.T @ np.linalg.solve(noisy, across))
     assert posterior.variances == pytest.approx(COVARIANCE.variance - explained, abs=1e-4)
-
-
-def test_a_point_conditioned_on_later_is_as_one_given_at_once() -> None:
-    given, candidates = points(10), points(6, seed=1)
-    values = np.random.default_rng(2).standard_normal(12)
-    later = Posterior(COVARIANCE, given, candidates, spare=2)
-    later.condition(3)
-    later.condition(0)
-    assert not later.has_room
-    both = Points(
-        np.concatenate([given.features, candidates.features[[3, 0]]]),
-        np.concatenate([given.indicators, candidates.indicators[[3, 0]]]),
-    )
-    at_once = Posterior(COVARIANCE, both, candidates, spare=0)
-    assert later.variances == pytest.approx(at_once.variances, abs=1e-4)
-    assert later.means(values) == pytest.approx(at_once.means(values), abs=1e-4)
 
 
 def test_points_that_are_nearly_one_are_no_error() -> None:
@@ -336,18 +292,6 @@ def test_trials_of_others_are_learned_and_not_asked_again() -> None:
     assert asked[0] == enqueued
     assert not any(params in added for params in asked)
     assert len({tuple(params.values()) for params in asked}) == 30
-
-
-def test_the_same_seed_proposes_the_same() -> None:
-    def path(seed: int) -> list[dict[str, Value]]:
-        sampler = SurrogateSampler(BOWL, seed)
-        study = optuna.create_study(sampler=sampler)
-        for _ in range(25):
-            trial = study.ask(sampler.distributions)
-            study.tell(trial, bowl(Configuration(trial.params)))
-        return [trial.params for trial in study.trials]
-
-    assert path(4) == path(4) != path(5)
 
 
 def test_what_cannot_be_sampled_is_said() -> None:

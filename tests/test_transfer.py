@@ -87,16 +87,6 @@ def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_lit
     assert unlike <= alone + 10
 
 
-def test_problems_without_a_time_say_nothing() -> None:
-    failed = Measurement(GRID.configuration(3), Status.COMPILE_FAILED, "no")
-    untimed = RelatedProblem((1.0,), {3: failed, 4: timed(4, 0.5, Status.STOPPED_EARLY)})
-    paths = []
-    for problems in ([], [untimed]):
-        proposer = Proposer(GRID, np.random.default_rng(1), (0.0,), problems)
-        paths.append([proposer.ask() for _ in range(8)])
-    assert paths[0] == paths[1]
-
-
 def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> None:
     problems = [related(0.1, (15, 5))] * 4
     measured = problems[0].measured
@@ -108,21 +98,6 @@ def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> Non
     assert first == min(measured, key=lambda n: measured[n].median_ms or 0.0)
     assert proposer().ask(compiled=True) == first
     assert proposer().ask(compiled=False) not in measured
-
-
-@pytest.mark.parametrize(("ms", "is_told"), [(1.01, True), (500.0, False)])
-def test_what_was_given_and_is_no_good_is_never_told_to_the_model(ms: float, is_told: bool) -> None:
-    def path(held: int) -> list[int]:
-        proposer = Proposer(GRID, np.random.default_rng(3), held=held)
-        for number in (3, 4, 5, 27, 28, 29):
-            proposer.tell(number, ms)
-        asked: list[int] = []
-        while len(asked) < 40 and (number := proposer.ask()) is not None:
-            asked.append(number)
-            proposer.tell(number, time_ms(number, (15, 5)))
-        return asked
-
-    assert (path(8) != path(1000)) == is_told
 
 
 # --- coordinates

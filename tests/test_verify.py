@@ -185,9 +185,7 @@ def typed(dtype, drawn, expected="x"):
     [
         ("int64", "rng.integers(0, 1000, p.n, np.int64) + 2**60", 1),
         ("uint64", "rng.integers(0, 1000, p.n, np.int64).astype(np.uint64) + np.uint64(2**63)", 1),
-        ("int8", "rng.integers(-128, 127, p.n, np.int8)", 1),
         ("float64", "1.0 * rng.integers(1, 3, p.n, np.int64)", 2.0**-40),
-        ("complex64", "rng.standard_normal(p.n) * np.complex64(1 + 2j)", 1j),
         ("complex128", "rng.standard_normal(p.n) * np.complex128(1 + 2j)", 2.0**-40),
     ],
 )
@@ -236,24 +234,6 @@ def test_what_equals_one_poison_must_be_written_all_the_same(data, expected):
         verify.verify(made, which, lambda run=run: run(kept=False))
         with pytest.raises(WrongResult, match=r"\(not written\)"):
             verify.verify(made, which, lambda run=run, skipped=skipped: run(skipped))
-
-
-@pytest.mark.parametrize("part", ["real", "imag"])
-def test_a_nan_in_one_part_is_expected_in_that_part_only(data, part):
-    made = data(*typed("complex64", "rng.standard_normal(p.n) * np.complex64(1)", f"spoilt(x, {part!r})"),
-                ("@scale.reference", """\
-def spoilt(x, part):
-    x = x + 5j
-    getattr(x, part)[3] = np.nan
-    return x
-
-
-@scale.reference"""))  # fmt: skip
-    host, want = Host(made), made.datasets[EXACT].expected("out").copy()
-    assert verify.verify(made, EXACT, lambda: host.write("out", want))[0].is_right
-    want[3] = complex(want[3].imag, want[3].real)
-    with pytest.raises(WrongResult, match=r"^out\[3\] is .*nan"):
-        verify.verify(made, EXACT, lambda: host.write("out", want))
 
 
 def test_every_output_is_checked(data):
@@ -363,24 +343,6 @@ def test_a_sequence_that_works_only_once_is_wrong(data):
     with pytest.raises(WrongResult, match=r"\(second run only: it relies on a fresh workspace, or"):
         verify.verify(made, EXACT, run)
     assert runs == [True, False]
-
-
-def test_scratch_is_poisoned_before_the_first_run_only(data):
-    made = data()
-    made.declare_scratch({"work": Out((2, 3)), "flags": Out(5, np.uint8)})
-    assert made.names == ["x", "out", "factor", "n", "work", "flags"]
-    assert (made.dtypes["work"], made.dtypes["flags"]) == ("<f4", "|u1")
-    host, work = Host(made), made.scratch["work"][1]
-    seen = []
-
-    def run():
-        seen.append(made.executor.read(work, np.dtype("f4"), (6,))[0])
-        made.executor.write(work, np.full(6, 4, np.float32))
-        host.write("out", 3 * host.read("x"))
-
-    verify.verify(made, EXACT, run, repeats=3)
-    assert np.isnan(seen[0])
-    assert seen[1:] == [4, 4]
 
 
 def test_an_argument_that_is_read_and_written_is_restored_before_each_run(data):

@@ -14,8 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SPACES = ROOT / "examples" / "saxpy" / "spaces"
 CONFIGURATIONS = 24
-KILLS = 20
-#: Of these, so many while the tuner starts and so many when all is measured: in the finals.
+#: Kills while the tuner starts, and when all is measured: in the finals.
 STARTING, FINISHING = 3, 2
 
 
@@ -62,11 +61,11 @@ def rows(home: Path) -> Counter[str]:
     return Counter(configuration for (configuration,) in found)
 
 
-def _moments() -> list[tuple[int, float]]:
+def _moments(kills: int) -> list[tuple[int, float]]:
     """When to kill: after so many rows, and so many seconds more."""
     seed = 20261121
     draw = random.Random(seed)
-    middle = KILLS - STARTING - FINISHING
+    middle = kills - STARTING - FINISHING
     moments = [
         *((0, draw.uniform(0, 2)) for _ in range(STARTING)),
         *(
@@ -92,9 +91,9 @@ def _kill_at(home: Path, device: str, event: int, seconds: float) -> None:
     process.communicate()
 
 
-def kill_twenty_times_and_finish(home: Path, device: str) -> None:
-    """Kill a run of every configuration at twenty moments, then let it finish."""
-    for event, seconds in _moments():
+def kill_and_finish(home: Path, device: str, kills: int = 20) -> None:
+    """Kill a run of every configuration at so many moments, then let it finish."""
+    for event, seconds in _moments(kills):
         before = rows(home)
         _kill_at(home, device, event, seconds)
         after = rows(home)
