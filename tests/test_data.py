@@ -118,14 +118,6 @@ def test_what_cannot_be_drawn_is_refused():
             wrong(Draw(True, 1))
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_same_key_draws_the_same_numbers_and_another_key_others(exact):
-    same = [Draw(exact, key).standard_normal(100) for key in (5, 5, 6, 5 + 2**128)]
-    assert np.array_equal(same[0], same[1])
-    assert not np.array_equal(same[0], same[2])
-    assert np.array_equal(same[0], same[3])
-
-
 # ---------------------------------------------------------------- data sets
 
 

@@ -268,22 +268,6 @@ def test_a_missing_hook_says_how_to_attach_it() -> None:
         kernel().validate()
 
 
-def test_a_hook_that_raises_names_kernel_hook_and_line() -> None:
-    k = kernel()
-
-    @k.launch
-    def launch(c: Any, p: Any) -> Launch:
-        return Launch(grid=(p.n // c.BLOK,), block=(c.BLOCK,))
-
-    with pytest.raises(SpecError) as caught:
-        k.steps(k.default(), Problem(n=64), DEVICE)
-    message = str(caught.value)
-    assert message.startswith(
-        "add (test_spec.py): launch: AttributeError: unknown parameter 'BLOK'"
-    )
-    assert "known: BLOCK, KIND" in message
-
-
 def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> None:
     k = kernel()
     tiled = k.completed({"KIND": "tiled"})

@@ -275,18 +275,6 @@ class ExecutorContract:
         zeros = (np.array([sign], np.float32) for sign in (0.0, -0.0))
         assert not self.same(executor, *(self.buffer(executor, zero) for zero in zeros))
 
-    def test_of_many_checks_at_once_the_failed_are_told_from_the_others(
-        self, executor: Executor, module: Any
-    ) -> None:
-        arrays = [np.full(count, count, np.int32) for count in (5, 300, 70_001)]
-        ones, others = ([self.buffer(executor, array) for array in arrays] for _ in range(2))
-        pairs = list(zip(ones, others, strict=True))
-        assert executor.inspect([], ones, pairs) == ([], [True] * 3, [True] * 3)
-        assert executor.inspect([]) == ([], [], [])
-        self.poke(executor, module, ones[1], 300, 1)
-        self.poke(executor, module, others[2], 70_000, 1)
-        assert executor.inspect([], ones, pairs) == ([], [True, False, True], [True, True, False])
-
     # ------------------------------------------------------------ comparing
 
     def compared(self, executor: Executor, got: Any, want: Any, bound: float = 0.0) -> Any:
