@@ -26,6 +26,7 @@ from autotune.measure.timing import Caches
 from autotune.report import summary
 from autotune.report.publish import Published
 from autotune.run.bench import LOCAL, Site
+from autotune.run.goal import Search, VerifyOne
 from autotune.run.request import EFFORTS, Request
 from autotune.run.result import RunResult
 from autotune.search.names import find
@@ -237,26 +238,25 @@ def tune(
     else:
         members = None
         first, *others = choose_devices(device, declared.backends)
+    restriction = parsing.restriction(declared.name, declared.parameters, fixed or {})
     request = Request(
         kernel=declared,
         device=first,
         others=tuple(others),
         problems=tuple(parsing.problem(declared, problem) for problem in named),
         effort=EFFORTS[effort],
-        strategy=strategy,
+        goal=Search(strategy, restriction, first_to_try(declared.name), fresh)
+        if config is None
+        else VerifyOne(parsing.configuration(declared, config), restriction),
         objective=wanted,
         budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,
         caches=Caches(timing) if timing else None,
-        fresh=fresh,
         sanitize=sanitize,
-        first=first_to_try(declared.name),
-        fixed=parsing.restriction(declared.name, declared.parameters, fixed or {}),
-        only=None if config is None else parsing.configuration(declared, config),
         inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
     ).with_default_problems()
-    folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
+    folder = Path(out) if out else wanted.folder(Path("reports"))
     with (
         members or nullcontext(),
         progress_of(declared.name, len(request.problems), quiet) as progress,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.run.bench import LOCAL, Site
-from autotune.run.limits import execute
 from autotune.run.request import Request
 from autotune.run.result import RunResult
+from autotune.run.run import execute
 from autotune.search.session import Listener, ignore
 from autotune.store import default_url, open_for_runs
 from autotune.tuned.writing import require_mergeable

@@ -53,6 +53,7 @@ from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import measure
 from autotune.run.bench import Bench
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch
 from autotune.search.session import Budget
@@ -276,7 +277,7 @@ def searched(
             own[0],
             kernel.problems["cuda"],
             others=tuple(own[1:]),
-            strategy=options.strategy,
+            goal=Search(options.strategy),
         )
         budget = Budget(evaluations=options.each * len(own))
         with (

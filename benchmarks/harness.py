@@ -30,7 +30,7 @@ from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.search.names import Search
+from autotune.search.names import Strategy
 from autotune.search.session import Budget, Listener, SearchSession, ignore, search
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
@@ -162,7 +162,7 @@ def search_timed(
     space: Space,
     evaluator: Evaluator,
     scope: Scope,
-    strategy: Search,
+    strategy: Strategy,
     budget: Budget | None = None,
     *,
     listener: Listener = ignore,

@@ -30,6 +30,7 @@ from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.search.session import Budget, Phase
 from autotune.store import Store
@@ -185,7 +186,7 @@ def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
     """Both cards share a search; SIGKILL in the middle of it, of all: no card is left for seconds."""
     kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
     request = Request(
-        kernel, device, kernel.problems["opencl"], strategy="exhaustive", budget=Budget()
+        kernel, device, kernel.problems["opencl"], goal=Search("exhaustive"), budget=Budget()
     )
     alive = [pid_of(fleet, uuid) for uuid in cards]
 
@@ -347,7 +348,7 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     kernel = find_kernel("scale", spaces)
     full = fleet.cards["cpu-0"]
     own = Problem(n=1 << 19)  # of which there are no data yet
-    request = Request(kernel, full.device, (own,), strategy="exhaustive", budget=Budget())
+    request = Request(kernel, full.device, (own,), goal=Search("exhaustive"), budget=Budget())
     elsewhere = str(tmp_path / "cache")
     fleet.client.run(_limit, 1 << 20, elsewhere, workers=[full.address])
     try:

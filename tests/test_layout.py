@@ -26,6 +26,7 @@ from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.run.checking import check_kernel
+from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
@@ -125,8 +126,7 @@ def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
         opencl_device,
         path,
         problems=(Problem(n=1000),),
-        strategy="exhaustive",
-        fixed=fixed,
+        goal=Search("exhaustive", fixed),
     ).problems
     assert {row.status for row in result.measured} == {Status.OK}
     (bad,) = result.disqualified
@@ -141,7 +141,7 @@ def test_one_configuration_is_verified_on_a_layout_that_is_named(
 ) -> None:
     only = Configuration(BLOCK=64, WHERE="steps")
     problems = (Problem(n=100, step=2), Problem(n=100, offset_x=0))
-    result = ran(gather, opencl_device, tmp_path / "s", problems=problems, only=only)
+    result = ran(gather, opencl_device, tmp_path / "s", problems=problems, goal=VerifyOne(only))
     assert [solved.problem for solved in result.solved] == [
         Problem(n=100, step=2),
         Problem(n=100),
@@ -160,7 +160,7 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_devic
     assert told.startswith(
         f"{device.arch}: 1 of 3 odd sizes left out (offset_x: arrays begin aligned"
     )
-    asked = Request(gather, device, (Problem(n=9, offset_x=1),), only=gather.default())
+    asked = Request(gather, device, (Problem(n=9, offset_x=1),), goal=VerifyOne(gather.default()))
     with pytest.raises(UsageError, match=r"\(n=9, offset_x=1\): offset_x: arrays begin aligned"):
         asked.with_default_problems()
 
@@ -301,7 +301,9 @@ def test_a_run_records_the_layout_that_it_tuned(
     gather: Kernel, opencl_device: str, tmp_path: Path
 ) -> None:
     only = Configuration(BLOCK=64, WHERE="steps")
-    result = ran(gather, opencl_device, tmp_path / "s", problems=(Problem(n=100),), only=only)
+    result = ran(
+        gather, opencl_device, tmp_path / "s", problems=(Problem(n=100),), goal=VerifyOne(only)
+    )
     made = decode(encode(record_of(result)), "gather")
     assert made.layout == {"step": 1, "offset_x": 0}
     assert list(made.fields) == ["n"]

@@ -17,8 +17,10 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
 from autotune.measure.limits import Limits, credible, implausible, least_ms, share
 from autotune.measure.timing import Caches
-from autotune.run.limits import known_limits, limits_for
+from autotune.run.goal import VerifyOne
+from autotune.run.limits import known_limits
 from autotune.run.request import Request
+from autotune.run.run import limits_for
 from autotune.store import Store
 from autotune.values import Configuration, Problem
 
@@ -220,7 +222,7 @@ def test_missing_limits_are_announced_and_their_failure_costs_no_run(store: Stor
     [
         ("copy", {}),
         ("ffma", {}),
-        ("gemv", {"only": Configuration()}),
+        ("gemv", {"goal": VerifyOne(Configuration())}),
         ("gemv", {"device": replace(H100, backend="opencl")}),
     ],
 )

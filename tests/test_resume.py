@@ -24,6 +24,7 @@ from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Measured, ignore
@@ -109,7 +110,7 @@ def _tune(file: Path, device: str, listener: Listener = ignore) -> None:
         find_kernel("saxpy", SPACES),
         choose_device(device),
         (Problem(n=10007),),
-        strategy="exhaustive",
+        goal=Search("exhaustive"),
         budget=Budget(evaluations=1000),
     )
     with Store.open(file, wait_s=0.5) as store:

@@ -16,8 +16,9 @@ from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize
-from autotune.run import finals
-from autotune.run.finals import sanitizer_for
+from autotune.run import bench
+from autotune.run.bench import LOCAL
+from autotune.run.goal import VerifyOne
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
 from autotune.store import Store
@@ -115,18 +116,18 @@ class TestWithout:
         """Full effort wants it on a GPU: with a warning where it is missing, unless one says no."""
         device, kernel = for_arch("sm_90"), find_kernel("reduce")
         full = Request(kernel, device, kernel.problems["cuda"][:1], EFFORTS["full"])
-        monkeypatch.setattr(finals, "find_program", lambda name: f"/bin/{name}")
-        assert sanitizer_for(full) == "/bin/compute-sanitizer"
-        monkeypatch.setattr(finals, "find_program", lambda name: "")
+        monkeypatch.setattr(bench, "find_program", lambda name: f"/bin/{name}")
+        assert LOCAL.sanitizer(full) == "/bin/compute-sanitizer"
+        monkeypatch.setattr(bench, "find_program", lambda name: "")
         with pytest.warns(UserWarning, match=r"not run under compute-sanitizer.*--no-sanitize"):
-            assert sanitizer_for(full) == ""
+            assert LOCAL.sanitizer(full) == ""
         for other in (
             replace(full, sanitize=False),
             replace(full, effort=EFFORTS["quick"]),
-            replace(full, only=kernel.default()),  # one configuration has no finals
+            replace(full, goal=VerifyOne(kernel.default())),  # one configuration has no finals
             replace(full, device=replace(device, backend="opencl")),
         ):
-            assert sanitizer_for(other) == ""
+            assert LOCAL.sanitizer(other) == ""
 
     @pytest.mark.opencl
     def test_the_command_says_so_with_its_exit_code(

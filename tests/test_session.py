@@ -18,6 +18,7 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.run import verdict
+from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
@@ -428,7 +429,12 @@ def tuned(opencl_device, path):
             events.append(event)
             listener(tuning, event)
 
-        given = {"strategy": "exhaustive", "budget": Budget(), "timeout_s": 60.0, **options}
+        goal = options.pop("goal", None) or Search(
+            options.pop("strategy", "exhaustive"),
+            options.pop("fixed", {}),
+            fresh=options.pop("fresh", False),
+        )
+        given = {"goal": goal, "budget": Budget(), "timeout_s": 60.0, **options}
         request = Request(kernel, choose_device(opencl_device), **given)
         with Store.open(path) as store:
             tuning = Run(request, store, told)
@@ -546,7 +552,7 @@ def test_a_sequence_with_one_step_wrong_has_no_winner(tuned, tmp_path, edit):
     kernel = load_file(file)
     only = Configuration(BLOCK=32, MODE="plain", UNROLL=1)
     with pytest.raises(NothingValidError, match="1 wrong_result"):
-        tuned(kernel, problems=kernel.problems["opencl"][:1], only=only)
+        tuned(kernel, problems=kernel.problems["opencl"][:1], goal=VerifyOne(only))
 
 
 def test_a_constant_on_a_device_without_module_symbols_says_what_to_do(tuned, tmp_path):
@@ -561,13 +567,13 @@ def test_a_constant_on_a_device_without_module_symbols_says_what_to_do(tuned, tm
 
 def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
     only = Configuration(BLOCK=128, ITEMS=4)
-    (result,) = tuned(saxpy(), problems=(N,), only=only).problems
+    (result,) = tuned(saxpy(), problems=(N,), goal=VerifyOne(only)).problems
     assert [measurement.configuration for measurement in result.measured] == [only]
     assert result.winner == only
-    tuned(saxpy(), problems=(N,), only=only)
+    tuned(saxpy(), problems=(N,), goal=VerifyOne(only))
     assert len(tuned.new) == 1, "it is asked for by name, so it is timed again"
     with pytest.raises(UsageError, match="unknown value of BLOCK: '96'"):
-        tuned(saxpy(), problems=(N,), only=Configuration(BLOCK=96, ITEMS=4))
+        tuned(saxpy(), problems=(N,), goal=VerifyOne(Configuration(BLOCK=96, ITEMS=4)))
 
 
 def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so(

@@ -18,9 +18,10 @@ from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel, Launch, Out
 from autotune.run.checking import check_kernel
-from autotune.run.limits import execute
+from autotune.run.goal import VerifyOne
 from autotune.run.recording import default_plan
 from autotune.run.request import Request
+from autotune.run.run import execute
 from autotune.store import Store
 from autotune.values import Configuration, Problem
 
@@ -152,7 +153,7 @@ def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:
     views = (Problem(n=7, lda=9), Problem(n=7, offset_x=0), Problem(n=7))
     with pytest.raises(UsageError, match=r"add: lda=9 says how arrays lie, .* give --config"):
         Request(k, DEVICE, views).with_default_problems()
-    verified = Request(k, DEVICE, views, only=k.default()).with_default_problems()
+    verified = Request(k, DEVICE, views, goal=VerifyOne(k.default())).with_default_problems()
     assert verified.problems == (Problem(n=7, lda=9), Problem(n=7))
 
 

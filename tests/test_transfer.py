@@ -14,6 +14,7 @@ from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
+from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import RunResult
@@ -160,12 +161,12 @@ def test_a_run_begins_with_what_is_recorded(
     assert winner != kernel.default()
 
     def measured(name: str, **options: Any) -> RunResult:
-        request = Request(kernel, device, (problem,), fresh=True, **options)
+        request = Request(kernel, device, (problem,), **{"goal": Search(fresh=True), **options})
         with Store.open(tmp_path / name) as store, closing(Run(request, store)) as tuning:
             return tuning.run()
 
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
-    write(tmp_path / "tuned", record_of(measured("a.sqlite", only=winner)))
+    write(tmp_path / "tuned", record_of(measured("a.sqlite", goal=VerifyOne(winner))))
     assert recorded_winners("saxpy", device) == {problem: [winner]}
     (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
     assert [row.configuration for row in found.measured] == [winner]

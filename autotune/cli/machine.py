@@ -61,7 +61,8 @@ def _limits(name: str | None, as_json: bool) -> None:
 
     from autotune.devices.choose import choose_device
     from autotune.measure.limits import Limits
-    from autotune.run.limits import known_limits, measure_limits
+    from autotune.run.limits import known_limits
+    from autotune.run.run import measure_limits
     from autotune.store import default_url, open_for_runs
 
     device = choose_device(name)

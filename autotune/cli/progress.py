@@ -101,8 +101,7 @@ class RunStatus:
         if event.seconds_left is not None:
             search.end_s = self._clock_s() + event.seconds_left
         if measurement.status is Status.OK:
-            cost = measurement.median_ms if self.objective.is_time else measurement.cost
-            costs = (search.best_cost, cost)
+            costs = (search.best_cost, measurement.cost)
             search.best_cost = min((known for known in costs if known is not None), default=None)
 
     def title(self) -> str:
@@ -124,8 +123,8 @@ class RunStatus:
             facts = [f"{search.tried} of {most} tried" if most else f"{search.tried} tried"]
             if (cost := search.best_cost) is not None:
                 value = 1 / cost if self.objective.higher_is_better else cost
-                name = "" if self.objective.is_time else f"{self.objective.name} "
-                facts.append(f"best {name}{value:.4g} {self.objective.unit}".rstrip())
+                words = ("best", self.objective.label, f"{value:.4g}", self.objective.unit)
+                facts.append(" ".join(filter(None, words)))
             if search.failed:
                 facts.append(f"{search.failed} failed")
             if search.end_s is not None:

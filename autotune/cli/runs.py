@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
-    from autotune.search.names import Search
+    from autotune.search.names import Strategy
     from autotune.search.session import Budget
     from autotune.tuned.record import TunedRecord
 
@@ -186,10 +186,17 @@ def run(
     from autotune.interop.imported import first_to_try
     from autotune.measure.objective import find as find_objective
     from autotune.measure.timing import Caches
+    from autotune.run.goal import Goal, Search, VerifyOne
     from autotune.run.request import EFFORTS, Request
 
     find(strategy)
     imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
+
+    def goal(kernel: Kernel) -> Goal:
+        restriction = parsing.restriction(kernel.name, kernel.parameters, allowed)
+        if config:
+            return VerifyOne(parsing.configuration(kernel, config), restriction)
+        return Search(strategy, restriction, imported[kernel.name], fresh)
 
     def request(kernel: Kernel, devices: Sequence[Device]) -> Request:
         return Request(
@@ -198,16 +205,12 @@ def run(
             others=tuple(devices[1:]),
             problems=tuple(parsing.problem(kernel, text) for text in problems),
             effort=EFFORTS[effort],
-            strategy=strategy,
+            goal=goal(kernel),
             budget=parsed_budget,
             seed=seed,
             caches=Caches(timing) if timing else None,
-            fresh=fresh,
             objective=find_objective(kernel, objective),
             sanitize=sanitize,
-            first=imported[kernel.name],
-            fixed=parsing.restriction(kernel.name, kernel.parameters, allowed),
-            only=parsing.configuration(kernel, config) if config else None,
             inputs=parsing.inputs(inputs) if inputs else {},
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
@@ -217,8 +220,8 @@ def run(
             text = f"{name}: {count} configurations were imported; the best are measured first"
             click.echo(text, err=True)
     source = click.get_current_context().get_parameter_source("out")
-    if source is not ParameterSource.COMMANDLINE and objective != "time":
-        out = Path(f"{out}-{objective}")  # records of one folder have one objective
+    if source is not ParameterSource.COMMANDLINE:
+        out = find_objective(declared[0], objective).folder(out)
     if fleet:
         hours_s = None if max_hours is None else max_hours * 3600
         _run_on_fleet(fleet, declared, device, request, hours_s, out, as_json)
@@ -337,7 +340,7 @@ def show_winners(result: RunResult, published: Published) -> None:
 
     table = winners(of_run(result, published.record), with_configurations=True)
     wanted, request = result.request.objective, result.request
-    tuned_for = "" if wanted.is_time else f", tuned for {wanted.name}"
+    tuned_for = f", tuned for {wanted.label}" if wanted.label else ""
     show_table(table, title=f"{request.kernel.name} on {request.device.name}{tuned_for}")
 
 
@@ -524,7 +527,7 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
 def _replay(
     recording: Recording,
     space: Space,
-    strategy: Search,
+    strategy: Strategy,
     budget: Budget | None,
     seed: int,
     as_json: bool,

@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
 from autotune.fleet.client import Fleet, Model
 from autotune.fleet.site import FleetSite
-from autotune.run.limits import execute
 from autotune.run.request import Request
 from autotune.run.result import RunResult
+from autotune.run.run import execute
 from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs
 
@@ -46,7 +46,7 @@ def _checked(request: Request) -> Request:
             f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
             f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
         )
-    if request.effort.sanitizes and request.device.has_nvidia_tools and request.only is None:
+    if request.sanitizes and request.device.has_nvidia_tools:
         warnings.warn(
             f"{name}: in a fleet finalists are not run under compute-sanitizer, which --effort "
             f"{request.effort.name} does on one machine; for a winner run there: "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -14,9 +16,12 @@ from autotune.fleet.worker import HostError
 from autotune.kernel.spec import Kernel
 from autotune.measure.actor import ENDED
 from autotune.measure.compiler import CompilerPool
+from autotune.measure.data import EXACT, RANDOM, Dataset, without_files
+from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker
+from autotune.run.bench import RunData
 from autotune.run.request import Request
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
 
@@ -88,10 +93,28 @@ class DaskActor:
         self._is_closed = True
 
 
+class DescribedData(RunData):
+    """Data that are described here, and made by each machine for itself."""
+
+    def datasets(
+        self,
+        problem: Problem,
+        seed: int,
+        inputs: Mapping[str, NDArray[Any]],
+        meanwhile: Callable[[], object],
+    ) -> tuple[Dataset, ...]:
+        meanwhile()
+        return tuple(without_files(self.kernel, problem, name, seed) for name in (EXACT, RANDOM))
+
+    def random(self, problem: Problem, seed: int) -> Dataset:
+        return without_files(self.kernel, problem, RANDOM, seed)
+
+    def place(self, worker: DeviceWorker, job: Job) -> None:
+        worker.prepare(job)
+
+
 class FleetSite:
     """A run's cards and compilers in a fleet."""
-
-    shares_disk = False
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -120,6 +143,12 @@ class FleetSite:
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
         return self.fleet.sent(kernel, fingerprint)
+
+    def data(self, kernel: Kernel) -> DescribedData:
+        return DescribedData(kernel)
+
+    def sanitizer(self, request: Request) -> str:
+        return ""  # `drive.checked` tells it
 
     def why_no_energy(self, device: Device) -> str:
         return self._actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)

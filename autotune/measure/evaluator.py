@@ -360,8 +360,7 @@ class _Lane:
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
-        # A slower configuration may take less energy, or be better by a metric: it is timed in full.
-        self.rule = rule if job.objective.is_time else replace(rule, false_stop=0.0)
+        self.rule = job.objective.stopping_rule(rule)
         self._scoring = Scoring(job.objective, kernel, job.problem, job.device)
         #: Configurations that were begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()

@@ -9,41 +9,60 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 from autotune.devices.device import Device
 from autotune.errors import DeviceError, SpecError, UsageError, unknown
 from autotune.kernel.declaration import OBJECTIVES
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Energy, Measurement, Status
+from autotune.measure.timing import StoppingRule
 from autotune.values import Problem
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A value of a measurement, and which direction is better."""
+    """A value of a measurement, and which direction is better; by itself a metric of the kernel."""
 
     #: ``time``, ``energy``, ``edp``, or a metric of the kernel.
-    name: str = "time"
+    name: str
     higher_is_better: bool = False
     #: Energy must be measured for it.
     needs_energy: bool = False
+    #: Unit of the values; empty for a metric.
+    unit: str = ""
+    #: Whether times are costs, so that a portfolio and other devices' records, which are of times, help.
+    uses_times: ClassVar[bool] = False
+    #: Whether a vendor's call has a value too.
+    is_of_vendors: ClassVar[bool] = False
 
     @property
-    def is_time(self) -> bool:
-        return self.name == "time"
+    def finals_share(self) -> float:
+        """Share of a run's time that is kept for the finals: windows of energy take half a second each."""
+        return 0.4 if self.needs_energy else 0.15
 
     @property
-    def unit(self) -> str:
-        """Unit of the values; empty for a metric."""
-        return {"time": "ms", "energy": "mJ", "edp": "mJ ms"}.get(self.name, "")
+    def label(self) -> str:
+        """Name where it must be told; empty for the time, which is meant where nothing is said."""
+        return self.name
+
+    def folder(self, out: Path) -> Path:
+        """Return where a run's files go by default: records of one folder have one objective."""
+        return Path(f"{out}-{self.name}")
+
+    def stopping_rule(self, rule: StoppingRule) -> StoppingRule:
+        """Return how long to time: in full, as a slower configuration may be better."""
+        return replace(rule, false_stop=0.0)
+
+    def windows(self, effort: int) -> int:
+        """Return the rounds of energy windows in finals."""
+        return effort if self.needs_energy else 0
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
         """Return the value; None for a metric, and where energy is missing."""
-        if self.is_time:
-            return time_ms
-        factors = {"energy": 1.0, "edp": time_ms}
-        return energy.call_mj * factors[self.name] if energy and self.name in factors else None
+        return None
 
     def is_beyond(self, time_ms: float, least: Energy, best: float) -> bool:
         """Return whether the value at a lower bound of the energy is above the best."""
@@ -51,9 +70,35 @@ class Objective:
         return value is not None and value > best
 
 
-TIME = Objective()
-ENERGY = Objective("energy", needs_energy=True)
-EDP = Objective("edp", needs_energy=True)
+class TimeObjective(Objective):
+    """The time of a call."""
+
+    uses_times = is_of_vendors = True
+    label = ""
+
+    def folder(self, out: Path) -> Path:
+        return out
+
+    def stopping_rule(self, rule: StoppingRule) -> StoppingRule:
+        return rule
+
+    def of(self, time_ms: float, energy: Energy | None) -> float:
+        return time_ms
+
+
+class EnergyObjective(Objective):
+    """The energy of a call, or its product with the time."""
+
+    is_of_vendors = True
+
+    def of(self, time_ms: float, energy: Energy | None) -> float | None:
+        factor = time_ms if self.name == "edp" else 1.0
+        return energy.call_mj * factor if energy else None
+
+
+TIME = TimeObjective("time", unit="ms")
+ENERGY = EnergyObjective("energy", needs_energy=True, unit="mJ")
+EDP = EnergyObjective("edp", needs_energy=True, unit="mJ ms")
 
 
 def find(kernel: Kernel, name: str) -> Objective:
@@ -128,7 +173,7 @@ class Scoring:
 
     def scored(self, measurement: Measurement) -> Measurement:
         """Return a measurement with its cost for a search; see `Measurement.cost`."""
-        score = None if self.objective.is_time else self.cost(measurement)
+        score = None if self.objective.uses_times else self.cost(measurement)
         return replace(measurement, score=score)
 
     def costs(

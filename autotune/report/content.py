@@ -161,7 +161,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     count = [] if budget.evaluations is None else [f"{budget.evaluations} evaluations"]
     about = {
         "command": _command(request.command),
-        "strategy": request.strategy,
+        "strategy": request.goal.strategy,
         "seed": str(request.seed),
         "effort": request.effort.name,
         "budget": " or ".join(seconds + count),

@@ -52,14 +52,14 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
     Raises `RecordError` if a record there cannot be replaced, `AutotuneError` if a file cannot be
     written.
     """
-    if run.request.only is not None:
+    if run.record is None:
         return None
     if run.ended is None:
-        return _written(run, out, others)
+        return _written(run, run.record, out, others)
     decided = f"{len(run.problems)} of {len(run.request.problems)} problems are decided"
     published = None
     try:
-        published = _written(run, out, others)
+        published = _written(run, run.record, out, others)
         decided += f" and in {published.json_file}"
     except AutotuneError as error:
         decided += f", but in no record: {error}"
@@ -67,9 +67,7 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
     return published
 
 
-def _written(run: RunResult, out: Path, others: Iterable[Path]) -> Published:
-    record = run.record
-    assert record is not None
+def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Path]) -> Published:
     # What lookup answers with by default is tuned for time.
     mine = [Path(user_folder())] if record.objective == TIME else []
     for directory in (*mine, *others):

@@ -40,6 +40,7 @@ from autotune.retune.check import (
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
+from autotune.run.goal import Search
 from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import RunResult
@@ -430,7 +431,7 @@ class Retuner(ExitStack):
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
-            out = self.options.out if request.objective.is_time else known[0].directory
+            out = self.options.out if request.objective.uses_times else known[0].directory
             if self.options.fleet is not None:
                 cards = self.options.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
@@ -480,12 +481,11 @@ class Retuner(ExitStack):
             device=self.device,
             problems=tuple(target.problem for target in targets),
             effort=effort,
-            strategy=self.options.strategy,
+            goal=Search(self.options.strategy, fresh=any(reason.fresh for reason in first.reasons)),
             budget=self._budget(effort, len(targets)),
             seed=self.options.seed,
             caches=_caches(first),
             objective=find(first.kernel, _objective(first)),
-            fresh=any(reason.fresh for reason in first.reasons),
             command=self.options.command,
         )
 

@@ -1,9 +1,10 @@
 """One command's job: search every problem, hold the finals, measure the portfolio, make the record.
 
 =========== ==============================================================================
+`goal`      a search of every problem, or one configuration to verify
 `request`   what a run is asked to do
-`limits`    `execute`: a request against the device's limits, which are measured where missing
-`run`       the whole job, and the time of its parts
+`limits`    the device's recorded limits, and the requests that measure them
+`run`       `execute`: the device's limits, then the whole job, and the time of its parts
 `bench`     compilers and workers of a run, the jobs and keys of its problems
 `transfer`  results of other sizes and devices
 `searching` the search of one problem

@@ -6,15 +6,19 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.devices.toolkit import find_program
 from autotune.kernel.snapshot import Origin, origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
@@ -24,15 +28,10 @@ from autotune.kernel.source import (
     text_fingerprint,
 )
 from autotune.kernel.spec import Kernel
+from autotune.measure import sanitize
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool, begin_for
-from autotune.measure.data import (
-    EXACT,
-    RANDOM,
-    inputs_fingerprint,
-    prepare,
-    without_files,
-)
+from autotune.measure.data import EXACT, RANDOM, Dataset, inputs_fingerprint, prepare, without_files
 from autotune.measure.objective import Scoring
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
@@ -43,11 +42,40 @@ from autotune.store import Scope
 from autotune.values import Problem
 
 
+class RunData(InUse):
+    """The data of a run: files of this machine, which its devices find."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def datasets(
+        self,
+        problem: Problem,
+        seed: int,
+        inputs: Mapping[str, NDArray[Any]],
+        meanwhile: Callable[[], object],
+    ) -> tuple[Dataset, ...]:
+        """Return the exact and the random data set of a problem, or the one of given inputs.
+
+        ``meanwhile`` is called in a thread where that takes long.
+        """
+        names = (RANDOM,) if inputs else (EXACT, RANDOM)
+        described = (without_files(self.kernel, problem, name, seed) for name in names)
+        if not (inputs or all(dataset.folder.is_dir() for dataset in described)):
+            meanwhile()
+        return tuple(prepare(self.kernel, problem, name, seed, inputs, self) for name in names)
+
+    def random(self, problem: Problem, seed: int) -> Dataset:
+        """Return the random data set of a problem."""
+        return prepare(self.kernel, problem, RANDOM, seed, in_use=self)
+
+    def place(self, worker: DeviceWorker, job: Job) -> None:
+        """Bring the data of a job to its first device."""
+
+
 class Site(Protocol):
     """Where a run compiles and measures."""
-
-    #: Whether what measures finds the data that are made here.
-    shares_disk: bool
 
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
@@ -64,11 +92,15 @@ class Site(Protocol):
     def why_no_energy(self, device: Device) -> str:
         """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
 
+    def data(self, kernel: Kernel) -> RunData:
+        """Return what makes the data of a run."""
+
+    def sanitizer(self, request: Request) -> str:
+        """Return the path of compute-sanitizer where finalists are run under it; else empty."""
+
 
 class LocalSite:
     """This machine: processes of this one."""
-
-    shares_disk = True
 
     def compilers(self, request: Request) -> CompilerPool:
         # One core per device stays free, so that compiling does not disturb the timing; where the
@@ -91,6 +123,25 @@ class LocalSite:
     def why_no_energy(self, device: Device) -> str:
         return backend(device.backend).why_no_energy(device)
 
+    def data(self, kernel: Kernel) -> RunData:
+        return RunData(kernel)
+
+    def sanitizer(self, request: Request) -> str:
+        """Return the path; warn where only the effort wants it and it is missing."""
+        if request.sanitize:
+            return sanitize.required(request.device)
+        if not request.sanitizes or not request.device.has_nvidia_tools:
+            return ""
+        found = find_program("compute-sanitizer")
+        if not found:
+            warnings.warn(
+                f"{request.kernel.name}: finalists are not run under compute-sanitizer, which "
+                f"--effort {request.effort.name} does where it is installed; run: "
+                f"{sanitize.remedy()}, or give --no-sanitize",
+                stacklevel=2,
+            )
+        return found
+
 
 LOCAL = LocalSite()
 
@@ -108,7 +159,8 @@ class Bench:
         self.source = source_fingerprint(self.kernel)
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
-        self._in_use = self._stack.enter_context(InUse())
+        self._data = site.data(self.kernel)
+        self._stack.enter_context(self._data)
         self._off_budget_s = 0.0
         #: Odd sizes with another seed.
         self._odd_jobs: dict[Problem, Job] = {}
@@ -163,21 +215,11 @@ class Bench:
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
         with self.off_budget():
-            names = (RANDOM,) if inputs else (EXACT, RANDOM)
-            drawn = [without_files(self.kernel, problem, name, chosen) for name in names]
-            if not self.site.shares_disk:
-                meanwhile()
-                return self._made_there(replace(job, datasets=tuple(drawn)))
-            if not (inputs or all(dataset.folder.is_dir() for dataset in drawn)):
-                meanwhile()
-            made = (
-                prepare(self.kernel, problem, name, chosen, inputs, self._in_use) for name in names
-            )
-            return replace(job, datasets=tuple(made))
+            datasets = self._data.datasets(problem, chosen, inputs, meanwhile)
+            return self._placed(replace(job, datasets=datasets))
 
-    def _made_there(self, job: Job) -> Job:
-        """Have the first device's machine make the data of a job; other machines make their own."""
-        self.worker.prepare(job)
+    def _placed(self, job: Job) -> Job:
+        self._data.place(self.worker, job)
         return job
 
     def job_without_data(self, problem: Problem) -> Job:
@@ -188,13 +230,16 @@ class Bench:
         caches = request.caches_of(problem)
         return Job(origin, problem, self.device, (), caches, fingerprint, request.objective)
 
-    def scoring(self, problem: Problem) -> Scoring:
-        """Return what turns measurements of a problem into costs."""
-        return Scoring(self.request.objective, self.kernel, problem, self.device)
+    def scoring(self, problem: Problem) -> Scoring | None:
+        """Return what turns measurements of a problem into costs; None where these are the times."""
+        objective = self.request.objective
+        if objective.uses_times:
+            return None
+        return Scoring(objective, self.kernel, problem, self.device)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
-        self._in_use.forget()
+        self._data.forget()
         self._odd_jobs.clear()
 
     def other_jobs(self, job: Job) -> list[Job]:
@@ -218,16 +263,11 @@ class Bench:
             jobs.append(job)
         else:
             with self.off_budget():
-                drawn = (
-                    prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
-                    if self.site.shares_disk
-                    else without_files(self.kernel, job.problem, RANDOM, other)
-                )
+                drawn = self._data.random(job.problem, other)
                 datasets = tuple(
                     drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
                 )
-                again = replace(job, datasets=datasets)
-                jobs.append(again if self.site.shares_disk else self._made_there(again))
+                jobs.append(self._placed(replace(job, datasets=datasets)))
         return jobs
 
     def scope(self, problem: Problem) -> Scope:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autotune.devices.binary import Binary
-from autotune.devices.toolkit import find_program
 from autotune.measure import sanitize
 from autotune.measure.cache import use_up
 from autotune.measure.compiler import CompileJob, compile_job
@@ -25,7 +24,6 @@ from autotune.measure.race import Contender, Race, RaceRules, race
 from autotune.measure.tasks import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench
-from autotune.run.request import Request
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem, Value, size_of
@@ -43,32 +41,6 @@ _LONG_MS = 0.3
 #: The data, which are of one problem; what runs on them; and whether twice at once. Other problems'
 #: finals verify the same where they have the job for an odd size.
 _CheckKey: TypeAlias = tuple[tuple[Path, ...], Configuration, bool]
-
-
-def sanitizer_for(request: Request) -> str:
-    """Return the path of compute-sanitizer where a request wants it; empty where it does not.
-
-    Warns where only the effort wants it and it is missing.
-
-    Raises
-    ------
-    UsageError, AutotuneError
-        If the request asks for it, and it is not there or not for this device.
-    """
-    if request.sanitize:
-        return sanitize.required(request.device)
-    by_effort = request.sanitize is None and request.effort.sanitizes and request.only is None
-    if not by_effort or not request.device.has_nvidia_tools:
-        return ""
-    found = find_program("compute-sanitizer")
-    if not found:
-        warnings.warn(
-            f"{request.kernel.name}: finalists are not run under compute-sanitizer, which --effort "
-            f"{request.effort.name} does where it is installed; run: {sanitize.remedy()}, or give "
-            "--no-sanitize",
-            stacklevel=2,
-        )
-    return found
 
 
 @dataclass(frozen=True)
@@ -363,7 +335,7 @@ class Finals:
             request.effort.rounds,
             request.seed,
             seconds,
-            windows=request.effort.windows if request.objective.needs_energy else 0,
+            windows=request.objective.windows(request.effort.windows),
             finals=True,
         )
         contenders = [*finalists, *(Contender(vendor=name) for name in vendors)]

@@ -1,36 +1,29 @@
-"""Runs a request against the device's limits, which it measures where they are missing.
+"""A device's recorded limits, and requests that measure them: the kernels `copy` and `ffma`.
 
-Limits are winners of the kernels `copy` and `ffma`; `measure.limits` compares results with them.
+`measure.limits` compares results with them.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, DeviceError, Interrupted
+from autotune.errors import DeviceError
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
-from autotune.measure.objective import require
 from autotune.measure.timing import Caches, Timing
-from autotune.run.bench import LOCAL, Site
+from autotune.run.goal import Search
 from autotune.run.request import Request
-from autotune.run.result import RunResult
-from autotune.run.run import Run
-from autotune.search.session import Budget, Listener, Phase, ignore
-from autotune.store import Store
-from autotune.tuned.reading import read_layers, user_folder
+from autotune.search.session import Budget
+from autotune.tuned.reading import read_layers
 from autotune.tuned.record import TunedProblem
-from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem, size_of
 
 #: The kernel of each limit, and the unit of its rate in an entry.
-_KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
+KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
 _UNITS = {"read": "gb_per_s", "copy": "gb_per_s", "ffma": "gflop_per_s"}
 #: Floats to move, the most that fit: what stays in L2 from before flatters the rate the less. A run
 #: needs x and out, copies of x and expected values of both data sets, and half the memory may be others'.
@@ -39,27 +32,13 @@ _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
 _EVALUATIONS = 16
 
 
-def execute(
-    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
-) -> RunResult:
-    """Measure the device's limits where they are missing, then do what is requested; see `Run.run`."""
-    for device in request.devices:
-        if request.objective.needs_energy:
-            require(request.objective, device, site.why_no_energy(device))
-    for problem in (*request.problems, *request.kernel.edge_problems):
-        request.kernel.check_problem(problem)
-    limits = limits_for(request, store, listener, site)
-    with closing(Run(request, store, listener, site)) as run:
-        return run.run(limits)
-
-
 def known_limits(device: Device) -> Limits | None:
     """Return a device's recorded limits, the user's before those that ship; None where there are none.
 
     Each is the rate at the largest recorded problem that is no smaller than the one it would be
     measured with. Rates that cannot be true are left out with a warning.
     """
-    reached = {name: found for name in _KERNELS if (found := _reached(name, device))}
+    reached = {name: found for name in KERNELS if (found := _reached(name, device))}
     rates: dict[str, Any] = {
         FIELDS[name]: getattr(entry, _UNITS[name]) for name, (entry, _) in reached.items()
     }
@@ -73,47 +52,12 @@ def known_limits(device: Device) -> Limits | None:
     return limits if any(limits.rates.values()) else None
 
 
-def limits_for(
-    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
-) -> Limits | None:
-    """Return the limits that the results of a run are compared with: known, or measured now, once per device.
+def limit_requests(
+    device: Device, names: Sequence[str] = (), fresh: bool = False
+) -> Iterator[Request]:
+    """Yield requests that measure limits, a few measurements each; all limits where none is named.
 
-    Before the search, while the device is cool. None for one configuration, and for devices whose
-    limits mean nothing; a run of the limits' own kernels measures none.
-    """
-    device = request.device
-    if request.only is not None or not device.has_limits:
-        return None
-    limits = known_limits(device)
-    missing = [name for name, rate in (limits or Limits()).rates.items() if rate is None]
-    if not missing or request.kernel.name in _KERNELS.values():
-        return limits
-    listener(Phase(request.problems[0], "limits"))
-    try:
-        measure_limits(device, store, missing, site=site)
-    except Interrupted as error:
-        # Without what was decided of the limits' kernel: whoever publishes has another.
-        raise Interrupted(str(error)) from error
-    except AutotuneError as error:
-        warnings.warn(f"{device.name}: limits not measured: {error}", stacklevel=2)
-    return known_limits(device)
-
-
-def measure_limits(
-    device: Device,
-    store: Store,
-    names: Sequence[str] = tuple(_KERNELS),
-    fresh: bool = False,
-    site: Site = LOCAL,
-) -> None:
-    """Tune the problems of limits, a few measurements each, into the user's records.
-
-    Raises
-    ------
-    DeviceError
-        If it is an architecture.
-    AutotuneError
-        Whatever ends a run.
+    DeviceError where the device is an architecture.
     """
     if not device.uuid:
         raise DeviceError(
@@ -121,25 +65,21 @@ def measure_limits(
             "run: autotune doctor"
         )
     each = _EVALUATIONS if device.has_limits else 2  # of a CPU they mean nothing
-    for kernel_name in dict.fromkeys(_KERNELS[name] for name in names):
-        # Not by its name: a project may have a kernel of the same.
-        kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
+    wanted = names or tuple(KERNELS)
+    for kernel_name in dict.fromkeys(KERNELS[name] for name in wanted):
         problems = tuple(
-            limit_problem(name, device) for name in names if _KERNELS[name] == kernel_name
+            limit_problem(name, device) for name in wanted if KERNELS[name] == kernel_name
         )
-        request = Request(
-            kernel,
+        yield Request(
+            # Not by its name: a project may have a kernel of the same.
+            load_file(bundled_folder("spaces") / f"{kernel_name}.py"),
             device,
             problems,
+            goal=Search(fresh=fresh),
             budget=Budget(evaluations=each * len(problems)),
             caches=Caches.COLD,
-            fresh=fresh,
             command="autotune doctor --limits",
         )
-        with closing(Run(request, store, site=site)) as run:
-            record = run.run().record
-        assert record is not None  # a run without a winner raises
-        update(Path(user_folder()), record)
 
 
 def limit_problem(name: str, device: Device) -> Problem:
@@ -159,7 +99,7 @@ def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
     Of the first record with one, the largest problem.
     """
     wanted = limit_problem(name, device)
-    for loaded in read_layers(_KERNELS[name]):
+    for loaded in read_layers(KERNELS[name]):
         is_slice = loaded.record.device.sm_count != device.sm_count
         if loaded.folder != device.folder or is_slice or loaded.record.objective != "time":
             continue

@@ -128,7 +128,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
             toolchain=run.toolchain,
             device_uuid=race.device_uuid or device.uuid,
             effort="full" if request.effort.name == "full" else "quick",
-            strategy=request.strategy,
+            strategy=request.goal.strategy,
             seed=request.seed,
             evaluations=len(result.measured),
             who=os.environ.get("AUTOTUNE_WHO", "")[:200],

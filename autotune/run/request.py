@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from autotune.measure.limits import fits_cache
 from autotune.measure.objective import TIME, Objective
 from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
+from autotune.run.goal import Goal, Search
 from autotune.search.session import Budget
-from autotune.values import Configuration, Problem, Value
+from autotune.values import Problem
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,11 @@ class Request:
     device: Device
     problems: tuple[Problem, ...]
     effort: Effort = EFFORTS["quick"]
-    strategy: str = "auto"
+    goal: Goal = field(default_factory=Search)
     budget: Budget | None = None
     seed: int = 0
     #: None: by the problem, see `caches_of`.
     caches: Caches | None = None
-    #: Measure again what is remembered.
-    fresh: bool = False
-    #: Values that some parameters are restricted to.
-    fixed: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    #: Tried first, where they are in the space: what others found for which problem, which nobody verified here.
-    first: tuple[tuple[Problem, Configuration], ...] = ()
-    #: The one configuration to verify and time, instead of a search.
-    only: Configuration | None = None
     #: Arrays to use in place of drawn ones, by argument name.
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     #: Further devices of the same model, which measure at the same time.
@@ -77,16 +70,10 @@ class Request:
     command: str = ""
 
     def with_default_problems(self) -> Request:
-        """Return the request with each named problem once, or the kernel's own for backend and effort.
-
-        Raises
-        ------
-        UsageError
-            If the kernel names none for this backend, or a problem has a layout that is not tuned.
-        """
+        """Return the request with each named problem once, or the kernel's own for backend and effort."""
         if self.problems:
             named = tuple(dict.fromkeys(map(self.kernel.normal, self.problems)))
-            for problem in named if self.only is None else ():
+            for problem in named if self.goal.writes_record else ():
                 if layout := self.kernel.layout_of(problem):
                     raise UsageError(
                         f"{self.kernel.name}: {layout} says how arrays lie, which is not tuned: "
@@ -123,6 +110,12 @@ class Request:
         """Return how samples of a problem are taken."""
         launched_by = "graph" if self.device.has_graphs else "stream"
         return Timing.of(self.caches_of(problem), launched_by)
+
+    @property
+    def sanitizes(self) -> bool:
+        """Return whether finalists are run under compute-sanitizer where it is there."""
+        by_effort = self.effort.sanitizes and self.goal.writes_record
+        return by_effort if self.sanitize is None else self.sanitize
 
     @property
     def total_budget(self) -> Budget:

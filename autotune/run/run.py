@@ -8,37 +8,41 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 
 from autotune import __version__
+from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status, clock_changes
+from autotune.measure.objective import require
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.finals import Finals, sanitizer_for
+from autotune.run.finals import Finals
+from autotune.run.limits import KERNELS, known_limits, limit_requests
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.searching import ProblemSearch, SearchedProblem
-from autotune.search.session import Budget, Listener, ignore
+from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import RunInfo, RunState, Store
+from autotune.tuned.reading import user_folder
 from autotune.tuned.record import Portfolio
+from autotune.tuned.writing import update
 from autotune.values import Configuration
 
-#: Shares of the time that are kept for the finals, and of several problems for the portfolio.
-_FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
-#: The former where energy is measured: a window takes half a second, and six of each finalist tell little
-#: enough.
-_ENERGY_FINALS_SHARE = 0.4
+#: Share of the time of several problems that is kept for the portfolio.
+_PORTFOLIO_SHARE = 0.1
 #: What the finals of a problem take however little time there is, about: kept for them where the share is
 #: less, up to this share.
 _LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
@@ -52,6 +56,61 @@ _GUESTS_SHARE = 0.3
 _GUESTS = 2
 
 
+def execute(
+    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
+) -> RunResult:
+    """Measure the device's limits where they are missing, then do what is requested; see `Run.run`."""
+    for device in request.devices:
+        if request.objective.needs_energy:
+            require(request.objective, device, site.why_no_energy(device))
+    for problem in (*request.problems, *request.kernel.edge_problems):
+        request.kernel.check_problem(problem)
+    found = limits_for(request, store, listener, site)
+    with closing(Run(request, store, listener, site)) as run:
+        return run.run(found)
+
+
+def limits_for(
+    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
+) -> Limits | None:
+    """Return the limits that the results of a run are compared with: known, or measured now, once per device.
+
+    Before the search, while the device is cool. None for one configuration, and for devices whose
+    limits mean nothing; a run of the limits' own kernels measures none.
+    """
+    device = request.device
+    if not request.goal.writes_record or not device.has_limits:
+        return None
+    known = known_limits(device)
+    missing = [name for name, rate in (known or Limits()).rates.items() if rate is None]
+    if not missing or request.kernel.name in KERNELS.values():
+        return known
+    listener(Phase(request.problems[0], "limits"))
+    try:
+        measure_limits(device, store, missing, site=site)
+    except Interrupted as error:
+        # Without what was decided of the limits' kernel: whoever publishes has another.
+        raise Interrupted(str(error)) from error
+    except AutotuneError as error:
+        warnings.warn(f"{device.name}: limits not measured: {error}", stacklevel=2)
+    return known_limits(device)
+
+
+def measure_limits(
+    device: Device,
+    store: Store,
+    names: Sequence[str] = (),
+    fresh: bool = False,
+    site: Site = LOCAL,
+) -> None:
+    """Measure limits of a device, all where none is named, into the user's records."""
+    for request in limit_requests(device, names, fresh):
+        with closing(Run(request, store, site=site)) as run:
+            record = run.run().record
+        assert record is not None  # a run without a winner raises
+        update(Path(user_folder()), record)
+
+
 class Run(Bench):
     """One run in progress: its processes, its store, its clock."""
 
@@ -59,7 +118,7 @@ class Run(Bench):
         self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
     ) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        self._sanitizer = sanitizer_for(request) if site.shares_disk else ""
+        self._sanitizer = site.sanitizer(request)
         super().__init__(request, site)
         self.store, self.listener = store, listener
         #: When the first search began, by `clock_s`.
@@ -75,7 +134,7 @@ class Run(Bench):
             RunInfo(
                 kernel=self.kernel.name,
                 device_name=self.device.name,
-                strategy=self.request.strategy,
+                strategy=self.request.goal.strategy,
                 seed=self.request.seed,
                 version=__version__,
                 command=self.request.command,
@@ -133,8 +192,8 @@ class Run(Bench):
 
     def _recorded(self, result: RunResult) -> RunResult:
         """Return a result with its tuned record; one configuration is not recorded."""
-        is_single = self.request.only is not None
-        return result if is_single else replace(result, record=record_of(result))
+        recorded = self.request.goal.writes_record
+        return replace(result, record=record_of(result)) if recorded else result
 
     # ------------------------------------------------------------------ searches
 
@@ -142,7 +201,7 @@ class Run(Bench):
     def space(self) -> Space:
         """Return the configurations to search."""
         space = enumerate_space(self.kernel, self.device)
-        return space.restricted(self.request.fixed) if self.request.fixed else space
+        return space.restricted(self.request.goal.fixed) if self.request.goal.fixed else space
 
     def _search_problems(self, run_id: int) -> list[SearchedProblem]:
         """Search every problem, each beginning with what won on those before it."""
@@ -198,8 +257,7 @@ class Run(Bench):
     @property
     def _kept_share(self) -> float:
         """Return the share of the time that is kept for what follows the searches."""
-        needs_energy = self.request.objective.needs_energy
-        finals = _ENERGY_FINALS_SHARE if needs_energy else _FINALS_SHARE
+        finals = self.request.objective.finals_share
         if total_s := self.request.total_budget.seconds:
             least = _LEAST_FINALS_S * len(self.request.problems) / total_s
             finals = max(finals, min(least, _MOST_FINALS_SHARE))
@@ -208,9 +266,9 @@ class Run(Bench):
     @property
     def _again_share(self) -> float:
         """Return the share of the budget that is kept for going on where most is to be gained."""
-        several = len(self.request.problems) > 1 and self.request.only is None
-        own = self.request.strategy in ("auto", "surrogate")
-        return _AGAIN_SHARE if several and own else 0.0
+        goal = self.request.goal
+        several = len(self.request.problems) > 1 and goal.links_problems
+        return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
 
     @property
     def _portfolio_share(self) -> float:
@@ -303,7 +361,7 @@ class Run(Bench):
         seconds: float | None,
     ) -> list[Measurement]:
         """Measure the best of every other problem here too, where that was not done, in this time."""
-        if self.request.only is not None:
+        if not self.request.goal.links_problems:
             return []
         known = {row.configuration for row in found.choice}
         best = [row for other in everyone for row in verdict.candidates(other.choice, _GUESTS)]
@@ -321,16 +379,17 @@ class Run(Bench):
                 self.compilers.drop()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)
-        return list(map(self.scoring(found.problem).scored, measured))
+        scoring = self.scoring(found.problem)
+        return list(map(scoring.scored, measured)) if scoring else measured
 
     # ------------------------------------------------------------------ portfolio
 
     def _portfolio(self, results: Sequence[ProblemResult]) -> Portfolio | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
-        if not self.request.objective.is_time:
+        if not (self.request.objective.uses_times and self.request.goal.links_problems):
             return None
         raced = {result.problem: result.result for result in results if result.result is not None}
-        if len(raced) < 2 or self.request.only is not None:
+        if len(raced) < 2:
             return None
         wrong = wrong_somewhere(results)
         chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())

@@ -7,14 +7,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
 
-from autotune.errors import AutotuneError, NothingValidError
+from autotune.errors import AutotuneError
 from autotune.interop.imported import first_on
-from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
@@ -27,7 +26,7 @@ from autotune.run.transfer import (
     recorded_winners,
 )
 from autotune.search.base import AtHand, BudgetSpent, Outlook, RelatedProblem, Tell
-from autotune.search.names import Search, find
+from autotune.search.names import Strategy
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
 from autotune.tuned.table import distance, place_of
@@ -92,12 +91,13 @@ class ProblemSearch:
 
         Where this problem was searched ``before``, its search goes on.
         """
-        bench, only = self.bench, self.bench.request.only
+        bench = self.bench
         begun, begun_s = time.monotonic(), bench.clock_s()
         earlier = next((found for found in before if found.problem == problem), None)
         others = [found for found in before if found is not earlier]
         asked = dict(earlier.asked) if earlier else {}
-        first = [] if earlier else self._first(space, problem, others)
+        goal, known = bench.request.goal, partial(self._known, problem, others)
+        first = [] if earlier else goal.first(bench.kernel, bench.device, space, known)
         features, related = _related(problem, others)
         compiled = frozenset[int]().union(*(found.compiled for found in before))
         foresight = Foresight(budget.evaluations, features, related, compiled)
@@ -127,10 +127,9 @@ class ProblemSearch:
                 scope=bench.scope(problem),
                 budget=Budget(seconds, budget.evaluations),
                 listener=self.listener,
-                # One configuration by name is to be timed, though it may have been stopped early.
-                fresh=bench.request.fresh or only is not None,
+                fresh=goal.fresh,
                 others=bench.site.remembered(bench.request),
-                scoring=None if bench.request.objective.is_time else bench.scoring(problem),
+                scoring=bench.scoring(problem),
                 problem_features=features,
                 related=related,
                 compiled=compiled,
@@ -140,13 +139,12 @@ class ProblemSearch:
                 evaluator.recall(measurement)
             search(session, self._strategy(budget), bench.request.seed + len(asked), first)
         bench.compilers.drop()
-        measured = tuple(session.asked.values())
         return SearchedProblem(
             problem,
             space,
             evaluator,
             session.asked,
-            measured if only is not None else tuple(session.known()),
+            tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
             session.ended_by,
             frozenset(session.asked).union(session.awaited.values()),
@@ -154,36 +152,28 @@ class ProblemSearch:
             session.outlook,
         )
 
-    def _first(
-        self, space: Space, problem: Problem, before: Sequence[SearchedProblem]
-    ) -> list[Configuration]:
-        """Return what is tried first: the one configuration of ``--config``, or known good ones."""
+    def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
+        """Return known good configurations: recorded, imported, of problems before, declared, of other devices."""
         request, kernel = self.bench.request, self.bench.kernel
-        if request.only is not None:
-            if space.find(space.canonical(space.row(request.only))) is None:
-                raise NothingValidError(self._why_invalid(space, request.only))
-            return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
         recorded = self.recorded.get(problem, ())
-        imported = first_on(problem, request.first)
+        imported = first_on(problem, request.goal.imported)
         known = [*recorded, *imported, *_winners_near(problem, before), *declared]
-        if not request.objective.is_time:
-            return known  # records of other devices hold times only
+        if not request.objective.uses_times:
+            return known
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
         return [*known, *self.devices.best(problem, wanted)]
 
-    def _strategy(self, budget: Budget) -> Search:
-        """Return the strategy that follows; one that does nothing where only one is to be timed."""
+    def _strategy(self, budget: Budget) -> Strategy:
+        """Return the strategy, told how much to have measured and compiled at once."""
         request = self.bench.request
-        if request.only is not None:
-            return lambda *_: None
         others = len(request.others)
         at_once = PER_DEVICE * (1 + others) if others else 1
         # Where evaluations are counted the next proposal waits for the last result. A CPU cannot compile
         # and measure at once.
         is_time_scarce = budget.evaluations is None and self.bench.device.leaves_host_free
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
-        return find(request.strategy, at_once, max(at_once, ahead))
+        return request.goal.strategy_for(at_once, max(at_once, ahead))
 
     def _compile_ahead(
         self,
@@ -204,18 +194,6 @@ class ProblemSearch:
             *foreseen(space, self._strategy(budget), foresight, bench.request.seed),
         ]
         evaluator.hint([space.configuration(i) for i in dict.fromkeys(numbers) if i is not None])
-
-    def _why_invalid(self, space: Space, configuration: Configuration) -> str:
-        kernel, device = self.bench.kernel, self.bench.device
-        row = space.canonical(space.row(configuration))
-        values = zip(space.parameters.items(), row, strict=True)
-        canonical = {name: declared[index] for (name, declared), index in values}
-        broken = [
-            f"{rule.name} ({rule.doc})" for rule in broken_constraints(kernel, canonical, device)
-        ]
-        shown = Configuration(space.relevant(canonical))
-        why = "; ".join(broken) or "outside --fix"
-        return f"{kernel.name}: {shown} is not valid on {device.name}: {why}"
 
 
 @dataclass
@@ -246,7 +224,7 @@ class Foresight:
         raise BudgetSpent
 
 
-def foreseen(space: Space, strategy: Search, session: Foresight, seed: int) -> list[int]:
+def foreseen(space: Space, strategy: Strategy, session: Foresight, seed: int) -> list[int]:
     """Return the numbers that a strategy proposes before it knows a result."""
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))

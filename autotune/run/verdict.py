@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Energy, Measurement, Status, clock_change_words
-from autotune.measure.objective import EDP, ENERGY, Scoring
+from autotune.measure.objective import Scoring
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import median_interval
 from autotune.tuned.fallback import DETERMINISM
@@ -131,7 +131,7 @@ def judge(
     4. Of the tied within 0.3 % of the best the winner is the one that ``prefer`` sorts first, then
        the one with the smallest median.
 
-    ``scoring`` computes costs (default: times), ``seed`` is of the intervals of ratios.
+    ``scoring`` computes costs (None: times), ``seed`` is of the intervals of ratios.
     ``rechecks`` are the times of the search's reference over its first one; see `_noise`.
     """
     costs = [
@@ -160,12 +160,11 @@ def judge(
         (place for place in timed if race.contenders[place].vendor),
         key=lambda place: median(race.samples[place].times_ms),
     )
-    by_time = scoring is None or scoring.objective.is_time
     won_ms = race.samples[winner].times_ms
     contenders = []
     for place in (winner, *(place for place in ranked if place != winner), *vendors):
         contender, samples = race.contenders[place], race.samples[place]
-        own_time_ratio = contender.vendor and not by_time
+        own_time_ratio = contender.vendor and scoring
         contenders.append(
             _summary(
                 contender,
@@ -182,7 +181,7 @@ def judge(
         tied=len(tied),
         contenders=tuple(contenders),
     )
-    cost = None if by_time else _estimate(costs[winner])
+    cost = _estimate(costs[winner]) if scoring else None
     noise = tuple(_noise(race, result, rechecks, cost))
     return msgspec.structs.replace(result, noise=noise)
 
@@ -218,9 +217,9 @@ def _costs(
     contender: Contender, samples: ContenderSamples, scoring: Scoring | None
 ) -> Sequence[float]:
     """Return the cost of every round: its time, or by the objective. A vendor's call has no metric."""
-    if scoring is None or scoring.objective.is_time or not samples.times_ms:
+    if scoring is None or not samples.times_ms:
         return samples.times_ms
-    if contender.vendor and scoring.objective not in (ENERGY, EDP):
+    if contender.vendor and not scoring.objective.is_of_vendors:
         return ()
     row = contender.row or Measurement(contender.configuration, Status.OK)
     costs = scoring.costs(row, samples.times_ms, samples.energy)

@@ -88,7 +88,7 @@ class Session(Protocol):
         """Have likely next proposals compiled, best first; returns at once."""
 
 
-Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
+Strategy: TypeAlias = Callable[[Space, Session, "Generator"], None]
 
 
 def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:

@@ -15,12 +15,12 @@ from autotune.errors import UsageError, unknown
 from autotune.extras import extra_of, install
 from autotune.kernel.space import Space
 from autotune.search import kernel_tuner, optuna
-from autotune.search.base import BudgetSpent, Search, Session
+from autotune.search.base import BudgetSpent, Session, Strategy
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
+__all__ = ["BudgetSpent", "Session", "Strategy", "StrategyInfo", "available", "find"]
 
 _OWN = {
     "auto": "the default: all where the budget allows, else surrogate until little is left to gain",
@@ -42,7 +42,7 @@ class StrategyInfo:
     unavailable: str = ""
 
 
-def find(name: str, at_once: int = 1, ahead: int = 1) -> Search:
+def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
     """Return the search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     ``at_once`` configurations are measured by several devices at a time. Our own search makes
@@ -110,7 +110,7 @@ def exhaustive(space: Space, session: Session, rng: Generator) -> None:
     session.measure(range(len(space)))
 
 
-def in_given_order(order: Sequence[int]) -> Search:
+def in_given_order(order: Sequence[int]) -> Strategy:
     """Return a search of these numbers; compilers take them up in this order."""
 
     def search(space: Space, session: Session, rng: Generator) -> None:

@@ -77,11 +77,11 @@ def search(
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
     with _quiet():
-        search = _Search(name, Ledger(Lattice(space), session), int(rng.integers(2**31)))
+        search = _Sampling(name, Ledger(Lattice(space), session), int(rng.integers(2**31)))
         search.run(batch, batch + window - 1)
 
 
-class _Search:
+class _Sampling:
     """One study and the configurations of its trials."""
 
     def __init__(self, name: str, ledger: Ledger, seed: int) -> None:

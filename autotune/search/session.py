@@ -27,7 +27,7 @@ from autotune.search.base import (
     BudgetSpent,
     Outlook,
     RelatedProblem,
-    Search,
+    Strategy,
     Tell,
     fastest,
 )
@@ -388,7 +388,7 @@ class _Memory:
 
 
 def search(
-    session: SearchSession, strategy: Search, seed: int, first: Sequence[Configuration] = ()
+    session: SearchSession, strategy: Strategy, seed: int, first: Sequence[Configuration] = ()
 ) -> dict[int, Measurement]:
     """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 

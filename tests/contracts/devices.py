@@ -24,6 +24,7 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import Run
@@ -51,9 +52,8 @@ class SeveralDevicesContract:
             kernel=kernel,
             device=device,
             problems=kernel.problems["cuda"],
-            strategy="exhaustive",
+            goal=Search("exhaustive", {"BLOCK": (32, 64, 128), "FAULT": faults}),
             budget=Budget(),
-            fixed={"BLOCK": (32, 64, 128), "FAULT": faults},
             timeout_s=10.0,
             others=(replace(device, uuid=TWIN),) if twins else (),
         )
@@ -106,7 +106,7 @@ class SeveralDevicesContract:
     def test_one_device_measures_all_of_a_batch_on_a_cpu_in_its_order(self) -> None:
         """On a GPU what is compiled first comes first."""
         request = self.request("none", "syntax_error", "too_much_shared", twins=False)
-        space = enumerate_space(request.kernel, request.device).restricted(request.fixed)
+        space = enumerate_space(request.kernel, request.device).restricted(request.goal.fixed)
         asked = sorted(
             space, key=lambda configuration: (configuration["BLOCK"], configuration["FAULT"])
         )
@@ -180,7 +180,7 @@ class SeveralDevicesContract:
         """The default among them; where all fits in the budget it would measure all in order."""
         request = replace(
             self.request("none", "nan", "unwritten"),
-            strategy=strategy,
+            goal=replace(self.request("none", "nan", "unwritten").goal, strategy=strategy),
             budget=Budget(evaluations=7),
         )
         (result,) = self.tuned(request, tmp_path / "s.sqlite").problems

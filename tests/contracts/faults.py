@@ -17,6 +17,7 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.run.bench import Bench
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import Run
@@ -71,9 +72,8 @@ class FaultContract:
             kernel=kernel,
             device=choose_device(self.selector),
             problems=kernel.problems["cuda"],
-            strategy="exhaustive",
+            goal=Search("exhaustive", fixed),  # type: ignore[arg-type]
             budget=Budget(),
-            fixed=fixed,  # type: ignore[arg-type]
             timeout_s=self.timeout_s,
         )
         with Store.open(store) as opened:
@@ -123,9 +123,8 @@ class FaultContract:
             kernel=kernel,
             device=choose_device(self.selector),
             problems=kernel.problems["cuda"],
-            strategy="exhaustive",
+            goal=Search("exhaustive", {"BLOCK": (32, 64, 128), "FAULT": ("none", "nan")}),
             budget=Budget(),
-            fixed={"BLOCK": (32, 64, 128), "FAULT": ("none", "nan")},
         )
         killed = []
 

@@ -11,6 +11,7 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.measure.timing import Caches
 from autotune.run.bench import Bench
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
@@ -55,9 +56,8 @@ class OverlapContract:
             device,
             problems,
             budget=budget,
-            strategy="exhaustive",
+            goal=Search("exhaustive", fixed),
             caches=Caches.HOT,
-            fixed=fixed,
         )
         for number in range(20):  # who meets whom is chance
             file = tmp_path / f"{number}.sqlite"

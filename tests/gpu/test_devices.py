@@ -15,6 +15,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, over_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
+from autotune.run.goal import Search
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
@@ -270,7 +271,7 @@ def tuned(kernel, store, **options):
         kernel,
         choose_device("cuda:0"),
         kernel.problems["cuda"],
-        strategy="exhaustive",
+        goal=Search("exhaustive"),
         budget=Budget(),
         **options,
     )

@@ -10,6 +10,7 @@ import pytest
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import find_kernel
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import Run
@@ -41,7 +42,7 @@ def _tuned(file: Path) -> RunResult:
         kernel,
         choose_device("cuda:0"),
         (Problem(m=4096, n=4096),),
-        strategy="exhaustive",
+        goal=Search("exhaustive"),
         budget=Budget(evaluations=8),
     )
     with Store.open(file) as store:

@@ -8,6 +8,7 @@ from sample_spaces import write_space
 
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
+from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, Event, SearchStarted
@@ -31,7 +32,7 @@ def test_the_compilers_do_not_wait_for_the_reference(
     kernel = load_file(write_space(tmp_path, ("\n    return factor * x", REFERENCE)))
     device = choose_device("cuda:0")
     request = Request(
-        kernel, device, (Problem(n=1000),), strategy="random", budget=Budget(evaluations=2)
+        kernel, device, (Problem(n=1000),), goal=Search("random"), budget=Budget(evaluations=2)
     )
     made: list[int] = []
 

@@ -13,6 +13,7 @@ from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
+from autotune.run.goal import Search
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
@@ -128,7 +129,7 @@ def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
         choose_device("cuda:0"),
         kernel.problems["cuda"],
         EFFORTS["full"],
-        strategy="exhaustive",
+        goal=Search("exhaustive"),
         budget=Budget(),
     )
     with Store.open(tmp_path / "s.sqlite") as store:
