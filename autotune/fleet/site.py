@@ -42,7 +42,6 @@ class DaskActor:
 
     def __init__(self, fleet: Fleet, find: Callable[[Sequence[str]], Place]) -> None:
         self._fleet, self._find = fleet, find
-        self._renewals = 0
         self._is_closed = False
 
     def start(self) -> None:
@@ -57,23 +56,17 @@ class DaskActor:
         turn_limits_s: Sequence[float] = (),
         key: str = "",
     ) -> R:
-        begun = self._renewals
         what: Hashable = next((a for a in args if isinstance(a, Configuration)), key or task)
         limits = {"timeout_s": timeout_s, "turn_limits_s": turn_limits_s}
         failed: list[str] = []
         losses = 0
         while True:
-            if self._is_closed or begun != self._renewals:
+            if self._is_closed:
                 raise AutotuneError(ENDED)
             place = self._find(failed)
             try:
-                answer: R = self._fleet.run(
-                    place,
-                    (task, args, limits),
-                    job,
-                    key,
-                    lambda: self._is_closed or begun != self._renewals,
-                )
+                call = task, args, limits
+                answer: R = self._fleet.run(place, call, job, key, lambda: self._is_closed)
                 return answer
             except WorkerLost as lost:
                 losses += self._fleet.is_there(place)
@@ -84,10 +77,6 @@ class DaskActor:
                 failed.append(error.address)
                 if len(failed) >= MOST_FAILURES or not self._fleet.has_other(place, failed):
                     raise
-
-    def renew(self) -> None:
-        """Give up the tasks in progress; a process that is at one finishes it."""
-        self._renewals += 1
 
     def close(self) -> None:
         self._is_closed = True

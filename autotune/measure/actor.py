@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 #: Longest time to make a context and upload the data of a job.
 PREPARE_TIMEOUT_S = 600.0
-#: The error of tasks whose actor was closed or renewed meanwhile.
+#: The error of tasks whose actor was closed meanwhile.
 ENDED = "the processes of the run were ended"
 
 
@@ -56,11 +56,8 @@ class Actor(Protocol):
         ``task(job, *args)``. With ``turn_limits_s`` the task gets `Turns` as its last argument, and
         none of its turns may take longer than its limit. Tasks of an equal ``key`` may share one answer.
 
-        Raises `ActorDied`, `ActorTimeout`, and `AutotuneError` if the actor was closed or renewed.
+        Raises `ActorDied`, `ActorTimeout`, and `AutotuneError` if the actor was closed.
         """
-
-    def renew(self) -> None:
-        """End the process, whatever it does; the next task gets a new one."""
 
     def close(self) -> None:
         """End the process, whatever it does, for good. Any thread may, twice, and after Ctrl-C."""

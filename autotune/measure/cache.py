@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,14 +130,10 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
+def scratch() -> tempfile.TemporaryDirectory[str]:
     """Make a folder for a data set in the making; it is removed at the end unless it was renamed."""
-    folder = Path(tempfile.mkdtemp(dir=cache_folder(DATA), prefix=_SCRATCH))
-    try:
-        yield folder
-    finally:
-        _remove(folder)
+    folder = cache_folder(DATA)
+    return tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH, ignore_cleanup_errors=True)
 
 
 class InUse:

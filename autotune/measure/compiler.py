@@ -268,15 +268,6 @@ class CompilerPool:
             self._give_up()
             self._unasked |= dict.fromkeys(self._begun)
 
-    def forget(self) -> None:
-        """Give up all jobs, also those that are being compiled."""
-        with self._lock:  # so that no process gets another job before it ends
-            self._give_up()
-            self._begun.clear()
-            self._unasked.clear()
-            for actor in self._at_work:
-                actor.renew()
-
     def close(self) -> None:
         """End the processes, whatever they do, for good. Any thread may, and twice."""
         self._is_closed = True

@@ -131,10 +131,10 @@ def prepare(
     cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch)
+            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, Path(scratch))
             if is_damaged:
                 shutil.rmtree(folder, ignore_errors=True)
-            scratch.rename(folder)
+            Path(scratch).rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process made the same one first
             raise AutotuneError(

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from queue import SimpleQueue
 from statistics import median
@@ -100,8 +100,8 @@ class DeviceEvaluator:
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self.compiles_ahead = job.device.leaves_host_free
         self._per_device = PER_DEVICE if self.compiles_ahead or len(self._lanes) > 1 else 1
-        #: By configuration, oldest first; no more than `_KNOWN`.
-        self._known: dict[Configuration, CompileJob | Measurement] = {}
+        #: Kept, as hints repeat.
+        self.job_or_verdict = lru_cache(_KNOWN)(self._job_or_verdict)
         self._switch_s = sys.getswitchinterval()
 
     def __enter__(self) -> DeviceEvaluator:
@@ -183,22 +183,15 @@ class DeviceEvaluator:
         """Return the binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
-    def job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
-        """Return the compile job, or the measurement of a pruned configuration; kept, as hints repeat."""
-        if configuration not in self._known:
-            why = (
-                over_limit(self._launches(configuration), None, self.job.device)
-                if self.kernel.allows(configuration, self.job.problem)
-                else f"it requires what {self.job.problem} does not meet"
-            )
-            self._known[configuration] = (
-                Measurement(configuration, Status.PRUNED, why)
-                if why
-                else self._compile_job(configuration)
-            )
-            while len(self._known) > _KNOWN:
-                del self._known[next(iter(self._known))]
-        return self._known[configuration]
+    def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
+        """Return the compile job, or the measurement of a pruned configuration."""
+        if self.kernel.allows(configuration, self.job.problem):
+            why = over_limit(self._launches(configuration), None, self.job.device)
+        else:
+            why = f"it requires what {self.job.problem} does not meet"
+        if why:
+            return Measurement(configuration, Status.PRUNED, why)
+        return self._compile_job(configuration)
 
     def _compile_job(self, configuration: Configuration) -> CompileJob:
         return compile_job(self.kernel, configuration, self.job.problem, self.job.device)

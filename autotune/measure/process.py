@@ -266,10 +266,6 @@ class ChildActor:
             except ChildGone:  # killed while it was idle
                 return self._ask(job, task, args, timeout_s, turn_limits_s)
 
-    def renew(self) -> None:
-        if self._child is not None:
-            self._child.end()
-
     def close(self) -> None:
         with self._lock:
             self._is_closed = True

@@ -386,7 +386,10 @@ def _timed(
         why = _why_stopped(taken, best_samples_ms, "samples")
         timed = replace(timed, status=Status.STOPPED_EARLY, message=why)
     else:
-        timed = replace(timed, hot_samples_ms=_hot(timer, taken.samples_ms, job))
+        if job.caches is Caches.HOT:
+            timed = replace(timed, hot_samples_ms=taken.samples_ms)
+        elif median(taken.samples_ms) <= _HOT_MS:
+            timed = replace(timed, hot_samples_ms=tuple(timer.hot(_HOT_BATCHES)))
         if job.objective.needs_energy:
             timed = _with_energy(timed, ready.executor, timer, job, best_cost)
         verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
@@ -500,17 +503,10 @@ def _rechecked() -> Recheck | None:
     )
 
 
-def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ...]:
-    """Take hot samples of short calls."""
-    if job.caches is Caches.HOT:
-        return tuple(samples_ms)
-    return tuple(timer.hot(_HOT_BATCHES)) if median(samples_ms) <= _HOT_MS else ()
-
-
 def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
     """Measure, and again after ever longer rests while the device is throttled; the last try counts."""
     for rest_s in (*_RESTS_S, None):
-        before, result = _recent_clocks(executor), measure()
+        before, result = _clocks(executor, _CLOCKS_S), measure()
         clocks = before.worst(_clocks(executor))
         if rest_s is None or not clocks.is_throttled:
             break
@@ -518,14 +514,10 @@ def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clock
     return result, clocks
 
 
-def _recent_clocks(executor: Executor) -> Clocks:
-    """Return the last reading of the clocks, or a new one where that is old."""
-    is_recent = time.monotonic() - _state.clocks_read_s < _CLOCKS_S
-    return _state.clocks if _state.clocks and is_recent else _clocks(executor)
-
-
-def _clocks(executor: Executor) -> Clocks:
-    _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
+def _clocks(executor: Executor, oldest_s: float = 0.0) -> Clocks:
+    """Read the clocks, unless the last reading is young enough."""
+    if _state.clocks is None or time.monotonic() - _state.clocks_read_s >= oldest_s:
+        _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
     return _state.clocks
 
 
@@ -592,16 +584,15 @@ class ContenderTimer:
             return 0
         _, data = current()
         data.scratch = self.ready.scratch
-        module, steps = self.ready.bind(RANDOM)
         executor = self.ready.executor
-        is_gpu = executor.device.leaves_host_free
-        end = time.monotonic() + (_RUNS_S if is_gpu else _RUNS_ON_CPU_S)
-
-        def goes_on(done: int) -> bool:
-            return done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end)
-
-        run = partial(executor.run, module, steps)
-        return verify.identical_runs(data, RANDOM, run, goes_on)
+        end = time.monotonic() + (_RUNS_S if executor.device.leaves_host_free else _RUNS_ON_CPU_S)
+        run = partial(executor.run, *self.ready.bind(RANDOM))
+        return verify.identical_runs(
+            data,
+            RANDOM,
+            run,
+            lambda done: done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end),
+        )
 
 
 def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:

@@ -210,7 +210,7 @@ class Run(Bench):
         for problem in self.request.problems:
             searched.append(search.search(problem, self.space, self._budget(searched), searched))
         searched = self._searched_on(search, searched)
-        self.compilers.forget()
+        self.compilers.drop()
         return searched
 
     def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
