@@ -296,17 +296,6 @@ def test_a_check_that_fails_is_a_finding() -> None:
     assert [finding.topic for finding in others] == ["python"]
 
 
-def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.devices.opencl import OpenclBackend
-
-    monkeypatch.setattr(OpenclBackend, "devices", lambda self: [])
-    monkeypatch.setattr(OpenclBackend, "why_unavailable", lambda self: "none here; run: x")
-    (found,) = software.opencl(NO_GPU)
-    assert found == Finding("opencl", "bad", "none here", install("cpu"))
-    (beside,) = software.opencl(Nvidia(present=True, gpus=(Gpu(0, "H100", None),)))
-    assert beside.state == "absent"
-
-
 class TestRecords:
     """What is tuned for this machine: current, stale, damaged, or of a space file that is broken."""
 

@@ -206,18 +206,6 @@ def test_the_last_wave_of_another_device_is_shared_there() -> None:
     assert moved[1:] == shared.grid[1:]
 
 
-def test_what_was_measured_comes_back() -> None:
-    costs = costs_of(tuned_record(portfolio_of(SIZES)))
-    for cost in costs:
-        bm = int(cost.plan.configuration["BM"])
-        if RESIDENT[bm] > 1:
-            assert [slots for slots, _ in cost.waves] == [SM_COUNT, SM_COUNT * RESIDENT[bm]]
-        assert cost.fixed[0][0] == pytest.approx(0.004, rel=0.15)
-        assert cost.misaligned.get("m", 1) == pytest.approx(1, abs=0.05)
-    factors = [cost.misaligned.get("n", 1) for cost in costs]
-    assert factors[1] > 1.4 > max(factors[0], factors[2])
-
-
 def test_gaps_of_the_matrix_are_no_times() -> None:
     full = costs_of(tuned_record(portfolio_of(SIZES)))
     holes = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 and m < n else time_ms(bm, m, n))

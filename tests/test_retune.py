@@ -14,13 +14,12 @@ import tuned_project
 from tuned_project import NAMES, SHORT, edit_record, record_file
 
 from autotune.cli import run
-from autotune.errors import DeviceError, StoreError, UsageError
+from autotune.errors import DeviceError, UsageError
 from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
 from autotune.retune.lock import device_lock
 from autotune.retune.retuning import reason_to_search
 from autotune.retune.stale import StaleQuery, age_in_days, find_devices, survey
-from autotune.run.finals import Finals
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 
@@ -79,27 +78,6 @@ def test_an_edited_source_is_searched_again_alone(project: Path, ask: Ask) -> No
     assert row["before_ms"] and row["after_ms"]
     assert record_file("twin").read_bytes() == before
     assert ask() == []
-
-
-def test_what_was_decided_before_an_error_is_searched_all_the_same(
-    project: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = project / "spaces" / "saxpy.py"
-    file.write_text(file.read_text().replace("Problem(n=5003)", "Problem(n=77), Problem(n=91)"))
-    hold, held = Finals.hold, []
-
-    def once(finals: Finals, *others: Any) -> Any:
-        if held:
-            raise StoreError("the disk is full")
-        held.append(hold(finals, *others))
-        return held[0]
-
-    monkeypatch.setattr(Finals, "hold", once)
-    rows = {row["problem"]["n"]: row for row in ask(code=1)}
-    assert rows[91]["result"] == "searched" and rows[91]["after_ms"]
-    assert rows[77]["result"] == "failed" and "the disk is full" in rows[77]["message"]
-    entries = read(record_file("saxpy")).problems
-    assert [found.problem["n"] for found in entries] == [91, 5003]
 
 
 @pytest.mark.usefixtures("no_process")

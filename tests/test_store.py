@@ -33,7 +33,6 @@ from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
 from autotune.store import Appender, RunInfo, RunState, Scope, Store, default_url
-from autotune.store.address import Address
 from autotune.store.appending import WAITING
 from autotune.store.rows import encode
 from autotune.values import Configuration, Problem
@@ -248,24 +247,6 @@ def test_a_lock_that_is_let_go_costs_no_row(tmp_path: Path) -> None:
 
 def _plain(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(file, isolation_level=None)
-
-
-@pytest.mark.parametrize(("raised", "lines"), [(KeyboardInterrupt, 0), (SystemExit, 1)])
-def test_an_interruption_while_a_connection_is_given_back_is_no_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, raised: type[BaseException], lines: int
-) -> None:
-    """It is passed on; SQLAlchemy would log it with a traceback."""
-    engine = Address.parse(tmp_path / "s.sqlite", wait_s=1).engine()
-
-    @sa.event.listens_for(engine, "reset")
-    def interrupted(*_: object) -> None:
-        raise raised
-
-    connection = engine.connect()
-    with pytest.raises(raised):
-        connection.close()
-    engine.dispose()
-    assert len(caplog.records) == lines
 
 
 # ---------------------------------------------------------------- attempts

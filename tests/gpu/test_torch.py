@@ -100,13 +100,6 @@ def test_a_factor_is_kept_only_where_a_gradient_needs_it(device: str) -> None:
     assert saved[0] is None and saved[1].data_ptr() == weights.data_ptr()
 
 
-def test_views_are_read_where_they_are(device: str) -> None:
-    a, b = normal(device, 70, 40), normal(device, 90, 70)
-    assert_close(torch_ops.matmul(a.T, b.T), a.double().T @ b.double().T)
-    rows, columns = a[1:, 3:], b[:60, 1:38].T
-    assert_close(torch_ops.matmul(rows, columns), rows.double() @ columns.double())
-
-
 def test_out_is_written_and_read(device: str) -> None:
     """Also where it is a part of something larger, of which the rest is left alone."""
     a, b, wide = normal(device, 33, 65), normal(device, 65, 17), normal(device, 33, 20)
@@ -224,21 +217,6 @@ def test_compiled_without_a_break(device: str, dynamic: bool) -> None:
         found = torch.autograd.grad(compiled(x), model.parameters())
         for ours, theirs in zip(found, expected, strict=True):
             assert_close(ours, theirs)
-
-
-def test_compiled_with_out(device: str) -> None:
-    """What is written in place is written in a compiled function too."""
-
-    def accumulate(a: Any, b: Any, out: Any) -> Any:
-        torch_ops.matmul(a, b, out, beta=1.0)
-        torch_ops.matvec(a, b[:, 0].contiguous(), out[0], alpha=0.5)
-        return out * 2
-
-    a, b = normal(device, 9, 9), normal(device, 9, 9)
-    outs = [torch.ones(9, 9, device=device) for _ in range(2)]
-    found = torch.compile(accumulate, fullgraph=True)(a, b, outs[0])
-    assert_close(found, accumulate(a, b, outs[1]))
-    assert_close(outs[0], outs[1])
 
 
 def test_exported(device: str) -> None:
