@@ -90,7 +90,6 @@ def test_two_signals_to_all_processes_at_any_moment(
     assert not _session(process.pid)
     with Store.open(tmp_path / "autotune" / "store.sqlite") as store:
         assert {run.ended for run in store.runs()} <= {"interrupted"}
-        assert seconds < 1 or "goes on where this one stopped" in errors
 
 
 #: Ends a reference at its third call for n = 2003: two are of the search, the next of its finals.
