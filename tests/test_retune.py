@@ -17,8 +17,7 @@ from autotune.cli import run
 from autotune.errors import DeviceError, UsageError
 from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
-from autotune.retune.lock import device_lock
-from autotune.retune.retuning import reason_to_search
+from autotune.retune.retuning import device_lock, reason_to_search
 from autotune.retune.stale import StaleQuery, age_in_days, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate

@@ -2,7 +2,6 @@
 
 ========== ===============================================================
 `stale`    the stale entries and the reasons, from records and space files alone
-`lock`     one re-tuning per device at a time
 `check`    a recorded winner verified and measured again with its rivals, and its verdict
 `retuning` measures or searches stale entries again, and publishes the results
 `standing` a record compared with the kernel declared here; the records of a command

@@ -162,11 +162,6 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
     The bench is of the record's kernel and device, and times as its request says.
-
-    Raises
-    ------
-    AutotuneError
-        If the device process fails.
     """
     kernel, device = bench.kernel, bench.device
     problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import math
+import os
+import platform
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
@@ -21,6 +24,7 @@ from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError, unknown
+from autotune.files import data_folder
 from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.spec import Kernel
@@ -37,7 +41,6 @@ from autotune.retune.check import (
     remeasure,
     with_verdict,
 )
-from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.goal import Search
@@ -56,7 +59,6 @@ from autotune.tuned.record import (
     TunedRecord,
     timestamp,
 )
-from autotune.values import Problem
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
@@ -275,17 +277,40 @@ def check_tuned(
 
 def _judged(retuner: Retuner, entries: Sequence[Checked], threshold: float) -> list[Checked]:
     """Measure what can be, in the order it was listed."""
-    by_place = {_place(entry): entry for entry in entries}
-    targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
-    for target, now in retuner.measured(targets):
-        place = (target.kernel.name, target.problem)
-        by_place[place] = with_verdict(by_place[place], now, threshold)
-    return list(by_place.values())
+    held = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
+    found = {id(target.known): now for target, now in retuner.measured(held)}
+    return [
+        with_verdict(entry, found[id(entry.known)], threshold)
+        if id(entry.known) in found
+        else entry
+        for entry in entries
+    ]
 
 
-def _place(checked: Checked) -> tuple[str, Problem]:
-    name = checked.declared.name if checked.declared else checked.kernel
-    return name, Problem(dict(checked.known.entry.problem))
+@contextmanager
+def device_lock(device: Device, waiting: Callable[[str], None] | None = None) -> Iterator[str]:
+    """Hold the lock of a device model's records; yield its other holder, empty where it is ours.
+
+    The system releases it however its process ends. It lies with the tuned records, so machines that
+    share those share it, where the file system can. With ``waiting`` it waits for another holder, after
+    it called ``waiting`` with a message.
+    """
+    with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held_by = os.pread(file.fileno(), 200, 0).decode(errors="replace").strip()
+            holder = held_by or "another process"
+            if waiting is None:
+                yield holder
+                return
+            waiting(f"{device.name}: waiting for {holder}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks: records are replaced whole either way
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield ""
 
 
 class Deadline:

@@ -4,8 +4,7 @@
 `rows`      the values of the store, and a measurement as JSON
 `address`   the store's address, and a connection to it
 `schema`    the tables, and the check that a database is one of ours
-`faults`    a database's errors in words, with what to do
-`database`  opening, reading and writing the tables
+`database`  opening, reading and writing the tables, and a database's errors in words
 `flat`      measurements as rows of plain values
 `merging`   copying the rows that another store lacks
 `access`    `Store`: runs, attempts, measurements

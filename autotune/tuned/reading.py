@@ -167,13 +167,7 @@ def _readable(path: Path | str) -> TunedRecord | None:
 
 
 def read(path: Path | str) -> TunedRecord:
-    """Read one record, in a time that its length bounds.
-
-    Raises
-    ------
-    RecordError
-        If the file cannot be read, is damaged, is something else, or of a newer schema.
-    """
+    """Read one record, in a time that its length bounds."""
     # Asked before it is opened, since that alone has effects on some devices. What takes its place
     # in between, or only says that it is a file, is not waited for either.
     if os.path.exists(path) and not os.path.isfile(path):
@@ -202,13 +196,7 @@ _RECORD = msgspec.json.Decoder(TunedRecord)
 
 
 def decode(data: bytes, name: str = "record") -> TunedRecord:
-    """Read a record from the bytes of its file.
-
-    Raises
-    ------
-    RecordError
-        If they are damaged, something else, or of a newer schema.
-    """
+    """Read a record from the bytes of its file."""
     if len(data) > MAX_BYTES:
         raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:

@@ -159,11 +159,6 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     newer. Older entries of other problems stay while the kernel has the same parameters and problem
     fields. The newer portfolio replaces the old one whole, unless the old one is far wider or every
     new entry was left out.
-
-    Raises
-    ------
-    UsageError
-        If the records are of different kernels or devices, or tuned for different objectives.
     """
     if old is None:
         return _all_of(new, "added", "not tuned before")
@@ -201,13 +196,7 @@ def _outcome(old: TunedProblem | None, new: TunedProblem, choose: Choice) -> Mer
 
 
 def encode(record: TunedRecord) -> bytes:
-    """Return the bytes of a record's file: equal for equal records.
-
-    Raises
-    ------
-    RecordError
-        If the record would not be read back: a NaN, a name that is not declared.
-    """
+    """Return the bytes of a record's file: equal for equal records."""
     document = msgspec.to_builtins(record, enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
     document = _in_order(document, [list(record.fields), list(record.parameters)])
