@@ -62,7 +62,7 @@ from autotune.values import Configuration
 
 #: One space for all searches, as one device alone is what they are compared with. Its times of measuring
 #: are those of a whole benchmark, some tenths of a second.
-SPACES = ("gemm-RTX_3090",)
+SPACE = "gemm-RTX_3090"
 #: Compiler processes beside each device.
 COMPILERS = 3
 #: Efficiencies that are asked for, by devices; how much longer a run may take that loses a tenth of them.
@@ -76,12 +76,12 @@ KILLED_AFTER = 1 / 3
 class Simulated:
     """A recorded space, and what its configurations take."""
 
-    def __init__(self, name: str, factor: float) -> None:
-        self._name, self._factor = name, factor
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
 
     @cached_property
     def recording(self) -> Recording:
-        return read(RECORDED / f"{self._name}.json.gz")
+        return read(RECORDED / f"{SPACE}.json.gz")
 
     def measurement(self, configuration: Configuration) -> Measurement:
         index = self.recording.space.index(configuration)
@@ -97,9 +97,9 @@ class Simulated:
     def kernel(self, copy: int) -> Kernel:
         """A kernel of this space; copies are kernels of their own."""
         kernel = Kernel(
-            f'// space {self._name} {copy}\nextern "C" __global__ void k() {{}}\n',
-            name=f"{self._name.replace('-', '_')}_{copy}",
-            problems={"cuda": [Problem(space=self._name, copy=copy)]},
+            f'// copy {copy}\nextern "C" __global__ void k() {{}}\n',
+            name=f"{SPACE.replace('-', '_')}_{copy}",
+            problems={"cuda": [Problem(space=SPACE, copy=copy)]},
             backends=["cuda"],
             default=dict(self.recording.space.configuration(0)),
             **self.recording.space.parameters,
@@ -123,7 +123,7 @@ class Simulated:
 class SimulatedHost(Host):
     """A machine whose devices and compilers sleep."""
 
-    spaces: dict[str, Simulated]
+    simulated: Simulated
 
     def made(self, key: str, job: Any, resource: str) -> Any:
         return replace(job, device=self.devices[resource])
@@ -135,20 +135,19 @@ class SimulatedHost(Host):
             return self.compile(*args)
         if task is not measure:
             return None  # there is nothing to upload
-        found = self.spaces[job.problem["space"]].measurement(args[0])
-        time.sleep(self.spaces[job.problem["space"]].measure_s(found))
+        found = self.simulated.measurement(args[0])
+        time.sleep(self.simulated.measure_s(found))
         return replace(found, configuration=args[0], device_uuid=resource)
 
     def compile(self, job: CompileJob) -> Compiled:
         values = dict(job.defines)
-        simulated = self.spaces[job.source.split("space ")[1].split()[0]]
-        parameters = simulated.recording.space.parameters
+        parameters = self.simulated.recording.space.parameters
         chosen = {
             name: next(value for value in listed if str(value) == values[name])
             for name, listed in parameters.items()
         }
-        found = simulated.measurement(Configuration(chosen))
-        time.sleep(simulated.compile_s(found))
+        found = self.simulated.measurement(Configuration(chosen))
+        time.sleep(self.simulated.compile_s(found))
         if found.status is Status.COMPILE_FAILED:
             return Compiled(None, found.message, found.message, found.compile_s)
         code = job.key.encode() * (BINARY_BYTES // 64)
@@ -173,14 +172,14 @@ def device_of(number: int) -> Device:
 class SimulatedPlugin(FleetPlugin):
     """Makes a Dask worker one with a simulated device."""
 
-    def __init__(self, number: int, spaces: dict[str, Simulated]) -> None:
+    def __init__(self, number: int, simulated: Simulated) -> None:
         super().__init__((device_of(number),), COMPILERS)
-        self._spaces = spaces
+        self._simulated = simulated
 
     def made(self) -> Host:
         (device,) = self._devices
         host = SimulatedHost((device,), COMPILERS)
-        host.spaces = self._spaces
+        host.simulated = self._simulated
         return host
 
 
@@ -197,15 +196,14 @@ async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
             "distributed.admin.system-monitor.interval": "10s",
         }
     )
-    spaces = {name: Simulated(name, factor) for name in SPACES}
-    for simulated in spaces.values():
-        _ = simulated.recording
+    simulated = Simulated(factor)
+    _ = simulated.recording
     workers = [
         Worker(
             scheduler,
             name=f"simulated-{number}",
             nthreads=1 + COMPILERS,
-            plugins=(SimulatedPlugin(number, spaces),),
+            plugins=(SimulatedPlugin(number, simulated),),
             dashboard=False,
             memory_limit=0,
         )
@@ -252,11 +250,11 @@ def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.
 def searched(
     fleet: Fleet,
     options: argparse.Namespace,
-    spaces: Sequence[Simulated],
+    simulated: Simulated,
     devices: int,
     store_file: Path,
 ) -> Counter[str]:
-    """Search as many spaces at once as there are devices for; returns how many rows each asked for."""
+    """Search as many copies of the space at once as there are devices for; returns how many rows each asked for."""
     cards = fleet.usable()
     together = min(options.together, devices)
     asked: Counter[str] = Counter()
@@ -269,7 +267,6 @@ def searched(
             failures.append(error)
 
     def search(copy: int) -> None:
-        simulated = spaces[copy % len(spaces)]
         kernel = simulated.kernel(copy)
         own = [card.device for card in cards[copy * together : (copy + 1) * together]]
         request = Request(
@@ -308,7 +305,7 @@ def searched(
 
 
 def measured(
-    options: argparse.Namespace, spaces: Sequence[Simulated], devices: int, kills: bool
+    options: argparse.Namespace, simulated: Simulated, devices: int, kills: bool
 ) -> dict[str, Any]:
     """One cluster and its searches, with the rows that the store has in the end."""
     with (
@@ -329,14 +326,14 @@ def measured(
             if kills:
                 killer.start()
             begun, cpu = time.monotonic(), time.process_time()
-            asked = searched(fleet, options, spaces, devices, file)
+            asked = searched(fleet, options, simulated, devices, file)
             seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu
             ended.set()
             left = len(fleet.usable())
         with Store.open(f"sqlite:///{file}") as store:
             stored = list(store.rows())
     rows = Counter((row.kernel, row.measurement.configuration) for row in stored)
-    busy_s = sum(spaces[0].measure_s(row.measurement) for row in stored)
+    busy_s = sum(simulated.measure_s(row.measurement) for row in stored)
     return {
         "devices": devices,
         "killed_share": (devices - left) / devices,
@@ -373,16 +370,15 @@ def main() -> None:
     )
     parser.add_argument("--strategy", default="random")
     options = parser.parse_args()
-    spaces = [Simulated(name, options.factor) for name in SPACES]
-    for simulated in spaces:
-        print(f"{simulated.recording.kernel}: {len(simulated.recording.space)}", flush=True)
-    alone = measured(options, spaces, 1, kills=False)
+    simulated = Simulated(options.factor)
+    print(f"{simulated.recording.kernel}: {len(simulated.recording.space)}", flush=True)
+    alone = measured(options, simulated, 1, kills=False)
     how = {"factor": options.factor, "each": options.each, "strategy": options.strategy}
     file = options.out / "fleet-simulated.json"
     for devices in options.devices:
         whole_s = 0.0
         for kills in (False, True):
-            row = measured(options, spaces, devices, kills)
+            row = measured(options, simulated, devices, kills)
             row["efficiency"] = row["busy_share"] / alone["busy_share"]
             row["longer"] = row["seconds"] / whole_s - 1 if kills else 0.0
             whole_s = row["seconds"]
@@ -395,7 +391,7 @@ def _add(file: Path, row: dict[str, Any]) -> None:
     """Write a row in place of the one of as many devices: sizes may be simulated one by one."""
     old = json.loads(file.read_text())["rows"] if file.exists() else []
     rows = {(each["devices"], each["kills"]): each for each in (*old, row)}
-    told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": SPACES}
+    told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": [SPACE]}
     write(file, {**provenance(), **told, "rows": [rows[key] for key in sorted(rows)]})
 
 

@@ -21,10 +21,10 @@ import argparse
 import json
 import shlex
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from math import inf
@@ -47,17 +47,10 @@ FOUND = 0.95
 STRATEGIES = "random,kt:genetic_algorithm,kt:adaptive_tabu_greywolf,surrogate,optuna:tpe"
 
 
-@dataclass(frozen=True)
-class SearchRow:
-    """One search."""
-
-    space: str
-    strategy: str
-    seed: int
-    #: Evaluations until `FOUND`; None where the budget ended first.
-    evaluations_to_95: int | None
-    #: Processor time of the search, replaying included.
-    milliseconds_per_evaluation: float
+#: One search: its space, strategy and seed. Of a search ``evaluations_to_95``, until `FOUND`, None where
+#: the budget ended first, and its processor time, replaying included, as ``milliseconds_per_evaluation``;
+#: in simulated time ``seconds_to_95`` instead.
+Row = Mapping[str, Any]
 
 
 class UntilFound:
@@ -129,17 +122,6 @@ class NoisySession(UntilFound):
             )
             for index, measurement in zip(indices, super().measure(indices), strict=True)
         ]
-
-
-@dataclass(frozen=True)
-class TimedRow:
-    """One search in simulated time."""
-
-    space: str
-    strategy: str
-    seed: int
-    #: None where `--budget` evaluations ended first.
-    seconds_to_95: float | None
 
 
 class TimedSession(UntilFound):
@@ -231,15 +213,15 @@ def main() -> None:
             for seed in range(options.seeds)
         ]
         with ProcessPoolExecutor(options.jobs) as pool:
-            measured = [asdict(row) for row in pool.map(run, *zip(*jobs, strict=True))]
-        rows = {_key(row): row for row in [*results.get(kind, []), *measured]}
+            measured = pool.map(run, *zip(*jobs, strict=True))
+            rows = {_key(row): row for row in [*results.get(kind, []), *measured]}
         results[kind] = sorted(rows.values(), key=_key)
         for strategy in options.strategies.split(","):
             commands = results.setdefault("commands", {})
             commands[f"{kind} {strategy}"] = _command(strategy, options)
         _write(options.out, results)
-    _print_table([SearchRow(**row) for row in results.get("rows", [])])
-    _print_timed([TimedRow(**row) for row in results.get("timed", [])])
+    _print_table(results.get("rows", []))
+    _print_timed(results.get("timed", []))
 
 
 def _command(strategy: str, options: argparse.Namespace) -> str:
@@ -251,7 +233,7 @@ def _command(strategy: str, options: argparse.Namespace) -> str:
     return f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join([*words, '--strategies', strategy])}"
 
 
-def _key(row: dict[str, Any]) -> tuple[str, str, int]:
+def _key(row: Row) -> tuple[str, str, int]:
     return row["space"], row["strategy"], row["seed"]
 
 
@@ -272,7 +254,7 @@ def _arguments() -> argparse.Namespace:
     return options
 
 
-def _run(strategy: str, path: Path, seed: int, budget: int, noise: float) -> SearchRow:
+def _run(strategy: str, path: Path, seed: int, budget: int, noise: float) -> Row:
     recording = _load(path)
     _import(strategy)
     session = NoisySession(recording, budget, noise, seed)
@@ -280,16 +262,16 @@ def _run(strategy: str, path: Path, seed: int, budget: int, noise: float) -> Sea
     with suppress(BudgetSpent):
         find(strategy)(recording.space, session, np.random.default_rng(seed))
     spent_s = time.process_time() - begun
-    return SearchRow(
-        space=path.name.split(".")[0],
-        strategy=strategy,
-        seed=seed,
-        evaluations_to_95=session.found_after,
-        milliseconds_per_evaluation=round(1000 * spent_s / len(session.path), 3),
-    )
+    return {
+        "space": path.name.split(".")[0],
+        "strategy": strategy,
+        "seed": seed,
+        "evaluations_to_95": session.found_after,
+        "milliseconds_per_evaluation": round(1000 * spent_s / len(session.path), 3),
+    }
 
 
-def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int) -> TimedRow:
+def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int) -> Row:
     recording = _load(path)
     _import(strategy)
     session = TimedSession(recording, budget, compilers)
@@ -298,7 +280,8 @@ def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int
         search(recording.space, session, np.random.default_rng(seed))
     found = session.found_after
     seconds = None if found is None else round(session.ends_s[found - 1], 3)
-    return TimedRow(path.name.split(".")[0], strategy, seed, seconds)
+    about = {"space": path.name.split(".")[0], "strategy": strategy, "seed": seed}
+    return {**about, "seconds_to_95": seconds}
 
 
 @cache
@@ -325,45 +308,33 @@ def _write(path: Path, results: dict[str, Any]) -> None:
     path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
-def _print_table(rows: list[SearchRow]) -> None:
+def _print_table(rows: Sequence[Row]) -> None:
     print(f"median evaluations to {FOUND:.0%} of the best; share of seeds within 100, 200 and 400;")
     print("milliseconds of processor time per evaluation\n")
-    spaces = list(dict.fromkeys(row.space for row in rows))
-    strategies = list(dict.fromkeys(row.strategy for row in rows))
-    for space in spaces:
-        print(space)
-        for strategy in strategies:
-            _print_line(
-                strategy, [row for row in rows if (row.space, row.strategy) == (space, strategy)]
-            )
-    for title, names in (
-        ("spaces of others", [space for space in spaces if "NVIDIA_H100" not in space]),
-        ("own spaces", [space for space in spaces if "NVIDIA_H100" in space]),
-    ):
+    spaces = list(dict.fromkeys(row["space"] for row in rows))
+    own = [space for space in spaces if "NVIDIA_H100" in space]
+    groups = {space: [space] for space in spaces}
+    groups |= {"spaces of others": [s for s in spaces if s not in own], "own spaces": own}
+    for title, named in groups.items():
         print(title)
-        for strategy in strategies:
-            _print_line(
-                strategy, [row for row in rows if row.strategy == strategy and row.space in names]
-            )
+        for strategy in dict.fromkeys(row["strategy"] for row in rows):
+            mine = [row for row in rows if row["strategy"] == strategy and row["space"] in named]
+            needed = [row["evaluations_to_95"] or 401 for row in mine]
+            if not needed:
+                continue
+            typical = median(needed)
+            shares = "".join(f"{mean(n <= most for n in needed):7.1%}" for most in (100, 200, 400))
+            spent_ms = mean(row["milliseconds_per_evaluation"] for row in mine)
+            shown = ">400" if typical > 400 else f"{typical:.0f}"
+            print(f"  {strategy:28s}{shown:>5s}{shares}{spent_ms:8.2f} ms ({len(mine)})")
 
 
-def _print_line(strategy: str, rows: list[SearchRow]) -> None:
-    if not rows:
-        return
-    needed = [row.evaluations_to_95 or 401 for row in rows]
-    typical = median(needed)
-    shares = "".join(f"{mean(n <= limit for n in needed):7.1%}" for limit in (100, 200, 400))
-    spent_ms = mean(row.milliseconds_per_evaluation for row in rows)
-    shown = ">400" if typical > 400 else f"{typical:.0f}"
-    print(f"  {strategy:28s}{shown:>5s}{shares}{spent_ms:8.2f} ms ({len(rows)})")
-
-
-def _print_timed(rows: list[TimedRow]) -> None:
-    for space in dict.fromkeys(row.space for row in rows):
+def _print_timed(rows: Sequence[Row]) -> None:
+    for space in dict.fromkeys(row["space"] for row in rows):
         print(f"{space}: median seconds to {FOUND:.0%} in simulated time")
-        for strategy in dict.fromkeys(row.strategy for row in rows):
-            mine = [row for row in rows if (row.space, row.strategy) == (space, strategy)]
-            needed_s = [inf if row.seconds_to_95 is None else row.seconds_to_95 for row in mine]
+        for strategy in dict.fromkeys(row["strategy"] for row in rows):
+            mine = [row for row in rows if (row["space"], row["strategy"]) == (space, strategy)]
+            needed_s = [inf if (s := row["seconds_to_95"]) is None else s for row in mine]
             if needed_s:
                 print(f"  {strategy:28s}{median(needed_s):8.1f} ({len(needed_s)})")
 

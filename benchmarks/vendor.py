@@ -580,16 +580,6 @@ def _number(value: float | None, width: int, digits: int) -> str:
     return f"{value:{width}.{digits}f}" if value is not None else " " * (width - 1) + "-"
 
 
-def spread_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of each kernel the geometric mean of the ratios, and the worst, in each state."""
-    measured = list(rows)
-    return [
-        f"{kernel:13s}{column:12s}{text}"
-        for column in demands.STATES.values()
-        for kernel, text in demands.spreads(measured, column).items()
-    ]
-
-
 # ---------------------------------------------------------------------- the program
 
 
@@ -715,7 +705,10 @@ def main() -> int:
         print(f"{device.name}: there is no vendor library to compare with here; times only.")
     else:
         aims = demands.UNTUNED_AIMS if options.unlisted else demands.AIMS
-        print("\n".join([*spread_lines(rows), *(aim.judged(rows) for aim in aims)]))
+        for column in demands.STATES.values():
+            for kernel, text in demands.spreads(rows, column).items():
+                print(f"{kernel:13s}{column:12s}{text}")
+        print("\n".join(aim.judged(rows) for aim in aims))
     return 1 if failed else 0
 
 
