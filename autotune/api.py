@@ -99,7 +99,7 @@ class Tuned:
         Returns
         -------
         plotly.graph_objects.Figure
-            A notebook shows it; elsewhere, its ``show`` or ``write_html`` does.
+            A notebook shows it; a script calls its ``show`` or ``write_html``.
 
         Raises
         ------

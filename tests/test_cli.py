@@ -306,6 +306,20 @@ def test_a_kernel_that_is_only_wrong_ends_with_3_and_writes_no_header(
     assert not list(tmp_path.rglob("*.hpp"))
 
 
+@pytest.mark.opencl
+def test_several_kernels_print_one_json_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], opencl_device: str
+) -> None:
+    options = ["--spaces", SAXPY, "--device", opencl_device, "--problem", "n=100", "--json"]
+    options += ["--config", "BLOCK=64", "--out", str(tmp_path)]
+    scale = str(write_space(tmp_path))
+    for kernels, names in ((["saxpy", scale], ["saxpy", "scale"]), ([scale], ["scale"])):
+        assert run(["run", *kernels, *options]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        documents = printed if len(kernels) > 1 else [printed]
+        assert [[row["kernel"] for row in rows] for rows in documents] == [[n] for n in names]
+
+
 def test_a_pipe_closed_early_is_no_error() -> None:
     command = f"{sys.executable} -m autotune list strategies | head -n 1"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}

@@ -1,11 +1,10 @@
-"""The command `autotune`: arguments to calls. The only place that prints or exits.
+"""The command `autotune`: parses arguments, prints results, and exits.
 
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
-code of its class in `autotune.errors`; commands import what they need when they run.
+code of its class in `autotune.errors`. Commands import what they need when they run.
 
-Commands are in `runs`, `kernels` (with `checking`, `code` and `scaffold`), `records`, `exchange`,
-`upkeep`, `fleet`, `machine` and `storage`. They share `options`, `parsing`, `tables`, `progress` and
-`interruption`.
+Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share `parsing`, `tables`,
+`progress` and `interruption`.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
 COMMANDS = {
-    "run": ("runs", "Search a kernel's space on a device; write record, header and report."),
-    "list": ("kernels", "List the kernels that can be named, the strategies or the devices."),
-    "show": ("kernels", "Show a kernel's space, or the code of one configuration."),
-    "new": ("kernels", "Write a kernel and its space file to start from."),
-    "check": ("kernels", "Check a space file; compile a sample of it for each architecture."),
-    "lookup": ("records", "Answer with the tuned configuration for a problem."),
-    "results": ("records", "List what was measured, or the runs that measured it."),
+    "run": ("runs", "Find the fastest configuration of kernels; write record, header and report."),
+    "list": ("kernels", "List kernels, search strategies or devices."),
+    "show": ("kernels", "Show the search space of a kernel, or the code of one configuration."),
+    "new": ("kernels", "Write a working kernel and its space file for you to edit."),
+    "check": ("kernels", "Check a space file; compile a sample for each architecture."),
+    "lookup": ("records", "Print the tuned configuration for a problem."),
+    "results": ("records", "List measurements, or runs."),
     "report": ("records", "Write reports, or compare two tuned records."),
     "export": ("records", "Write tuned results in another format."),
-    "import": ("records", "Take in a tuned record, or what other tools measured."),
-    "retune": ("upkeep", "Tune again what is stale, missing or named."),
-    "check-tuned": ("upkeep", "Measure tuned entries again; exit code 5 on a regression."),
-    "fleet": ("machine", "Run a cluster of this machine's GPUs and compilers to tune on."),
-    "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
-    "doctor": ("machine", "Check this machine, its cache and its results store."),
+    "import": ("records", "Import a tuned record, or measurements of Kernel Tuner."),
+    "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
+    "check-tuned": ("upkeep", "Verify and time tuned entries again; exit code 5 on a regression."),
+    "fleet": ("machine", "Run a Dask cluster of this machine's GPUs and compilers."),
+    "schedule": ("upkeep", "Write a cron, systemd, Slurm or GitHub entry that tunes again."),
+    "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
 }
 
 
 class LazyGroup(click.Group):
-    """Loads a command's module only when that command runs."""
+    """A group that loads the module of a command only when that command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -74,7 +73,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands from the table: loading each for its help would take a second."""
+        """Complete names from the table: loading every command takes a second."""
         from click.shell_completion import CompletionItem
 
         names = [
@@ -90,7 +89,7 @@ class LazyGroup(click.Group):
 
 
 def _place(name: str, folder: str, about: str) -> Callable[[Any], Any]:
-    """An option that prints where a folder for C++ programs is, and ends."""
+    """Return an option that prints a folder for C++ programs, and ends."""
 
     def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
         if is_asked:
@@ -107,7 +106,7 @@ def _place(name: str, folder: str, about: str) -> Callable[[Any], Any]:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="autotune")
-@_place("--include-dir", "include", "Print the folder of the C++ headers of what ships, and exit.")
+@_place("--include-dir", "include", "Print the folder of the shipped C++ headers, and exit.")
 @_place("--cmake-dir", "cmake", "Print the folder for CMake's autotune_DIR, and exit.")
 @_place("--pkg-config-dir", "pkgconfig", "Print the folder for PKG_CONFIG_PATH, and exit.")
 def autotune() -> None:
@@ -144,7 +143,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted; what was measured is kept", 130)
     except BrokenPipeError:
-        # Whoever read stdout left (``autotune list | head``): nothing to say, nowhere to say it.
+        # The reader of stdout has ended, as in ``autotune list | head``.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -167,7 +166,7 @@ def run(arguments: list[str]) -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
 ) -> None:
-    """Warnings of ours as one line on stderr; those of libraries are not for the user."""
+    """Print our warnings as one line on stderr; hide those of libraries."""
     if Path(filename).is_relative_to(PACKAGE):
         warn(str(message))
 
@@ -178,7 +177,7 @@ def warn(text: str) -> None:
 
 
 def _color() -> bool | None:
-    """Whether to colour: not where NO_COLOR is set, else as the stream is; see no-color.org."""
+    """Return False if NO_COLOR is set (no-color.org), else None: by the stream."""
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -194,7 +193,7 @@ def _say(kind: str, colour: str, text: str) -> None:
 
 
 def shown(text: str) -> str:
-    """Text of any origin as a terminal may show it: what would move its cursor or turn its direction is escaped."""
+    """Return text safe for a terminal: control characters and changes of direction are escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -203,7 +202,7 @@ def shown(text: str) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """What click refuses of a command line, worded as our own refusals are."""
+    """Return click's error in the form of ours."""
     from autotune.errors import unknown
 
     context = getattr(error, "ctx", None)
@@ -221,7 +220,7 @@ def _words_of(error: OSError) -> str:
         return f"{where}no space left on the disk; free some, nothing finished is lost"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         places = "--out, XDG_DATA_HOME, AUTOTUNE_CACHE_DIR"
-        return f"{where}{error.strerror}; mend its permissions, or name another place ({places})"
+        return f"{where}{error.strerror}; change its permissions, or name another place ({places})"
     return f"{where}{error.strerror or error}"
 
 

@@ -10,7 +10,7 @@ import click
 
 from autotune.cli import emit_json, shown, warn
 from autotune.cli.parsing import JSON, KERNEL, PATH, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_table, words
+from autotune.cli.tables import print_measurements, print_table, words
 from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def results(
     elif as_csv:
         _print_csv(rows)
     elif rows:
-        _show_rows(rows)
+        print_measurements(rows)
     elif pareto:
         click.echo(
             f"no energy of {kernel or 'any kernel'} was measured; run: autotune run "
@@ -196,29 +196,6 @@ def results(
             f"no results of {kernel or 'any kernel'} yet; run: autotune run {kernel or 'sgemm'}",
             err=True,
         )
-
-
-def _show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    from autotune.measure.timing import Timing
-
-    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    print_table(
-        {
-            "kernel": row["kernel"],
-            "problem": words(row["problem"]),
-            "status": row["status"],
-            "median ms": row["median_ms"],
-            "timing": Timing(row.get("timing", "")).remark,
-            "hot ms": row["hot_median_ms"],
-            "energy mJ": row["energy_mj"],
-            "power W": row["power_w"],
-            **{name: row["metrics"].get(name) for name in metrics},
-            "configuration": words(row["config"]),
-            "device": row["device"],
-            "message": row["message"],
-        }
-        for row in rows
-    )
 
 
 def _warn_of_two_kernels(rows: Sequence[Mapping[str, Any]]) -> None:

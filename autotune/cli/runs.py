@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from autotune.cli import emit_json, json_text, warn
 from autotune.cli.parsing import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_table, show_table, words
+from autotune.cli.tables import print_measurements, print_table, show_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
 
@@ -308,7 +308,7 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
     if published is None:
         rows = _rows_of(result)
         if documents is None:
-            _show_single(rows)
+            print_measurements(rows)
         else:
             documents.append(json_text(rows))
         return
@@ -438,28 +438,6 @@ def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
         click.echo(f"for less noise, {LESS_NOISE}", err=True)
 
 
-def _show_single(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the measurements of one configuration."""
-    from autotune.measure.timing import Timing
-
-    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    print_table(
-        {
-            "problem": words(row["problem"]),
-            "status": row["status"],
-            "median ms": row["median_ms"],
-            "timing": Timing(row.get("timing", "")).remark,
-            "energy mJ": row["energy_mj"],
-            **{name: row["metrics"].get(name) for name in metrics},
-            "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
-            "registers": row["registers"] or "",
-            "spill bytes": row["spill_bytes"],
-            "message": row["message"],
-        }
-        for row in rows
-    )
-
-
 #: Options that a recorded space has no use for, and why.
 _NOT_WITH_REPLAY = {
     "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
@@ -521,7 +499,7 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     if as_json:
         emit_json(rows)
     else:
-        _show_single(rows)
+        print_measurements(rows)
 
 
 def _replay(

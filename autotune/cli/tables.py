@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -63,8 +63,35 @@ def _print_blocks(table: Table, title: str) -> None:
                 click.echo(f"{name:<{width}}  {cell}")
 
 
+def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print measurements as `autotune.store.flat` makes them."""
+    from autotune.measure.timing import Timing
+
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
+    print_table(
+        {
+            "kernel": row["kernel"],
+            "problem": words(row["problem"]),
+            "status": row["status"],
+            "median ms": row["median_ms"],
+            "timing": Timing(row.get("timing", "")).remark,
+            "hot ms": row["hot_median_ms"],
+            "energy mJ": row["energy_mj"],
+            "power W": row["power_w"],
+            **{name: row["metrics"].get(name) for name in metrics},
+            "largest error": row["max_error"],
+            "registers": row["registers"] or "",
+            "spill bytes": row["spill_bytes"] or "",
+            "configuration": words(row["config"]),
+            "device": row["device"],
+            "message": row["message"],
+        }
+        for row in rows
+    )
+
+
 def words(values: Mapping[str, Any]) -> str:
-    """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
+    """Return names and values in one line; booleans as 0 and 1, as the command line takes them."""
     return ", ".join(
         f"{name}={int(value) if isinstance(value, bool) else value}"
         for name, value in values.items()
