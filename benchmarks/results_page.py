@@ -30,7 +30,18 @@ PICTURE = "docs/results-{}.svg"
 _NOTHING = "Nothing is recorded yet.\n"
 #: Of the tables of docs/results.md.
 _COLUMNS = (
-    *("time", "rate", "fastest rival", "cold (95 %)", "clean", "hot", "of limit", "error", "bits"),
+    *(
+        "time, µs",
+        "TFLOP/s",
+        "GB/s",
+        "fastest rival",
+        "cold (95 %)",
+        "clean",
+        "hot",
+        "of limit",
+        "error",
+        "bits",
+    ),
 )
 
 Row = Mapping[str, Any]
@@ -70,7 +81,7 @@ def summary(documents: Sequence[Document]) -> str:
             f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
             "</picture>",
             "",
-            *_table(shown, EXAMPLES, ("time", "cold (95 %)", "clean", "hot")),
+            *_table(shown, EXAMPLES, ("time, µs", "cold (95 %)", "clean", "hot")),
             "",
             *(
                 textwrap.fill(
@@ -223,7 +234,7 @@ def _cells(row: Row) -> dict[str, str]:
     load = row.get("ours_sustained_ms")
     time_ms = load or row["ours_ms"]
     mark = ("" if row["quality"] == "exact" else "\\*") + ("†" if load else "")
-    cells = {"time": _time(time_ms) + mark, "rate": _rate(row, time_ms)}
+    cells = {"time, µs": f"{_rounded(1000 * time_ms)}{mark}", **_rate(row, time_ms)}
     if row["ratio"]:
         low, high = row["ratio_ci"]
         ratio = f"{_ratio(row, 'ratio')} ({low:.3f}–{high:.3f})"
@@ -254,17 +265,18 @@ def _name(rival: str, kernel: str) -> str:
     return re.sub(r" \d+$", "", rival.partition(",")[0])
 
 
-def _time(median_ms: float) -> str:
-    return f"{1000 * median_ms:.4g} µs" if median_ms < 1 else f"{median_ms:.4g} ms"
+def _rounded(value: float) -> str:
+    """Return four significant digits, more where there are more before the point."""
+    return f"{value:.4g}" if value < 10_000 else f"{value:.0f}"
 
 
-def _rate(row: Row, time_ms: float) -> str:
-    """Arithmetic or traffic per second, whichever the kernel has more of."""
+def _rate(row: Row, time_ms: float) -> dict[str, str]:
+    """Return arithmetic or traffic per second by unit, whichever the kernel has more of."""
     work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
     moved = work.bytes_read + work.bytes_written
     if work.flops > 4 * moved:
-        return f"{work.flops / time_ms / 1e9:.3g} TFLOP/s"
-    return f"{moved / time_ms / 1e6:.4g} GB/s"
+        return {"TFLOP/s": f"{work.flops / time_ms / 1e9:.3g}"}
+    return {"GB/s": _rounded(moved / time_ms / 1e6)}
 
 
 _kernel = cache(find_kernel)

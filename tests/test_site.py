@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,55 @@ SHOWN = [name for page in REFERENCE for name in shown(page)]
 
 
 def listed(page: Path) -> Iterator[tuple[str, str]]:
-    """What stands in a page beneath each name that the site shows the docstring of, and what should."""
+    """The text beneath each name that the site replaces by a docstring, and the text that belongs there."""
     for name, options, text in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
         node, members = definition(name), re.search(r" members:((?:\s+- \w+)+|.*)", options)
         chosen = re.findall(r"\w+", members[1]) if members else []
-        lines = [f"- `{name}`: {summary(node)}"]
+        lines = [f"- `{name}{signature(node)}`: {summary(node)}", *fields(node)]
         if isinstance(node, ast.Module):
             classes = [each for each in node.body if isinstance(each, ast.ClassDef)]
             lines = [f"- `{name}.{each.name}`: {summary(each)}" for each in classes]
-        lines += [f"    - `{each}`: {summary(definition(f'{name}.{each}'))}" for each in chosen]
+        for each in chosen:
+            member = definition(f"{name}.{each}")
+            lines.append(f"    - `{each}{signature(member)}`: {summary(member)}")
         yield text, "".join(f"{line}\n" for line in lines)
+
+
+def signature(node: Definition) -> str:
+    """The arguments of a function, or of a class that a person makes, without types; else nothing."""
+    if isinstance(node, ast.ClassDef):
+        makers = [each for each in node.body if getattr(each, "name", None) == "__init__"]
+        is_made = (
+            makers and isinstance(makers[0], ast.FunctionDef) and not section(node, "Attributes")
+        )
+        return signature(makers[0]) if is_made else ""
+    if not isinstance(node, ast.FunctionDef):
+        return ""
+    if {ast.unparse(each) for each in node.decorator_list} & {"property", "cached_property"}:
+        return ""
+    bare = deepcopy(node.args)
+    for each in ast.walk(bare):
+        if isinstance(each, ast.arg):
+            each.annotation = None
+    text = ast.unparse(bare)
+    return f"({re.sub(r'^self(, )?', '', text)})"
+
+
+def fields(node: Definition) -> list[str]:
+    """A line with the fields of a class, where it has them by name."""
+    if not isinstance(node, ast.ClassDef) or signature(node):
+        return []
+    found = section(node, "Attributes") or section(node, "Parameters")
+    names = re.findall(r"^(\w[\w, ]*?) : ", found, re.MULTILINE)
+    return [f"    - Fields: {', '.join(f'`{x}`' for n in names for x in n.split(', '))}"] * bool(
+        names
+    )
+
+
+def section(node: Definition, title: str) -> str:
+    """A section of a numpydoc docstring."""
+    found = re.search(rf"(?ms)^{title}\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", ast.get_docstring(node) or "")
+    return found[1] if found else ""
 
 
 def summary(node: Definition) -> str:
