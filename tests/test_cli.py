@@ -260,7 +260,6 @@ def test_a_broken_space_file_hurts_no_other(
 def test_run_writes_everything_and_prints_the_record(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`run --json`, then `results --json`, `report`, `lookup` and `export` of what it found."""
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
     assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0

@@ -124,7 +124,6 @@ def test_a_regression_ends_with_5(
 def test_mistakes_are_one_line(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder, a header, a missing file, one file, another kernel's."""
     old = str(files[0])
     header = tmp_path / "sgemm.hpp"
     header.write_text("#pragma once\n")

@@ -92,7 +92,6 @@ def t4_of_kernel_tuner(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("format", ["t4", "cache"])
 def test_a_measurement_comes_back_as_it_was(format: str, write: Any) -> None:
-    """Every status, message, check, clock and sample, with time and problem."""
     made = ours()
     text = export_measurements(format, made)[f"{KERNEL}-{format}.json"]
     found = read(write(text))
@@ -224,7 +223,6 @@ def test_any_value_anywhere_is_read_or_a_record_error(tmp_path: Path, data: st.D
 
 
 def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not there, a folder, somebody else's JSON, and options for other files."""
     (tmp_path / "other.json").write_text('{"a": 1}')
     mine = tmp_path / "mine.json"
     mine.write_bytes((Path(__file__).parents[1] / "reports/NVIDIA_H200/copy.json").read_bytes())
@@ -250,7 +248,6 @@ def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_imported_is_never_what_was_measured_here(
     write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither in the store nor in lookup."""
     text = export_measurements("cache", ours())[f"{KERNEL}-cache.json"]
     assert run(["import", str(write(text))]) == 0
     assert "not verified here" in capsys.readouterr().out

@@ -254,7 +254,6 @@ class Expected:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_launcher_does_what_python_would(name: str, launchers: Launchers) -> None:
-    """For tuned sizes and others: which code, grid, block, shared memory, fills, workspaces and values."""
     rng = random.Random(name)
     known = find_kernel(name).problems["cuda"]
     asked = [*known, *(_drawn(rng, known) for _ in range(QUESTIONS))]
@@ -381,7 +380,6 @@ def test_files_that_are_missing_or_damaged_are_named(
 
 
 def test_equal_records_give_equal_bytes() -> None:
-    """In whatever order they come; nothing of this machine is in them."""
     records = [read(file) for file in sorted((ROOT / "reports").glob("NVIDIA_*/gemv.json"))]
     files = export_records("cuda", records)
     assert files == export_records("cuda", records[::-1])

@@ -56,7 +56,6 @@ def test_an_import_that_fails_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_commands_without_numpy() -> None:
-    """What needs none works; the rest ends in one line that says what to install."""
     code = """
 import json, sys
 sys.modules.update(dict.fromkeys(("numpy", "sqlalchemy"), None))

@@ -88,7 +88,6 @@ def test_every_verb_has_an_example_of_itself(verb: str) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_are_parsed(example: str) -> None:
-    """Every option exists and takes the value that it is given; nothing is run."""
     _, verb, *arguments = shlex.split(example, comments=True)
     command = autotune.get_command(click.Context(autotune), verb)
     assert command is not None, f"no verb {verb}"
@@ -111,7 +110,6 @@ def test_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In an empty folder, but for what is said above."""
     pytest.importorskip("cuda.bindings.nvrtc")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", shlex.split(example))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from sample_spaces import write_space
 
+from autotune.errors import KEPT
 from autotune.kernel.catalog import load_file
 from autotune.store import Store
 from autotune.tuned.reading import read
@@ -107,7 +108,7 @@ if x.size == 2003:
 @pytest.mark.parametrize(
     ("deed", "code", "told"),
     [
-        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", 130, "scale: interrupted; "),
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", 130, f"scale: interrupted; {KEPT}"),
         ("raise ValueError('no more')", 2, "scale (scale.py): reference: ValueError: no more"),
     ],
     ids=["Ctrl-C", "error"],

@@ -199,7 +199,6 @@ def test_commands_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In an empty folder, where nothing runs it as an example of ``--help``."""
     monkeypatch.chdir(tmp_path)
     name, *arguments = COMMANDS[command]
     assert name == "autotune", "what only other programs do is listed above, with what checks it"
@@ -264,7 +263,6 @@ def options_of(command: click.Command) -> set[str]:
 
 @of("cpp")
 def test_cpp(block: Block, tmp_path: Path) -> None:
-    """It compiles, alone or as statements."""
     for kernel in re.findall(r"#include\s*<autotune/(\w+)\.hpp>", block.text):
         folder = str(tmp_path / "autotune")
         arguments = ["--from", str(ROOT / "reports"), "--out", folder]
@@ -384,7 +382,6 @@ def prose(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_inline_code(page: Path) -> None:
-    """Commands and their options exist, and so does what is called."""
     everything = {name: getattr(autotune, name) for name in autotune.__all__}
     for found in INLINE.findall(prose(page)):
         words = found.split()

@@ -505,7 +505,6 @@ def test_a_newer_schema_is_left_alone(url: str) -> None:
 
 
 def test_an_older_schema_is_left_alone(url: str) -> None:
-    """The message names the version, and what to do."""
     with Store.open(url) as store:
         store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, "UPDATE autotune_schema SET version = 2")

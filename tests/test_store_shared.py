@@ -82,7 +82,6 @@ def test_what_is_missing_is_added_once(url: str, other: Store, tmp_path: Path) -
 
 
 def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store) -> None:
-    """A row, and the end of a run."""
     with Store.open(url) as store:
         merge(other, store)
         other.add(2, OTHER, numbered(9))

@@ -101,6 +101,5 @@ def test_part_b_shows_the_example() -> None:
 
 
 def test_what_needs_a_gpu_is_said_so() -> None:
-    """And there is little of it."""
     assert [text for _, text in blocks("A") if text.startswith(WITH_GPU)] == []
     assert len([text for _, text in blocks("B") if text.startswith(WITH_GPU)]) == 1

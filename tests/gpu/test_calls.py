@@ -283,7 +283,6 @@ def test_random_calls_are_right_and_touch_nothing_else(
 
 @pytest.mark.parametrize("name", ["sgemm", "sgemm_tf32x3", "gemv"])
 def test_what_has_no_elements_is_as_blas_does(name: str) -> None:
-    """m or n of 0 gives an empty result, k of 0 beta times the output, alpha of 0 reads nothing."""
     cupy = pytest.importorskip("cupy")
     kernel = load(name)
     is_vector = name == "gemv"
@@ -307,7 +306,6 @@ def test_what_has_no_elements_is_as_blas_does(name: str) -> None:
 
 
 def test_arrays_of_host_and_device_are_not_mixed() -> None:
-    """The message names the array and where it should be."""
     torch = pytest.importorskip("torch")
     a, b = torch.ones(8, 8, device="cuda"), torch.ones(8, 8)
     with pytest.raises(UsageError, match=r"b is in the host's memory.*cuda:0"):

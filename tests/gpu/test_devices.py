@@ -91,7 +91,6 @@ class TestExecutingOnCuda(ExecutorContract):
 
     @pytest.mark.parametrize("kibibytes", [1, 48, 64, "most"])
     def test_dynamic_shared_memory_up_to_the_limit(self, executor, kibibytes):
-        """More than 48 KiB must be opted in to."""
         most = executor.device.shared_bytes_per_block
         shared = most if kibibytes == "most" else kibibytes * 1024
         module, out = self.loaded(executor, DYNAMIC), self.buffer(executor, np.zeros(1, "f4"))
@@ -328,7 +327,6 @@ def test_parameters_without_effect_share_one_measurement(tmp_path):
 
 @pytest.mark.gpu
 def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_path):
-    """In search and finals, the vendor's call too."""
     device = choose_device("cuda:0")
     problems = (Problem(n=device.l2_bytes // 8), Problem(n=device.l2_bytes))
     request = Request(find_kernel("reduce"), device, problems, budget=Budget(evaluations=8))

@@ -82,7 +82,6 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_sequence_on_cupy_arrays(cupy: Any, line: Any) -> None:
-    """Outputs are allocated and returned; a second call with other constants is another result."""
     x = cupy.arange(1000, dtype=cupy.float32)
     for taps in ([2.0, 1.0], [3.0, -1.0]):
         y, count = line(x, np.array(taps, np.float32))
@@ -105,7 +104,6 @@ def test_threads_set_constants_for_themselves(cupy: Any, line: Any) -> None:
 
 
 def test_torch_tensors_stay_torch_tensors_on_their_stream(line: Any) -> None:
-    """The launch waits for what torch queued before it, and memory is shared."""
     torch = pytest.importorskip("torch")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -121,7 +119,6 @@ def test_torch_tensors_stay_torch_tensors_on_their_stream(line: Any) -> None:
 
 
 def test_what_does_not_fit_is_refused(cupy: Any, line: Any) -> None:
-    """Wrong types and lengths, before anything is launched."""
     taps = np.zeros(2, np.float32)
     with pytest.raises(UsageError, match="x is float64"):
         line(cupy.ones(10), taps)
@@ -130,7 +127,6 @@ def test_what_does_not_fit_is_refused(cupy: Any, line: Any) -> None:
 
 
 def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
-    """By the management library before CUDA starts, by the driver after, and both agree."""
     program = """if True:
         import os, sys
         from autotune.tuned import current
@@ -176,7 +172,6 @@ class Exchange:
 
 @pytest.mark.parametrize("wrapped", [Interface, Exchange])
 def test_arrays_of_unknown_libraries_are_seen_where_they_are(cupy: Any, wrapped: Any) -> None:
-    """And written there; what is made for them is of CuPy, where they take nothing."""
     x = cupy.arange(600, dtype=cupy.float32).reshape(20, 30)
     out = cupy.zeros((30, 20), cupy.float32)
     given = wrapped(out)

@@ -59,7 +59,6 @@ def problems_of(kernel: Kernel, configuration: Configuration) -> list[Problem]:
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_configurations_share_state_only_where_they_are_declared_to(name: str) -> None:
-    """Nothing that is not declared is caught, and something that is."""
     kernel, device = find_kernel(name), choose_device("cuda:0")
     known = dict.fromkeys([kernel.default(), *map(kernel.completed, kernel.seeds)])
     pairs = [

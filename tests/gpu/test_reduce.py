@@ -75,7 +75,6 @@ def test_launches_of_one_module_do_not_mix(
 
 
 def test_sums_are_as_accurate_as_cubs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What load picks, on uniform and normal numbers."""
     cupy = pytest.importorskip("cupy")
     monkeypatch.setattr("accuracy.SUMS", (1 << 16, 10**7 + 3, 1 << 26))
     for row in sums(cupy):

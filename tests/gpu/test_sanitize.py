@@ -155,7 +155,6 @@ def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
 
 
 def test_a_process_that_hangs_is_given_up(kernel: Any, tmp_path: Path) -> None:
-    """It is no fault, and nobody is left behind."""
     source = tmp_path / "kernels" / "scale.cu"
     hang = "while (x[0] != 12345.678f) { __nanosleep(100); }\n  float seen = 0;"
     source.write_text(

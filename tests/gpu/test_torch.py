@@ -74,7 +74,6 @@ def test_matmul_and_its_gradients(device: str, a: Any, b: Any) -> None:
 
 
 def test_tf32x3_is_another_kernel(device: str) -> None:
-    """As accurate, and with gradients of its own precision."""
     if device == "cpu":
         pytest.skip("sgemm_tf32x3 is CUDA only")
     a, b = normal(device, 130, 70, gradient=True), normal(device, 70, 50, gradient=True)
@@ -149,7 +148,6 @@ def operators() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(operators()))
 def test_opcheck(device: str, name: str) -> None:
-    """Schema, registration of gradients, shapes without data, and tracing, of every operator."""
     if "tf32x3" in name and device == "cpu":
         pytest.skip("sgemm_tf32x3 is CUDA only")
     wants_gradient = not name.endswith("_out")
@@ -208,7 +206,6 @@ class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_without_a_break(device: str, dynamic: bool) -> None:
-    """Forward and backward, for one batch size and for any."""
     model = Model(device)
     compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
     for rows in (16, 23):
@@ -220,7 +217,6 @@ def test_compiled_without_a_break(device: str, dynamic: bool) -> None:
 
 
 def test_exported(device: str) -> None:
-    """The graph has our operators, and serves other batch sizes."""
     model = Model(device)
     rows = torch.export.Dim("rows", min=2, max=64)
     x = normal(device, 16, 40)
@@ -234,7 +230,6 @@ def test_exported(device: str) -> None:
 
 
 def test_captured(device: str) -> None:
-    """In a graph of torch, and in those that torch makes itself."""
     if device == "cpu":
         pytest.skip("graphs are CUDA's")
     model, x = Model(device).requires_grad_(False), normal(device, 16, 40)
@@ -276,7 +271,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_blocks_of_the_page_run(device: str, block: str, tmp_path: Path) -> None:
-    """Each as a program, for either device."""
     program = f"import torch\ntorch.set_default_device({device!r})\n{block}"
     root = Path(__file__).parents[2]
     done = subprocess.run(
