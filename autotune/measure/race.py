@@ -216,13 +216,10 @@ def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns:
     """Race in this process; ends where the context is lost."""
     failures = dict[int, Failure]()
     try:
-        entrants = [
-            _entrant(job, contender, place, turns, failures)
-            for place, contender in enumerate(contenders)
-        ]
-        timers = [entrant for entrant in entrants if entrant is not None]
-        for timer in timers if rules.by_stream else ():
-            timer.by_stream()
+        found = (_entrant(job, one, place, turns, failures) for place, one in enumerate(contenders))
+        entrants = [entrant for entrant in found if entrant is not None]
+        for entrant in entrants if rules.by_stream else ():
+            entrant.by_stream()
         executor, _ = tasks.current()
         before = executor.clocks()
         end = time.monotonic() + rules.max_seconds
@@ -230,31 +227,30 @@ def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns:
         times = tasks.interleaved(executor, entrants, rules.rounds, rules.seed, samples_s)
         clocks = before.worst(executor.clocks())
         calls = _SINGLE_CALLS if rules.finals else 0
-        clean = [entrant.clean(calls) if entrant else [] for entrant in entrants]
-        hot = [entrant.hot(calls) if entrant else [] for entrant in entrants]
+        clean = [entrant.clean(calls) for entrant in entrants]
+        hot = [entrant.hot(calls) for entrant in entrants]
         energies = _windows(executor, entrants, rules.windows, rules.seed, end)
         for entrant, taken in zip(entrants, times, strict=True):
-            if entrant:
-                entrant.verify(len(taken), rules.finals)
+            entrant.verify(len(taken), rules.finals)
     except ContextLostError as error:
         retire()
         failures[turns.running] = Failure(Status.CRASHED, str(error))
         samples = (ContenderSamples(failure=failures.get(i)) for i in range(len(contenders)))
         return Heat(tuple(samples), context_lost=True)
+    taken_of = {
+        entrant.place: ContenderSamples(
+            tuple(times[index]),
+            median(clean[index]) if clean[index] else None,
+            median(hot[index]) if hot[index] else None,
+            tuple(energies[index]),
+            entrant.identical_runs,
+        )
+        for index, entrant in enumerate(entrants)
+    }
+    taken_of |= {place: ContenderSamples(failure=failure) for place, failure in failures.items()}
     return Heat(
-        tuple(
-            ContenderSamples(failure=failures[place])
-            if place in failures
-            else ContenderSamples(
-                tuple(times[place]),
-                median(clean[place]) if clean[place] else None,
-                median(hot[place]) if hot[place] else None,
-                tuple(energies[place]),
-                entrant.identical_runs if entrant else 0,
-            )
-            for place, entrant in enumerate(entrants)
-        ),
-        timers[0].launched_by if timers else "",
+        tuple(taken_of.get(place, ContenderSamples()) for place in range(len(contenders))),
+        entrants[0].launched_by if entrants else "",
         clocks,
         executor.device.uuid,
     )
@@ -262,21 +258,21 @@ def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns:
 
 def _windows(
     executor: Executor,
-    entrants: Sequence[Entrant | None],
+    entrants: Sequence[Entrant],
     rounds: int,
     seed: int,
     end_s: float,
 ) -> list[list[Energy]]:
     """Return the energy windows of every round, each round in a new random order."""
     energies: list[list[Energy]] = [[] for _ in entrants]
-    order = [place for place, entrant in enumerate(entrants) if entrant is not None]
+    order = list(range(len(entrants)))
     shuffle = random.Random(seed)
     for done in range(rounds):
         if done >= _LEAST_WINDOWS and time.monotonic() > end_s:
             break
         shuffle.shuffle(order)
-        for place in order:
-            energies[place] += entrants[place].energy(executor)  # type: ignore[union-attr]  # None was left out
+        for index in order:
+            energies[index] += entrants[index].energy(executor)
     return energies
 
 
@@ -325,7 +321,7 @@ class Entrant:
         turns: Turns,
         failures: dict[int, Failure],
     ) -> None:
-        self._taken, self._timer, self._place = taken, taken.timer, place
+        self._taken, self._timer, self.place = taken, taken.timer, place
         self._turns, self._failures = turns, failures
         #: Runs on the same data that gave the same bits.
         self.identical_runs = 0
@@ -364,12 +360,12 @@ class Entrant:
         self._tried(verified, launches)
 
     def _tried(self, take: Callable[[int], list[T]], count: int) -> list[T]:
-        if self._place in self._failures:
+        if self.place in self._failures:
             return []
-        self._turns.begin_turn(self._place)
+        self._turns.begin_turn(self.place)
         try:
             return take(count)
         except tuple(_STATUS) as error:
             status = next(found for kind, found in _STATUS.items() if isinstance(error, kind))
-            self._failures[self._place] = Failure(status, str(error))
+            self._failures[self.place] = Failure(status, str(error))
             return []

@@ -37,6 +37,8 @@ from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
 from autotune.values import Configuration, Problem
 
+#: The command that installs compute-sanitizer.
+REMEDY = f"pip install {SANITIZER_PACKAGE}"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Longest time of one process: instrumented kernels are up to a thousand times slower.
 TIMEOUT_S = 120.0
@@ -75,14 +77,9 @@ def required(device: Device) -> str:
     if not found:
         raise AutotuneError(
             "--sanitize: compute-sanitizer is not installed (neither on PATH, nor in a CUDA toolkit, "
-            f"nor as a Python package); run: {remedy()}"
+            f"nor as a Python package); run: {REMEDY}"
         )
     return found
-
-
-def remedy() -> str:
-    """Return the command that installs compute-sanitizer."""
-    return f"pip install {SANITIZER_PACKAGE}"
 
 
 def small_problems(

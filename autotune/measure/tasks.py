@@ -124,6 +124,8 @@ def get_ready(device: Device) -> None:
 
 def prepare(job: Job) -> None:
     """Make context, kernel and device data of a job, unless they are there."""
+    if _state.job == job:
+        return
     try:
         _prepare(job)
     except ContextLostError:
@@ -132,8 +134,6 @@ def prepare(job: Job) -> None:
 
 
 def _prepare(job: Job) -> None:
-    if _state.job == job:
-        return
     before = _state.job
     _state.job, _state.data, _state.reference = None, None, None
     is_new = _state.executor is None or _state.executor.device != job.device
@@ -286,25 +286,25 @@ def _renew(data: verify.DeviceData, dataset: str) -> None:
 
 
 def interleaved(
-    executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
+    executor: Executor, takes: Sequence[Take], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
     """Return the milliseconds of every round, each in a new random order.
 
-    All timers are launched in the same way: if one cannot be captured, none is. None cannot run here.
+    All timers are launched in the same way: if one cannot be captured, none is.
     """
-    order = [index for index, take in enumerate(takes) if take is not None]
+    order = list(range(len(takes)))
     samples: list[list[float]] = [[] for _ in takes]
     timers = [cast(Timer, take) for take in takes if hasattr(take, "by_stream")]
     if any(timer.launched_by == "stream" for timer in timers):
         for timer in timers:
             timer.by_stream()
-    for index in order:
-        takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
+    for take in takes:
+        take(1)  # the first launch pays for loading
     shuffle = random.Random(seed)
     start = time.perf_counter()
     for _ in range(rounds):
         shuffle.shuffle(order)
-        taken, _ = _unthrottled(executor, lambda: [takes[i](1) for i in order])  # type: ignore[misc]
+        taken, _ = _unthrottled(executor, lambda: [takes[i](1) for i in order])
         for index, times in zip(order, taken, strict=True):
             samples[index] += times
         if time.perf_counter() - start > max_seconds:

@@ -137,7 +137,7 @@ class LocalSite:
             warnings.warn(
                 f"{request.kernel.name}: finalists are not run under compute-sanitizer, which "
                 f"--effort {request.effort.name} does where it is installed; run: "
-                f"{sanitize.remedy()}, or give --no-sanitize",
+                f"{sanitize.REMEDY}, or give --no-sanitize",
                 stacklevel=2,
             )
         return found
