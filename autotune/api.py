@@ -31,7 +31,6 @@ from autotune.run.request import EFFORTS, Request
 from autotune.run.result import RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
-from autotune.store.flat import row_of
 from autotune.values import Value
 
 if TYPE_CHECKING:
@@ -85,13 +84,8 @@ class Tuned:
         """Return every measurement as a row; parameters and problem fields are columns."""
         import pandas
 
-        request = self.run.request
-        rows = []
-        for result in self.run.problems:
-            for measurement in result.measured:
-                flat = row_of(request.kernel.name, result.problem, measurement, request.device.name)
-                rows.append({**flat.pop("problem"), **flat.pop("config"), **flat})
-        return pandas.DataFrame(rows)
+        rows = self.run.rows()
+        return pandas.DataFrame({**row.pop("problem"), **row.pop("config"), **row} for row in rows)
 
     def plot(self) -> Figure:
         """Plot the time of every configuration in the order they were tried, by problem.

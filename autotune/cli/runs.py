@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -306,7 +306,7 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
     from autotune.tuned.writing import encode
 
     if published is None:
-        rows = _rows_of(result)
+        rows = result.rows()
         if documents is None:
             print_measurements(rows)
         else:
@@ -317,21 +317,6 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
     else:
         documents.append(encode(published.record).decode().rstrip())
     say_where(result, published)
-
-
-def _rows_of(result: RunResult) -> list[dict[str, Any]]:
-    """Return what was measured, as plain rows."""
-    from autotune.store.flat import row_of
-
-    request = result.request
-    return [
-        {
-            **row_of(request.kernel.name, tried.problem, measurement, request.device.name),
-            "timing": request.timing_of(tried.problem).value,
-        }
-        for tried in result.problems
-        for measurement in tried.measured
-    ]
 
 
 def show_winners(result: RunResult, published: Published) -> None:
@@ -369,10 +354,9 @@ def say_where(result: RunResult, published: Published) -> None:
             click.echo(
                 "  final race launch by launch: a CUDA graph cannot hold one of its calls", err=True
             )
-    _say_who_measured(result)
-    _warn_of_throttling(result)
-    _warn_of_clock_change(result, published.record)
-    _warn_of_noise(result, published.record)
+    _say_shares(result)
+    for text in _warnings(result, published.record):
+        warn(text)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -384,7 +368,7 @@ def say_where(result: RunResult, published: Published) -> None:
     click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
 
 
-def _say_who_measured(result: RunResult) -> None:
+def _say_shares(result: RunResult) -> None:
     """Print how many configurations each of several devices measured."""
     if not result.request.others:
         return
@@ -397,45 +381,39 @@ def _say_who_measured(result: RunResult) -> None:
     click.echo(f"measured: {', '.join(shares)}; final race on {names[0]}", err=True)
 
 
-def _warn_of_throttling(result: RunResult) -> None:
-    """Warn of measurements on a throttled device."""
+def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
+    """Yield warnings of a throttled device, changed clocks and noisy results."""
     everything = [row for problem in result.problems for row in problem.measured]
     throttled = [row for row in everything if row.clocks.is_throttled]
     if throttled:
         reasons = sorted({reason for row in throttled for reason in row.clocks.throttle_reasons})
-        warn(
+        yield (
             f"{len(throttled)} of {len(everything)} measurements are too slow: the device was throttled "
             f"({', '.join(reasons)}), even after pauses; see nvidia-smi -q -d PERFORMANCE, and run "
             "again with --fresh on a cool device"
         )
-
-
-def _warn_of_clock_change(result: RunResult, record: TunedRecord) -> None:
-    """Warn if the clock of a steady device changed."""
     entries = {tried.problem: record.tuned(tried.problem) for tried in result.problems}
-    noisy = {problem for problem, entry in entries.items() if entry and entry.race.noise}
-    found = [
-        clock_changes(tried.measured) for tried in result.problems if tried.problem not in noisy
+    noise = {problem: entry.race.noise for problem, entry in entries.items() if entry}
+    changes = [
+        abs(change - 1)
+        for tried in result.problems
+        if not noise.get(tried.problem)
+        for change in clock_changes(tried.measured)
     ]
-    worst = max((abs(change - 1) for changes in found for change in changes), default=0.0)
+    worst = max(changes, default=0.0)
     if worst > _CLOCK_CHANGE and result.request.device.times_steadily:
-        warn(
+        yield (
             f"the time of a reference configuration changed by {worst:.1%} during the search, which "
             "affects which configurations entered the final race, but not its result: its rounds are "
             "interleaved. Look for other processes and clock changes with nvidia-smi"
         )
+    for solved in result.solved:
+        if reasons_of_noise := noise.get(solved.problem):
+            yield f"{words(solved.problem)} is noisy: {'; '.join(reasons_of_noise)}"
+    if any(noise.get(solved.problem) for solved in result.solved):
+        from autotune.run.verdict import LESS_NOISE
 
-
-def _warn_of_noise(result: RunResult, record: TunedRecord) -> None:
-    """Warn of noisy results with the reasons and what to do."""
-    from autotune.run.verdict import LESS_NOISE
-
-    entries = [record.tuned(solved.problem) for solved in result.solved]
-    noisy = [entry for entry in entries if entry and entry.race.noise]
-    for entry in noisy:
-        warn(f"{words(entry.problem)} is noisy: {'; '.join(entry.race.noise)}")
-    if noisy:
-        click.echo(f"for less noise, {LESS_NOISE}", err=True)
+        yield f"for less noise, {LESS_NOISE}"
 
 
 #: Options that a recorded space has no use for, and why.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
@@ -11,6 +12,7 @@ from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Race
 from autotune.run.request import Request
+from autotune.store.flat import row_of
 from autotune.tuned.record import Portfolio, RaceResult, TunedRecord
 from autotune.values import Configuration, Problem
 
@@ -91,6 +93,18 @@ class RunResult:
     def spent_budget(self) -> bool:
         """Return whether the budget ended a search that had something left to try."""
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all measurements as plain values; see `row_of`."""
+        kernel, device = self.request.kernel.name, self.request.device.name
+        return [
+            {
+                **row_of(kernel, tried.problem, measurement, device),
+                "timing": self.request.timing_of(tried.problem).value,
+            }
+            for tried in self.problems
+            for measurement in tried.measured
+        ]
 
     def require_complete(self) -> None:
         """Raise what ended the run early."""
