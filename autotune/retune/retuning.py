@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -23,7 +22,7 @@ import msgspec
 from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError, unknown
+from autotune.errors import AutotuneError, Interrupted, UsageError, unknown
 from autotune.files import data_folder
 from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
@@ -48,14 +47,13 @@ from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
-from autotune.tuned.reading import kernel_names, path_of, read, user_folder
+from autotune.tuned.reading import kernel_names, read, read_all, user_folder
 from autotune.tuned.record import (
     TIME,
     Confirmed,
     Estimate,
     Portfolio,
     Provenance,
-    TunedProblem,
     TunedRecord,
     timestamp,
 )
@@ -321,7 +319,6 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Return the seconds left; infinite where there is no limit."""
         return self._end - time.monotonic()
 
     @property
@@ -341,7 +338,12 @@ class Retuner(ExitStack):
         drawn = [target for target in targets if not target.inputs]
         searched = [target for target in drawn if target.action is Action.SEARCH]
         outcomes = [
-            outcome(target, RetuneStatus.SKIPPED, _by_hand(target))
+            outcome(
+                target,
+                RetuneStatus.SKIPPED,
+                f"tuned on inputs of a file ({', '.join(target.inputs)}); run: autotune run "
+                f"{target.kernel.name} --inputs FILE",
+            )
             for target in targets
             if target.inputs
         ]
@@ -429,11 +431,13 @@ class Retuner(ExitStack):
         mine = [Path(user_folder())] if record.objective == TIME else []
         for directory in {*mine, *own}:
             amend(directory, record)
-        in_out = _entry_at(path_of(self.options.out, record), known.entry.problem)
-        if in_out is None or in_out.configuration != known.entry.configuration:
-            return
-        if in_out.median_ms == known.entry.median_ms:
-            amend(self.options.out, record)
+        for other in read_all(self.options.out, record.kernel):
+            in_out = other.tuned(known.entry.problem)
+            if other.device.folder != record.device.folder or in_out is None:
+                continue
+            winner = known.entry.configuration, known.entry.median_ms
+            if winner == (in_out.configuration, in_out.median_ms):
+                amend(self.options.out, record)
 
     # ------------------------------------------------------------------ searching
 
@@ -561,13 +565,6 @@ def _remeasured(bench: Bench, listener: Listener, target: Target) -> Remeasured 
         return error
 
 
-def _by_hand(target: Target) -> str:
-    return (
-        f"tuned on inputs of a file ({', '.join(target.inputs)}); "
-        f"run: autotune run {target.kernel.name} --inputs FILE"
-    )
-
-
 def _alike(target: Target) -> tuple[str, str, str]:
     """Return the facts that the targets of one run share."""
     return target.kernel.name, _caches(target) or "", _objective(target)
@@ -587,16 +584,6 @@ def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
     seeded = copy.copy(kernel)
     seeded.seeds = (*kernel.seeds, *(dict(configuration) for configuration in old))
     return seeded
-
-
-def _entry_at(path: Path, problem: Mapping[str, int | str]) -> TunedProblem | None:
-    if not path.exists():
-        return None
-    try:
-        return read(path).tuned(problem)
-    except RecordError as error:
-        warnings.warn(str(error), stacklevel=2)
-        return None
 
 
 def _brief(ratio: float) -> float:

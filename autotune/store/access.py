@@ -135,7 +135,7 @@ class Store(Database):
             for begin in range(0, len(texts), _AT_ONCE):
                 some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
                 connection.execute(attempts.delete().where(attempts.c.scope.in_(tried), some))
-        self.learn_scopes(known)
+        self._scopes |= known  # only now: the transaction is committed
 
     def remembered(self, scope: Scope) -> Remembered:
         """Return the newest row of every configuration measured in this scope."""

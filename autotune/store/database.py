@@ -85,10 +85,6 @@ class Database:
             known |= {row.fingerprint: row.id for row in found}
         return known
 
-    def learn_scopes(self, known: Mapping[str, int]) -> None:
-        """Keep the numbers that `scope_ids` returned, once its transaction is committed."""
-        self._scopes |= known
-
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """Begin a transaction that reads."""
