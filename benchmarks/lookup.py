@@ -64,7 +64,7 @@ from autotune.run.recording import refitted
 from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.record import Portfolio, TunedRecord
+from autotune.tuned.record import Plan, Portfolio, TunedProblem, TunedRecord
 from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
 from autotune.values import Configuration, Problem
 
@@ -158,38 +158,50 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     best = [min(range(len(c)), key=lambda i: c[i] or math.inf) for c in columns]
     newcomers = set(best) - {best[p] for p in known}
     kept = [i for i in range(len(matrix.configurations)) if i not in newcomers]
+    entries = [entry for p in known if (entry := record.tuned(matrix.problems[p]))]
+    table = table_of(record, kernel, entries, kept, known)
+    hit = pick(table, table.key(matrix.problems[asked]), record.device.folder)
+    return judged(hit.expected_fraction, share_of(record, hit.plan, asked))
+
+
+def table_of(
+    record: TunedRecord,
+    kernel: Kernel,
+    entries: Sequence[TunedProblem],
+    kept: Sequence[int],
+    known: Sequence[int],
+) -> LookupTable:
+    """The table that a record of some entries, configurations and problems of its matrix would make."""
+    matrix = record.portfolio
     times = Portfolio(
         configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
         problems=tuple(Problem(dict(matrix.problems[p])) for p in known),
         median_ms=tuple(tuple(matrix.median_ms[i][p] for p in known) for i in kept),
     )
-    entries = tuple(entry for p in known if (entry := record.tuned(matrix.problems[p])))
-    rest = msgspec.structs.replace(record, problems=entries)
-    table = build_table(
-        [RecordFile("left out", record.device.folder, refitted(rest, kernel, times))]
-    )
-    hit = pick(table, table.key(matrix.problems[asked]), record.device.folder)
-    if hit.plan.configuration not in matrix.configurations:
-        return judged(hit.expected_fraction, None)  # a winner that was not measured here
-    answer_ms = matrix.median_ms[matrix.configurations.index(hit.plan.configuration)][asked]
+    rest = msgspec.structs.replace(record, problems=tuple(entries))
+    return build_table([RecordFile("part", record.device.folder, refitted(rest, kernel, times))])
+
+
+def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
+    """Share of the best known speed that a plan has on a record's device; None if not measured."""
+    matrix = record.portfolio
+    if plan.configuration not in matrix.configurations:
+        return None
+    answer_ms = matrix.median_ms[matrix.configurations.index(plan.configuration)][asked]
     winner = record.tuned(matrix.problems[asked])
-    best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
-    return judged(hit.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
+    known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
+    return min(ms for ms in known_ms if ms) / answer_ms if answer_ms else 0.0
 
 
 # ---------------------------------------------------------------------- devices that nobody tuned
 
 
 def got(record: TunedRecord, table: LookupTable, asked: int, like: Any) -> float | None:
-    """Share of the best known speed that a table's answer has on a record's device; None if not known."""
-    matrix, arch = record.portfolio, record.device.arch
-    plan = pick(table, table.key(matrix.problems[asked]), arch=arch, like=like).plan
-    if plan.configuration not in matrix.configurations:
-        return None
-    answer_ms = matrix.median_ms[matrix.configurations.index(plan.configuration)][asked]
-    winner = record.tuned(matrix.problems[asked])
-    known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
-    return round(min(ms for ms in known_ms if ms) / answer_ms, 4) if answer_ms else None
+    """Share of the best known speed that a table's answer has on a record's device."""
+    problem = table.key(record.portfolio.problems[asked])
+    plan = pick(table, problem, arch=record.device.arch, like=like).plan
+    share = share_of(record, plan, asked)
+    return share and round(share, 4)
 
 
 def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
@@ -200,15 +212,9 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
         for number, configuration in enumerate(matrix.configurations)
         if configuration in record.portfolio.configurations
     ]
-    times = Portfolio(
-        configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
-        problems=tuple(Problem(dict(problem)) for problem in matrix.problems),
-        median_ms=tuple(matrix.median_ms[i] for i in kept),
-    )
     common = [matrix.configurations[i] for i in kept]
-    entries = tuple(entry for entry in other.problems if entry.configuration in common)
-    rest = msgspec.structs.replace(other, problems=entries)
-    table = build_table([RecordFile("other", other.device.folder, refitted(rest, kernel, times))])
+    entries = [entry for entry in other.problems if entry.configuration in common]
+    table = table_of(other, kernel, entries, kept, range(len(matrix.problems)))
     for asked, problem in enumerate(record.portfolio.problems):
         share = got(record, table, asked, record.device)
         about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}

@@ -355,13 +355,9 @@ def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
         "framework_s": spent["strategy"] + spent["framework"],
         "launches_s": sum(sum(row["times"]) for row in timed) / 1000,
         "samples": ITERATIONS * len(timed),
-        "winner": dict(_configuration(kernel, best)),
+        "winner": {name: best[name] for name in kernel.parameters},
         "winner_ms": best["time"],
     }
-
-
-def _configuration(kernel: Any, params: Mapping[str, Any]) -> Configuration:
-    return Configuration({name: params[name] for name in kernel.parameters})
 
 
 def _arguments(dataset: Dataset, launches: list[Launch]) -> tuple[list[Any], list[Any], float]:
