@@ -11,7 +11,6 @@ context is there, from a warm disk cache. torch computes in float32 without TF32
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -230,9 +229,7 @@ def first_call(n: int) -> dict[str, float]:
 
 
 def main() -> int:
-    options = command_line(__doc__, "calling-<device>.json", device=None)
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
-    chosen = options.parse_args()
+    options = command_line(__doc__, "calling-<device>.json", device=None).parse_args()
     import cupy
     import torch
 
@@ -273,7 +270,7 @@ def main() -> int:
         "programs": programs,
         "first_call": first,
     }
-    write(chosen.out / f"calling-{device.folder}.json", result)
+    write(options.out / f"calling-{device.folder}.json", result)
     return 0
 
 
