@@ -5,7 +5,6 @@ Measures, and stores the rows of what fails; `verdict` chooses the winner.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,7 +81,7 @@ class Finals:
         self,
         evaluator: DeviceEvaluator,
         measured: Sequence[Measurement],
-        seconds: float | None,
+        seconds: float,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor's calls.
@@ -108,13 +107,13 @@ class Finals:
             self.listener(Phase(problem, "other inputs"))
             others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(problem, "finals"))
-        end = math.inf if seconds is None else self.bench.clock_s() + seconds
+        begun_s = self.bench.clock_s()
         out: list[Measurement] = []
         result = None
         while left and result is None:
             chosen = verdict.candidates(left, count, repeats)
             left = [row for row in left if row not in chosen]
-            verify_until = end if seconds is None else end - seconds / 2
+            verify_until = begun_s + seconds / 2
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left += unverified
             for _ in range(_LEAST_FINALISTS):  # though there be no time
@@ -129,9 +128,8 @@ class Finals:
                 finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
             if finalists:
                 meanwhile()
-                race_s = min(
-                    self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
-                )
+                left_s = begun_s + seconds - self.bench.clock_s()
+                race_s = min(self._most_race_s, max(_LEAST_RACE_SECONDS, left_s))
                 result, failed = self._raced(evaluator, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)

@@ -5,7 +5,6 @@ Measures; `verdict`, `fallback` and `prediction` read the matrix.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -49,7 +48,7 @@ def measure_portfolio(
     listener: Listener,
     problems: Mapping[Problem, KnownProblem],
     candidates: Sequence[Configuration],
-    seconds: float | None,
+    seconds: float,
 ) -> Portfolio | None:
     """Measure configurations on every problem.
 
@@ -63,7 +62,7 @@ def measure_portfolio(
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)
     try:
-        end = math.inf if seconds is None else bench.clock_s() + seconds
+        end = bench.clock_s() + seconds
         for problem in quickest_first:
             left_s = end - bench.clock_s()
             share_s = left_s / (len(problems) - len(columns))
@@ -160,22 +159,13 @@ def renewed(
     record: TunedRecord,
     kernel: Kernel,
     device: Device,
-    seconds: float | None,
+    seconds: float,
     listener: Listener = ignore,
 ) -> TunedRecord:
     """Return a record with its portfolio measured anew, as for one that was tuned in pieces.
 
     Its winners and runners-up are measured on each of its problems, and the default, within a time
     that begins once all are compiled; its entries stay.
-
-    Raises
-    ------
-    UsageError
-        If the kernel was changed since, or the record is tuned for something else than time.
-    NothingValidError
-        If it has fewer than two problems, or no configuration of it is in the space any more.
-    AutotuneError
-        If the device process fails.
     """
     if record.objective != TIME:
         raise UsageError(

@@ -138,13 +138,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
 
 
 def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedRecord:
-    """Return a record with the same winners and new answers for other problems.
-
-    Raises
-    ------
-    UsageError
-        See `require_current`.
-    """
+    """Return a record with the same winners and new answers for other problems."""
     require_current(record, kernel)
     device = record.device.planned_for()
     request = request_for(record, kernel, device)
@@ -166,13 +160,7 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
 
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
-    """Make sure that a kernel is as it was when it was tuned.
-
-    Raises
-    ------
-    UsageError
-        If the record is of another state of the kernel, whose launches are not known any more.
-    """
+    """Make sure that a kernel is as it was when it was tuned; else its launches are not known any more."""
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
     for entry in record.problems:
         if entry.origin.source != source or (

@@ -10,9 +10,9 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -48,8 +48,8 @@ _PORTFOLIO_SHARE = 0.1
 _LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
 #: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
 _AGAIN_SHARE = 0.4
-#: Not for less time than this: data must be uploaded again.
-_LEAST_AGAIN_S = 1.0
+#: Shortest time of a search, as data must be uploaded.
+_LEAST_SEARCH_S = 1.0
 #: Of the time for a problem's finals the most that is spent on measuring the others' best there.
 _GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
@@ -140,6 +140,7 @@ class Run(Bench):
                 command=self.request.command,
             )
         )
+        made = partial(RunResult, self.request, run_id=run_id, source=self.source, limits=limits)
         decided: list[ProblemResult] = []
         try:
             self._begun_s = self.clock_s()
@@ -157,38 +158,22 @@ class Run(Bench):
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
-            solved = [found for found in decided if found.result is not None]
+            solved = tuple(found for found in decided if found.result is not None)
             if solved and isinstance(stop, AutotuneError):
                 stop.__cause__ = error if was_told_to else error.__cause__
-                result = replace(self._result(run_id, solved, limits), ended=stop)
+                result = made(solved, space=self.space, toolchain=self.toolchain, ended=stop)
                 return self._recorded(result)
             if was_told_to:
                 raise stop from error
             raise
-        result = self._result(run_id, results, limits, portfolio)
+        result = made(
+            tuple(results), space=self.space, toolchain=self.toolchain, portfolio=portfolio
+        )
         right: RunState = "budget" if result.spent_budget else "done"
         self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
         return self._recorded(result)
-
-    def _result(
-        self,
-        run_id: int,
-        results: Sequence[ProblemResult],
-        limits: Limits | None,
-        portfolio: Portfolio | None = None,
-    ) -> RunResult:
-        return RunResult(
-            self.request,
-            tuple(results),
-            self.space,
-            run_id,
-            self.source,
-            self.toolchain,
-            portfolio,
-            limits,
-        )
 
     def _recorded(self, result: RunResult) -> RunResult:
         """Return a result with its tuned record; one configuration is not recorded."""
@@ -208,23 +193,19 @@ class Run(Bench):
         search = ProblemSearch(self, self.store, run_id, self.listener)
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
-            searched.append(search.search(problem, self.space, self._budget(searched), searched))
+            left = self._left(searched, self._again_share)
+            budget = left.share(len(self.request.problems) - len(searched))
+            searched.append(search.search(problem, self.space, budget, searched))
         searched = self._searched_on(search, searched)
         self.compilers.drop()
         return searched
 
-    def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
-        """Return the budget of the next search: an equal share of what is left, but for what is kept for going on."""
-        left = len(self.request.problems) - len(before)
-        seconds = self._seconds_left(but=self._kept_share + self._again_share)
-        if seconds is not None:
-            seconds = max(1.0, seconds / left)
+    def _left(self, searched: Iterable[SearchedProblem], kept: float = 0.0) -> _Left:
+        """Return what is left of the budget for searches, but for a share of it."""
         evaluations = self.request.total_budget.evaluations
         if evaluations is not None:
-            spent = sum(len(found.asked) for found in before)
-            kept = int(self._again_share * evaluations)
-            evaluations = max(1, ceil_div(evaluations - kept - spent, left))
-        return Budget(seconds, evaluations)
+            evaluations -= int(kept * evaluations) + sum(len(found.asked) for found in searched)
+        return _Left(self._seconds_left(but=self._kept_share + kept), evaluations)
 
     def _searched_on(
         self, search: ProblemSearch, searched: Sequence[SearchedProblem]
@@ -238,19 +219,11 @@ class Run(Bench):
             # What has been looked at least may be what the model is most mistaken about.
             by_gain = (len(searched) - turns) % 2 == 0
             chosen = max(open_ones, key=_gain_per_s) if by_gain else min(open_ones, key=_looked_at)
-            seconds = self._seconds_left(but=self._kept_share)
-            if seconds is not None:
-                if seconds < _LEAST_AGAIN_S:
-                    break
-                seconds = max(seconds / turns, _LEAST_AGAIN_S)
-            evaluations = self.request.total_budget.evaluations
-            if evaluations is not None:
-                evaluations -= sum(len(other.asked) for other in found.values())
-                if evaluations < 1:
-                    break
-                evaluations = ceil_div(evaluations, turns)
+            left = self._left(found.values())
+            if left.is_spent:
+                break
             found[chosen.problem] = search.search(
-                chosen.problem, chosen.space, Budget(seconds, evaluations), list(found.values())
+                chosen.problem, chosen.space, left.share(turns), list(found.values())
             )
         return list(found.values())
 
@@ -275,11 +248,11 @@ class Run(Bench):
         """Return the share of the time that is kept for the portfolio: one problem needs none."""
         return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
 
-    def _seconds_left(self, but: float = 0.0) -> float | None:
-        """Time of the budget that is left, but for a share of it; None where it is not limited."""
+    def _seconds_left(self, but: float = 0.0) -> float:
+        """Return the time of the budget that is left, but for a share of it; infinite where it is not limited."""
         total_s = self.request.total_budget.seconds
         if total_s is None:
-            return None
+            return math.inf
         return total_s * (1 - but) - (self.clock_s() - self._begun_s)
 
     # ------------------------------------------------------------------ finals
@@ -294,42 +267,32 @@ class Run(Bench):
         order = searched[::-1]
         for position, found in enumerate(order):
             following = next(iter(order[position + 1 :]), None)
-            seconds = self._seconds_left(but=self._portfolio_share)
-            if seconds is not None:
-                seconds = max(0.0, seconds / (len(searched) - position))
-            yield self._decided(finals, found, searched, following, seconds)
+            seconds = max(0.0, self._seconds_left(but=self._portfolio_share))
+            seconds /= len(searched) - position
+            begun, begun_s = time.monotonic(), self.clock_s()
+            guests = self._guests(run_id, found, searched, _GUESTS_SHARE * seconds)
+            wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
+            race, wrong = finals.hold(
+                found.evaluator,
+                [*self._entrants(found), *guests],
+                max(0.0, seconds - (self.clock_s() - begun_s)),
+                meanwhile=partial(self._expect, finals, following),
+            )
+            decided = ProblemResult(
+                found.problem,
+                found.measured,
+                (*wrong_guests, *wrong),
+                race,
+                seconds=found.seconds + time.monotonic() - begun,
+                sanitized=len(race.finalists) if race and self._sanitizer else None,
+                ended_by=found.ended_by,
+            )
+            yield self._judged(decided, verdict.fewest_registers)
 
-    def _decided(
-        self,
-        finals: Finals,
-        found: SearchedProblem,
-        everyone: Sequence[SearchedProblem],
-        following: SearchedProblem | None,
-        seconds: float | None,
-    ) -> ProblemResult:
-        """Hold the finals of one problem, and have compilers begin with the following one's."""
-        begun, begun_s, run_id = time.monotonic(), self.clock_s(), finals.run_id
-        guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
-        wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
-        if seconds is not None:
-            seconds = max(0.0, seconds - (self.clock_s() - begun_s))
-        entrants = [*self._entrants(found), *guests]
-
-        def meanwhile() -> None:
-            if following is not None:
-                finals.expect(following.evaluator, self._entrants(following))
-
-        race, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
-        decided = ProblemResult(
-            found.problem,
-            found.measured,
-            (*wrong_guests, *wrong),
-            race,
-            seconds=found.seconds + time.monotonic() - begun,
-            sanitized=len(race.finalists) if race and self._sanitizer else None,
-            ended_by=found.ended_by,
-        )
-        return self._judged(decided, verdict.fewest_registers)
+    def _expect(self, finals: Finals, following: SearchedProblem | None) -> None:
+        """Have compilers begin with the finals of the problem that follows."""
+        if following is not None:
+            finals.expect(following.evaluator, self._entrants(following))
 
     def _judged(self, decided: ProblemResult, prefer: verdict.Preference) -> ProblemResult:
         """Return a result with its winner, chosen among the tied by a preference."""
@@ -358,7 +321,7 @@ class Run(Bench):
         run_id: int,
         found: SearchedProblem,
         everyone: Sequence[SearchedProblem],
-        seconds: float | None,
+        seconds: float,
     ) -> list[Measurement]:
         """Measure the best of every other problem here too, where that was not done, in this time."""
         if not self.request.goal.links_problems:
@@ -370,7 +333,7 @@ class Run(Bench):
             for guest in dict.fromkeys(row.configuration for row in best)
             if guest not in known
         ]
-        end = math.inf if seconds is None else self.clock_s() + seconds
+        end = self.clock_s() + seconds
         found.evaluator.hint(guests)
         measured: list[Measurement] = []
         for guest in guests:  # each by itself, so that none is begun when time is up
@@ -407,8 +370,30 @@ class Run(Bench):
         seconds = self._seconds_left()
         if total_s := self.request.total_budget.seconds:
             # What is kept for it, though the finals took longer: few configurations answer other sizes badly.
-            seconds = max(seconds or 0.0, total_s * self._portfolio_share)
+            seconds = max(seconds, total_s * self._portfolio_share)
         return measure_portfolio(self, self.listener, known, right, seconds)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What is left of a budget."""
+
+    seconds: float
+    evaluations: int | None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.seconds < _LEAST_SEARCH_S or (
+            self.evaluations is not None and self.evaluations < 1
+        )
+
+    def share(self, count: int) -> Budget:
+        """Return the budget of one of so many searches."""
+        seconds = None if self.seconds == math.inf else max(_LEAST_SEARCH_S, self.seconds / count)
+        evaluations = self.evaluations
+        return Budget(
+            seconds, None if evaluations is None else max(1, ceil_div(evaluations, count))
+        )
 
 
 def _gain(found: SearchedProblem) -> float:

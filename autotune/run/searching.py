@@ -98,7 +98,10 @@ class ProblemSearch:
         asked = dict(earlier.asked) if earlier else {}
         goal, known = bench.request.goal, partial(self._known, problem, others)
         first = [] if earlier else goal.first(bench.kernel, bench.device, space, known)
-        features, related = _related(problem, others)
+        features, related = drop_constant_features(
+            problem_features(problem, problem),
+            [RelatedProblem(problem_features(o.problem, problem), o.asked) for o in others],
+        )
         compiled = frozenset[int]().union(*(found.compiled for found in before))
         foresight = Foresight(budget.evaluations, features, related, compiled)
         self.listener(Phase(problem, "inputs"))
@@ -229,16 +232,6 @@ def foreseen(space: Space, strategy: Strategy, session: Foresight, seed: int) ->
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))
     return session.asked
-
-
-def _related(
-    problem: Problem, others: Sequence[SearchedProblem]
-) -> tuple[tuple[float, ...], list[RelatedProblem]]:
-    """Return a problem's coordinates and the related problems, without constant coordinates."""
-    searched = [
-        RelatedProblem(problem_features(found.problem, problem), found.asked) for found in others
-    ]
-    return drop_constant_features(problem_features(problem, problem), searched)
 
 
 def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:

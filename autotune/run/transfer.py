@@ -6,7 +6,7 @@ Other devices are those of the tuned records and of the store.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -14,8 +14,9 @@ from autotune.devices.device import Device
 from autotune.search.base import RelatedProblem
 from autotune.store import Store
 from autotune.tuned.reading import read_layers
+from autotune.tuned.record import Portfolio
 from autotune.tuned.table import unlikeness
-from autotune.values import Configuration, Problem, Value
+from autotune.values import Configuration, Problem
 
 #: Octaves of a size that make two problems as far apart as two devices that differ by one octave of
 #: one property, and powers of two that a size is divisible by.
@@ -74,8 +75,7 @@ class OtherDevices:
                 yield _OtherProblem(Problem(dict(entry.problem)), apart, winner.copy)
             portfolio = loaded.record.portfolio
             for column, sizes in enumerate(portfolio.problems):
-                times = [row[column] for row in portfolio.median_ms]
-                fastest = partial(_fastest, portfolio.configurations, times)
+                fastest = partial(_fastest, portfolio, column)
                 yield _OtherProblem(Problem(dict(sizes)), apart, fastest)
 
     def _of_store(self) -> Iterator[_OtherProblem]:
@@ -87,11 +87,10 @@ class OtherDevices:
                 yield _OtherProblem(newest.problem, _UNKNOWN, fastest)
 
 
-def _fastest(
-    configurations: Sequence[Mapping[str, Value]], times: Sequence[float | None]
-) -> list[Configuration]:
-    timed = sorted((ms, number) for number, ms in enumerate(times) if ms is not None)
-    return [Configuration(dict(configurations[number])) for _, number in timed[:_OF_EACH]]
+def _fastest(portfolio: Portfolio, column: int) -> list[Configuration]:
+    times = ((row[column], number) for number, row in enumerate(portfolio.median_ms))
+    timed = sorted((ms, number) for ms, number in times if ms is not None)
+    return [Configuration(portfolio.configurations[number]) for _, number in timed[:_OF_EACH]]
 
 
 def _stored(store: Store, scope: str) -> list[Configuration]:
