@@ -119,10 +119,7 @@ class FleetSite:
             on_demand=True,
         )
 
-    def workers(self, request: Request) -> list[DeviceWorker]:
-        return [DeviceWorker(self._actor(device), request.timeout_s) for device in request.devices]
-
-    def _actor(self, device: Device) -> DaskActor:
+    def device_actor(self, device: Device) -> DaskActor:
         find = partial(self.fleet.measuring_place, Model.of(device), device.uuid)
         return DaskActor(self.fleet, find)
 
@@ -140,7 +137,7 @@ class FleetSite:
         return ""  # `drive.checked` tells it
 
     def why_no_energy(self, device: Device) -> str:
-        return self._actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
+        return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
 
 
 def _why_no_energy(device: Device) -> str:

@@ -16,7 +16,7 @@ from autotune.errors import AutotuneError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, compile_job
+from autotune.measure.compiler import Compiled
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, RaceRules, race
@@ -219,9 +219,7 @@ def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measureme
 
 
 def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
-    return bench.compilers.result(
-        compile_job(bench.kernel, configuration, job.problem, bench.device)
-    )
+    return bench.compilers.result(bench.compile_job(configuration, job.problem))
 
 
 def _raced(

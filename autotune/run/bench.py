@@ -29,8 +29,9 @@ from autotune.kernel.source import (
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
+from autotune.measure.actor import Actor
 from autotune.measure.cache import InUse
-from autotune.measure.compiler import CompilerPool, begin_for
+from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, inputs_fingerprint, prepare, without_files
 from autotune.measure.objective import Scoring
 from autotune.measure.process import ChildActor
@@ -39,7 +40,7 @@ from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.run.request import Request
 from autotune.store import Scope
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 
 class RunData(InUse):
@@ -80,8 +81,8 @@ class Site(Protocol):
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
 
-    def workers(self, request: Request) -> list[DeviceWorker]:
-        """Return a worker for each device of the request, in its order."""
+    def device_actor(self, device: Device) -> Actor:
+        """Return what runs tasks on a device."""
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Return uuids of further devices whose rows answer for this run."""
@@ -110,9 +111,8 @@ class LocalSite:
         make_actor = partial(ChildActor, begin_for(request.device.backend))
         return CompilerPool(processes, make_actor, on_demand=not spare)
 
-    def workers(self, request: Request) -> list[DeviceWorker]:
-        timeout_s = request.timeout_s
-        return [DeviceWorker(device_actor(device), timeout_s) for device in request.devices]
+    def device_actor(self, device: Device) -> Actor:
+        return device_actor(device)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         return tuple(device.uuid for device in request.others)
@@ -166,9 +166,10 @@ class Bench:
         self._odd_jobs: dict[Problem, Job] = {}
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: One per device of the request, in its order.
-        self.workers = site.workers(request)
-        for worker in self.workers:
-            self._stack.enter_context(worker)
+        self.workers = [
+            self._stack.enter_context(DeviceWorker(site.device_actor(device), request.timeout_s))
+            for device in request.devices
+        ]
 
     @property
     def worker(self) -> DeviceWorker:
@@ -229,6 +230,10 @@ class Bench:
         origin = self.site.origin_of(self.kernel, fingerprint)
         caches = request.caches_of(problem)
         return Job(origin, problem, self.device, (), caches, fingerprint, request.objective)
+
+    def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
+        """Return the compiler's job for a configuration on a problem."""
+        return compile_job(self.kernel, configuration, problem, self.device)
 
     def scoring(self, problem: Problem) -> Scoring | None:
         """Return what turns measurements of a problem into costs; None where these are the times."""

@@ -16,7 +16,6 @@ from typing import TypeAlias
 from autotune.devices.binary import Binary
 from autotune.measure import sanitize
 from autotune.measure.cache import use_up
-from autotune.measure.compiler import CompileJob, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, Race, RaceRules, race
@@ -72,7 +71,7 @@ class Finals:
             if row.configuration not in tried and kernel.allows(row.configuration, edge)
         }
         self.bench.compilers.suggest(
-            compile_job(kernel, configuration, edge, device)
+            self.bench.compile_job(configuration, edge)
             for (configuration, compiled_in), edge in needed.items()
             if compiled_in != kernel.static_of(problem)
         )
@@ -176,7 +175,9 @@ class Finals:
             at_once = job in twice[finalist.configuration]
             is_new = _key(job, finalist, at_once) not in self._known
             if is_new and self._is_allowed(finalist, job) and self._differs(job, others):
-                self.bench.compilers.submit(self._compile_job(finalist, job))
+                self.bench.compilers.submit(
+                    self.bench.compile_job(finalist.configuration, job.problem)
+                )
         for job in others:  # job by job: the data of each have to be uploaded
             passed: list[Contender] = []
             for finalist in right:
@@ -228,7 +229,9 @@ class Finals:
         if key not in self._known:
             binary = finalist.binary
             if differs:
-                compiled = self.bench.compilers.result(self._compile_job(finalist, job))
+                compiled = self.bench.compilers.result(
+                    self.bench.compile_job(finalist.configuration, job.problem)
+                )
                 if compiled.binary is None:
                     assert finalist.row is not None
                     message = f"on {job.problem}: {compiled.message}"
@@ -262,10 +265,6 @@ class Finals:
                 stacklevel=2,
             )
         return alone
-
-    def _compile_job(self, finalist: Contender, job: Job) -> CompileJob:
-        kernel, device = self.bench.kernel, self.bench.device
-        return compile_job(kernel, finalist.configuration, job.problem, device)
 
     # ------------------------------------------------------------------ compute-sanitizer
 
@@ -309,7 +308,7 @@ class Finals:
             for small in sanitize.small_problems(
                 bench.kernel, configuration, problem, bench.device
             ):
-                job = compile_job(bench.kernel, configuration, small, bench.device)
+                job = bench.compile_job(configuration, small)
                 # So that a finding names the line; the code is the same.
                 with_lines = replace(job, options=(*job.options, "-lineinfo"))
                 binary = bench.compilers.result(with_lines).binary

@@ -15,7 +15,6 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NothingValidError, UsageError
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
@@ -145,7 +144,7 @@ def _compile(
     listener(Phase(problems[0], "compiling"))
     differing = problems if bench.kernel.static else problems[:1]
     jobs = [
-        compile_job(bench.kernel, configuration, problem, bench.device)
+        bench.compile_job(configuration, problem)
         for problem in differing
         for configuration in configurations
     ]

@@ -189,16 +189,11 @@ def _portfolio(
 
     found = {key_of(tuned.problem): tuned.median_ms for tuned in tuned_here}
     winners_ms = [found.get(key_of(problem)) for problem in measured.problems]
-    tables = answer_tables(
-        measured, planner, device.sm_count, winners_ms, kernel.layout, verified_layouts(kernel)
-    )
+    # The layouts, other than the tuned one, that a winner is verified on.
+    others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
+    layouts = [kernel.filled(layout) for layout in others if layout]
+    tables = answer_tables(measured, planner, device.sm_count, winners_ms, kernel.layout, layouts)
     return msgspec.structs.replace(measured, tables=tables)
-
-
-def verified_layouts(kernel: Kernel) -> list[Problem]:
-    """Return the layouts, other than the tuned one, that a winner is verified on."""
-    others = (kernel.layout_of(edge) for edge in kernel.edge_problems)
-    return [kernel.filled(layout) for layout in dict.fromkeys(others) if layout]
 
 
 def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
