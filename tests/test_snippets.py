@@ -60,7 +60,6 @@ NOT_RUN = {
     "autotune fleet": "starts processes that stay; test_cluster does it, and ends them",
     "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
     "autotune doctor merge node7.sqlite": "needs two stores; test_store_shared merges such",
-    "autotune report": "needs a tuned kernel; test_cli and test_help report one",
     "build/tuned": "needs a GPU; test_cpp builds it",
     "cmake": "test_cpp builds the example and a project of its own",
     "git": "changes the repository",
