@@ -13,5 +13,6 @@
 `portfolio` the best of every problem measured on every problem
 `recording` the tuned record of a run
 `result`    what a run returns
+`checking`  a kernel checked without tuning it
 =========== ==============================================================================
 """

@@ -1,7 +1,7 @@
-"""The whole job of one `autotune run`: search every problem, hold the finals, measure the portfolio.
+"""The whole job of one `autotune run`: limits, searches, finals, portfolio, record.
 
-Divides the time among the parts; prints nothing and writes no file of its own. `recording` makes the
-record of what it returns.
+Divides the time among the parts; prints nothing. Only limits that were missing are written to a
+file; `recording` makes the record of what a run returns.
 """
 
 from __future__ import annotations
