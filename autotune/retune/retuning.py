@@ -571,7 +571,7 @@ def _alike(target: Target) -> tuple[str, str, str]:
 
 
 def _objective(target: Target) -> str:
-    return target.known.objective if target.known else TIME
+    return target.known.record.objective if target.known else TIME
 
 
 def _caches(target: Target) -> Caches | None:

@@ -61,11 +61,6 @@ class KnownEntry:
         return (self.entry.confirmed or self.entry.origin).driver
 
     @property
-    def objective(self) -> str:
-        """Return the objective it was tuned for."""
-        return self.record.objective
-
-    @property
     def toolchain(self) -> str:
         """Return the compiler of its last measurement; empty where not known."""
         return (self.entry.confirmed or self.entry.origin).toolchain
@@ -210,17 +205,10 @@ def known_entries(
     return list(found.values()), damaged
 
 
-def reasons(
-    query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry
-) -> tuple[Reason, ...]:
-    """Return why an entry is stale; empty while it is current."""
-    return (*_changed(kernel, device, known.entry), *_aged(query, device, known))
-
-
 def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: TunedProblem) -> tuple[str, ...]:
     """Return why an entry is stale as far as files tell, without its device; empty: it is not.
 
-    What a driver or a compiler of that device makes stale is known there only: `reasons`.
+    What a driver or a compiler of that device makes stale is known there only.
     """
     if set(entry.problem) != set(kernel.fields):
         return ("the kernel has other problem fields now",)
@@ -259,7 +247,7 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):
             continue  # of an older declaration: nothing can be asked of it any more
-        why = reasons(query, kernel, device, known)
+        why = (*_changed(kernel, device, known.entry), *_aged(query, device, known))
         if not query.only_stale:
             why = (Reason("asked for", Action.SEARCH, fresh=True),)
         if why:
