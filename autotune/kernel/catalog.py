@@ -107,12 +107,10 @@ def load_file(file: Path) -> Kernel:
         _text_of(file)
         with needing(file.name):
             module = modules.run_space(file)
-    except MissingDependencyError:
+    except (MissingDependencyError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # SystemExit, and what no code should raise
         place = line_of(error, file)
         if isinstance(error, MemoryError | RecursionError) and not place:  # none of it was run

@@ -349,11 +349,8 @@ def _only_searches(node: ast.stmt) -> bool:
         return True
     if not isinstance(node, ast.FunctionDef):
         return False
-    for decorator in node.decorator_list:
-        target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if isinstance(target, ast.Attribute) and target.attr in _SEARCH_HOOKS:
-            return True
-    return False
+    targets = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    return any(isinstance(each, ast.Attribute) and each.attr in _SEARCH_HOOKS for each in targets)
 
 
 def _strip(node: ast.AST) -> None:
