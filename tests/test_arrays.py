@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -26,7 +26,7 @@ DRAWS: dict[str, Callable[[Draw], Any]] = {
 
 
 @contextmanager
-def on_a_single_core() -> Iterator[None]:
+def on_a_single_core():
     """Nothing that begins in here has another core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
@@ -35,13 +35,13 @@ def on_a_single_core() -> Iterator[None]:
 
 
 @pytest.fixture(params=[on_a_single_core, nullcontext])
-def cores(request: pytest.FixtureRequest) -> Iterator[None]:
+def cores(request):
     """A single core to work on, then all."""
     with request.param():
         yield
 
 
-def awkward() -> np.ndarray[Any, np.dtype[np.float64]]:
+def awkward():
     """Float64 values of which each is a float32, special ones among them."""
     values = np.random.default_rng(2).standard_normal((700, 900)).astype(np.float32)
     values.flat[[0, 123_456, 629_999]] = (np.nan, np.inf, -np.inf)
@@ -51,7 +51,7 @@ def awkward() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", DRAWS)
-def test_numbers_depend_on_the_key_alone(name: str, exact: bool) -> None:
+def test_numbers_depend_on_the_key_alone(name, exact):
     drawn = DRAWS[name](Draw(exact, 17))
     with on_a_single_core():
         assert drawn.tobytes() == DRAWS[name](Draw(exact, 17)).tobytes()
@@ -60,7 +60,7 @@ def test_numbers_depend_on_the_key_alone(name: str, exact: bool) -> None:
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("name", DRAWS)
-def test_no_piece_and_no_array_repeats_another(name: str) -> None:
+def test_no_piece_and_no_array_repeats_another(name):
     generator = Draw(False, 5)
     first, second = (DRAWS[name](generator).reshape(-1) for _ in range(2))
     cut = [drawn[i * PIECE : i * PIECE + 465] for drawn in (first, second) for i in range(4)]
@@ -68,15 +68,15 @@ def test_no_piece_and_no_array_repeats_another(name: str) -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_pieces_cover_a_range_once_in_order() -> None:
+def test_pieces_cover_a_range_once_in_order():
     done = in_pieces(lambda number, begin, end: (number, begin, end), 2501, 500)
     assert done == [(i, 500 * i, min(500 * i + 500, 2501)) for i in range(6)]
     assert in_pieces(lambda *_: 1, 0) == []
 
 
 @pytest.mark.usefixtures("cores")
-def test_the_first_piece_that_fails_fails_the_whole() -> None:
-    def work(number: int, *_: int) -> None:
+def test_the_first_piece_that_fails_fails_the_whole():
+    def work(number, *_):
         if number == 2:
             raise MemoryError("no room")
 
@@ -95,7 +95,7 @@ def test_the_first_piece_that_fails_fails_the_whole() -> None:
         lambda a: a.reshape(7, 100, 900).transpose(2, 0, 1),
     ],
 )
-def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None:
+def test_a_conversion_changes_the_type_alone(view):
     array = view(np.random.default_rng(4).standard_normal((700, 900)).astype(np.float32))
     wide = converted(array, np.float64)
     assert wide.dtype == np.float64 and wide.flags.c_contiguous
@@ -109,7 +109,7 @@ def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("place", [0, 300_000, 629_999])
 @pytest.mark.parametrize("value", [1 / 3, 1e300, 1 + 2.0**-24])
-def test_one_value_that_would_change_forbids_a_narrower_type(place: int, value: float) -> None:
+def test_one_value_that_would_change_forbids_a_narrower_type(place, value):
     array = awkward()
     array.flat[place] = value
     assert narrowed(array, np.float32) is None
@@ -118,7 +118,7 @@ def test_one_value_that_would_change_forbids_a_narrower_type(place: int, value: 
 
 
 @pytest.mark.usefixtures("cores")
-def test_the_largest_value_is_finite_and_may_be_negative() -> None:
+def test_the_largest_value_is_finite_and_may_be_negative():
     array = awkward()
     array[30, 7] = -1e30
     assert largest_finite(array) == 1e30

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf
 @pytest.mark.parametrize(
     "open_", ["tcp://10.0.0.1:8786", "tcp://0.0.0.0:1", "tcp://[2001:db8::1]:8786"]
 )
-def test_an_open_scheduler_is_refused(open_: str, tmp_path: Path) -> None:
+def test_an_open_scheduler_is_refused(open_, tmp_path):
     with pytest.raises(UsageError, match="runs code as you"):
         find(open_)
     file = tmp_path / "fleet.json"
@@ -48,29 +47,27 @@ def test_an_open_scheduler_is_refused(open_: str, tmp_path: Path) -> None:
     "closed",
     ["tcp://127.0.0.1:8786", "tcp://localhost:1", "tcp://[::1]:8786", "tls://10.0.0.1:8786"],
 )
-def test_a_scheduler_of_this_machine_or_with_tls_is_not_refused(closed: str) -> None:
+def test_a_scheduler_of_this_machine_or_with_tls_is_not_refused(closed):
     refuse_open(closed)
 
 
 @pytest.mark.parametrize(
     "text", ["tcp://host", "tcp://:8786", "http://127.0.0.1:8787", "tls//x:1", "://"]
 )
-def test_a_wrong_address_is_named(text: str) -> None:
+def test_a_wrong_address_is_named(text):
     with pytest.raises(UsageError, match=r"no address of a scheduler|no such scheduler file"):
         find(text)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"address": 1}', "\xff"])
-def test_a_damaged_scheduler_file_is_named(text: str, tmp_path: Path) -> None:
+def test_a_damaged_scheduler_file_is_named(text, tmp_path):
     file = tmp_path / "fleet.json"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=r"fleet\.json: not a scheduler file|no address of"):
         find(str(file))
 
 
-def test_a_scheduler_file_that_others_may_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scheduler_file_that_others_may_write_is_refused(tmp_path, monkeypatch):
     file = tmp_path / "fleet.json"
     file.write_text(json.dumps({"type": "Scheduler", "address": "tcp://127.0.0.1:1"}))
     file.chmod(0o666)
@@ -84,12 +81,12 @@ def test_a_scheduler_file_that_others_may_write_is_refused(
 
 
 @contextmanager
-def scheduler(configuration: dict[str, Any]) -> Iterator[str]:
+def scheduler(configuration):
     """A scheduler in a thread of this process; yields its address."""
     loop, made = asyncio.new_event_loop(), []
     ended = asyncio.Event()
 
-    async def serve() -> None:
+    async def serve():
         protocol = "tls://" if configuration else "tcp://"
         with dask.config.set(configuration):
             security = Security()
@@ -112,7 +109,7 @@ def scheduler(configuration: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def certificates(tmp_path_factory):
     """Folders with the files of two authorities that know nothing of each other."""
     folders = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
     (command,) = re.findall(r"^openssl (?:.*\\\n)*.*$", PAGE, re.MULTILINE)
@@ -122,16 +119,16 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folders
 
 
-def configured(folder: Path) -> str:
+def configured(folder):
     """Dask's configuration of docs/fleet.md, with files of a folder."""
     (text,) = re.findall(r"^```yaml\n(distributed:\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(text).replace("/home/me/fleet", str(folder))
 
 
-def tls(folder: Path) -> dict[str, Any]:
+def tls(folder):
     """The same, as `dask.config.set` adds it to what is there."""
 
-    def leaves(at: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def leaves(at, value):
         if isinstance(value, dict):
             for name, inner in value.items():
                 yield from leaves(f"{at}.{name}" if at else name, inner)
@@ -141,7 +138,7 @@ def tls(folder: Path) -> dict[str, Any]:
     return dict(leaves("", yaml.safe_load(configured(folder))))
 
 
-def test_a_client_without_the_certificate_is_one_message(certificates: tuple[Path, Path]) -> None:
+def test_a_client_without_the_certificate_is_one_message(certificates):
     ours, theirs = certificates
     address.quiet()
     shown = {name: file for name, file in tls(theirs).items() if "client" in name}
@@ -164,12 +161,7 @@ def test_a_client_without_the_certificate_is_one_message(certificates: tuple[Pat
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(
-    tmp_path: Path,
-    certificates: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, monkeypatch, capsys):
     """As a user does it, with TLS, and with a store's password in the environment."""
     (tmp_path / "fleet.yaml").write_text(configured(certificates[0]))
     monkeypatch.setenv("DASK_CONFIG", str(tmp_path))
@@ -199,9 +191,7 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(
     assert "add --local" in capsys.readouterr().err
 
 
-def test_jobs_of_slurm_load_what_a_worker_needs(
-    certificates: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_slurm_load_what_a_worker_needs(certificates, monkeypatch):
     """The snippet of docs/fleet.md, as far as the script of a job."""
     pattern = r"^(from dask\.distributed import Security\n.*?)^cluster\.scale"
     (snippet,) = re.findall(pattern, PAGE, re.MULTILINE | re.DOTALL)

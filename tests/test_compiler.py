@@ -348,7 +348,7 @@ def test_whoever_waits_is_told_when_the_pool_is_closed(job, tmp_path):
             ask(waiting)
 
 
-def test_a_template_is_instantiated_by_its_name_expression() -> None:
+def test_a_template_is_instantiated_by_its_name_expression():
     """An ordinary C++ source: a namespace, a template, an include of its own, no extern "C"."""
     from autotune.devices.device import for_arch
     from autotune.kernel.catalog import find_kernel
@@ -368,7 +368,7 @@ def test_a_template_is_instantiated_by_its_name_expression() -> None:
     assert binaries[0].key != binaries[1].key
 
 
-def test_an_entry_that_the_source_lacks_is_a_compile_error() -> None:
+def test_an_entry_that_the_source_lacks_is_a_compile_error():
     from autotune.devices.base import CompileError
     from autotune.devices.choose import backend
     from autotune.devices.device import for_arch

@@ -15,13 +15,7 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.measure import cache
-from autotune.measure.data import (
-    EXACT,
-    RANDOM,
-    Draw,
-    ensure_files,
-    prepare,
-)
+from autotune.measure.data import EXACT, RANDOM, Draw, ensure_files, prepare
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)

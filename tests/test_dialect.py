@@ -2,14 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import Device, for_arch
+from autotune.devices.device import for_arch
 from autotune.kernel.source import flattened
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +23,7 @@ KERNEL_3D(4, 2, 3, 0) k(GLOBAL float* out, int n) {
 """
 
 
-def test_every_word_is_in_the_reference() -> None:
+def test_every_word_is_in_the_reference():
     header = (ROOT / "kernels" / "dialect.h").read_text()
     page = (ROOT / "docs" / "spaces.md").read_text().partition("\n## Words of dialect.h\n")[2]
     words = set(re.findall(r"#define (\w+)|\btypedef .*?(\w+);|static inline \w+ (\w+)\(", header))
@@ -35,8 +34,8 @@ def test_every_word_is_in_the_reference() -> None:
 
 
 @pytest.fixture
-def compiled(tmp_path: Path) -> Any:
-    def made(device: Device, options: tuple[str, ...] = (), before: str = "") -> Any:
+def compiled(tmp_path):
+    def made(device, options=(), before=""):
         file = tmp_path / "k.cu"
         file.write_text(before + SOURCE)
         return backend(device.backend).compile(flattened(file), {}, options, device, ("k",))
@@ -44,14 +43,14 @@ def compiled(tmp_path: Path) -> Any:
     return made
 
 
-def test_nvrtc_knows_the_limits_also_beside_its_own_headers(compiled: Any) -> None:
+def test_nvrtc_knows_the_limits_also_beside_its_own_headers(compiled):
     pytest.importorskip("cuda.bindings.nvrtc")
     for headers in ("", "#include <cuda/std/cfloat>\n#include <cuda/std/limits>\n"):
         assert compiled(for_arch("sm_90"), before=headers).entry("k").registers
 
 
 @pytest.mark.opencl
-def test_blocks_and_grids_have_three_dimensions(compiled: Any, opencl_device: str) -> None:
+def test_blocks_and_grids_have_three_dimensions(compiled, opencl_device):
     device = choose_device(opencl_device)
     executor = backend("opencl").open(device)
     count = 24 * 2 * 3 * 5

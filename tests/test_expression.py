@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @st.composite
-def functions(draw: st.DrawFn, depth: int = 4) -> Function:
+def functions(draw, depth=4):
     """Arithmetic over the fields and constants, as a Python function."""
     if depth == 0 or draw(st.booleans()):
         if draw(st.booleans()):
@@ -59,7 +59,7 @@ def functions(draw: st.DrawFn, depth: int = 4) -> Function:
 
 
 @given(functions(), st.fixed_dictionaries({name: st.integers(0, 10**6) for name in FIELDS}))
-def test_traced_equals_direct(function: Function, fields: dict[str, int]) -> None:
+def test_traced_equals_direct(function, fields):
     try:
         traced = stored(function({name: Symbol(name) for name in FIELDS}))
     except ZeroDivisionError:  # of two constants
@@ -81,17 +81,17 @@ def test_traced_equals_direct(function: Function, fields: dict[str, int]) -> Non
 
 
 @given(st.integers(0, 64), st.integers(0, 64))
-def test_conditions_join_with_and(m: int, n: int) -> None:
+def test_conditions_join_with_and(m, n):
     joined = (Symbol("m") % 4 == 0) & (Symbol("n") >= 8)
     assert value_of(joined.json, {"m": m, "n": n}) == int(m % 4 == 0 and n >= 8)
 
 
-def test_numpy_integers_are_integers() -> None:
+def test_numpy_integers_are_integers():
     assert (Symbol("m") + np.int32(3)).json == ["+", "m", 3]
     assert (np.int64(3) - Symbol("m")).json == ["-", 3, "m"]
 
 
-def test_branching_on_a_symbol_is_refused() -> None:
+def test_branching_on_a_symbol_is_refused():
     m: Any = Symbol("m")
     branches: tuple[Callable[[], Any], ...] = (
         lambda: bool(m),
@@ -111,7 +111,7 @@ def test_branching_on_a_symbol_is_refused() -> None:
         minimum(m, "3")
 
 
-def test_only_integers_and_expressions_have_a_stored_form() -> None:
+def test_only_integers_and_expressions_have_a_stored_form():
     assert stored(True) == 1
     assert stored(np.int16(7)) == 7
     assert stored(2.0) is None
@@ -119,24 +119,14 @@ def test_only_integers_and_expressions_have_a_stored_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "json_form",
-    [
-        1.5,
-        None,
-        True,
-        ["+", 1],
-        ["pow", 2, 3],
-        [["+"], 1, 2],
-        "q",
-        "t",
-    ],
+    "json_form", [1.5, None, True, ["+", 1], ["pow", 2, 3], [["+"], 1, 2], "q", "t"]
 )
-def test_malformed_expressions_are_value_errors(json_form: Any) -> None:
+def test_malformed_expressions_are_value_errors(json_form):
     with pytest.raises(ValueError, match=r"not an expression|not an integer"):
         value_of(json_form, {"m": 1, "t": "float32"})
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.floats(), st.lists))
-def test_whatever_a_file_holds_is_a_number_or_a_value_error(json_form: Any) -> None:
+def test_whatever_a_file_holds_is_a_number_or_a_value_error(json_form):
     with suppress(ValueError):
         assert isinstance(value_of(json_form, {}), int)

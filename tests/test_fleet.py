@@ -3,8 +3,6 @@
 What is minimised is a metric of the configuration, so that who wins does not depend on times.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -15,11 +13,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sample_spaces import SOURCE, SPACE, changed
@@ -61,7 +56,7 @@ BESIDE = "def covering(n, block):\n    return -(-n // block)\n"
 
 
 @pytest.fixture(scope="module")
-def spaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spaces(tmp_path_factory):
     """Two kernels, in a folder that is not the project's."""
     folder = tmp_path_factory.mktemp("project") / "spaces"
     folder.mkdir()
@@ -82,14 +77,14 @@ def spaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def card(number: int) -> FleetPlugin:
+def card(number):
     """This machine's device as one of several."""
     device = choose_device("opencl:cpu")
     return FleetPlugin([replace(device, uuid=f"cpu-{number}")], compilers=1)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """Two workers, which a nanny starts again when they die."""
     address.quiet()
     workers = {
@@ -105,7 +100,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def fleet(cluster: Any) -> Iterator[Fleet]:
+def fleet(cluster):
     with (
         address.connected(address.find(cluster.scheduler_address)) as reached,
         Fleet(reached) as found,
@@ -116,38 +111,36 @@ def fleet(cluster: Any) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(tmp_path, monkeypatch):
     """A store of the test's own, where tuned records go too."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "autotune" / "store.sqlite"
 
 
-def tuning(spaces: Path, *kernels: str) -> list[str]:
+def tuning(spaces, *kernels):
     command = ["run", *kernels, "--spaces", str(spaces), "--strategy", "exhaustive"]
     return [*command, "--objective", "far", "--budget", "100evals", "--out", "out", "--json"]
 
 
-def rows(file: Path) -> Counter[tuple[str, Configuration]]:
+def rows(file):
     """How many there are of each kernel and configuration."""
     with Store.open(file) as store:
         return Counter((row.kernel, row.measurement.configuration) for row in store.rows())
 
 
-def asked(*kernels: str) -> Counter[tuple[str, Configuration]]:
+def asked(*kernels):
     """One row of every configuration."""
     return Counter((name, Configuration(BLOCK=block)) for name in kernels for block in BLOCKS)
 
 
-def winners(document: Any) -> list[int]:
+def winners(document):
     """Of each record's only problem."""
     records = document if isinstance(document, list) else [document]
     return [record["problems"][0]["plans"][0]["configuration"]["BLOCK"] for record in records]
 
 
-def test_two_kernels_on_two_workers_end_as_they_do_alone(
-    cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_kernels_on_two_workers_end_as_they_do_alone(cluster, spaces, store, capsys):
     """Functions and modules travel; each configuration has one row. Each run has both cards."""
     assert run([*tuning(spaces, "scale", "shrink"), "--fleet", cluster.scheduler_address]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -162,9 +155,7 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 
 
-def test_a_fleet_checks_and_tunes_again_what_it_tuned(
-    fleet: Fleet, cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fleet_checks_and_tunes_again_what_it_tuned(fleet, cluster, spaces, store, capsys):
     where = ["--fleet", cluster.scheduler_address, "--spaces", str(spaces), "--json"]
     tune("scale", spaces=spaces, strategy="exhaustive", budget="100evals", fleet=fleet.client)
     assert rows(store) == asked("scale")
@@ -181,8 +172,8 @@ def test_a_fleet_checks_and_tunes_again_what_it_tuned(
 
 @pytest.mark.parametrize("cards", [["cpu-1"], ["cpu-0", "cpu-1"]], ids=["one", "all"])
 def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
-    fleet: Fleet, spaces: Path, store: Path, cards: list[str]
-) -> None:
+    fleet, spaces, store, cards
+):
     """Both cards share a search; SIGKILL in the middle of it, of all: no card is left for seconds."""
     kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
     request = Request(
@@ -190,7 +181,7 @@ def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
     )
     alive = [pid_of(fleet, uuid) for uuid in cards]
 
-    def kill(event: object) -> None:
+    def kill(event):
         while alive:
             os.kill(alive.pop(), signal.SIGKILL)
 
@@ -202,24 +193,22 @@ def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
     assert not alive and problem.result is not None
 
 
-def pid_of(fleet: Fleet, uuid: str) -> int:
+def pid_of(fleet, uuid):
     """Of the Dask worker that has a card."""
     (pid,) = fleet.client.run(os.getpid, workers=[fleet.cards[uuid].address]).values()
     return int(pid)
 
 
-def of_two_problems(fleet: Fleet, spaces: Path) -> Request:
+def of_two_problems(fleet, spaces):
     kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
     return Request(kernel, device, (Problem(n=1000), Problem(n=2003)), budget=Budget(evaluations=4))
 
 
-def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
-    fleet: Fleet, spaces: Path, store: Path
-) -> None:
+def test_an_interrupted_fleet_tells_what_its_runs_had_decided(fleet, spaces, store):
     """Ctrl-C once the first of two problems is decided."""
     request, finals = of_two_problems(fleet, spaces), []
 
-    def interrupt(event: object) -> None:
+    def interrupt(event):
         if isinstance(event, Phase) and event.name == "other inputs":
             finals.append(event.problem)
             if len(finals) == 2:
@@ -235,9 +224,7 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
     assert [found.result is not None for found in decided[0].problems] == [True]
 
 
-def test_a_killed_client_goes_on_where_it_was(
-    cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_client_goes_on_where_it_was(cluster, spaces, store, capsys):
     command = [*tuning(spaces, "shrink"), "--fleet", cluster.scheduler_address]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = subprocess.Popen(
@@ -255,7 +242,7 @@ def test_a_killed_client_goes_on_where_it_was(
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def alone(folder):
     """A scheduler and a worker of their own, as commands: its address, and its process."""
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     file = folder / "scheduler.json"
@@ -264,14 +251,14 @@ def alone(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     options = ["--no-nanny", "--no-dashboard", "--nthreads", "2"]
     options += ["--preload", "autotune.fleet.worker", "--device", "opencl:cpu", "--compilers", "1"]
-    with subprocess.Popen(command, **quiet) as scheduler:  # type: ignore[call-overload]
+    with subprocess.Popen(command, **quiet) as scheduler:
         try:
             while not file.exists():
                 time.sleep(0.05)
             # By its address: options of a preload would be taken for that where it is a file's.
             where = address.find(str(file))
             worker = [sys.executable, "-m", "distributed.cli.dask_worker", where, *options]
-            with subprocess.Popen(worker, env=own, **quiet) as working:  # type: ignore[call-overload]
+            with subprocess.Popen(worker, env=own, **quiet) as working:
                 try:
                     yield str(file), scheduler
                 finally:
@@ -281,12 +268,8 @@ def alone(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 
 
 def test_a_lost_scheduler_is_one_message_and_loses_nothing(
-    cluster: Any,
-    spaces: Path,
-    store: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    cluster, spaces, store, tmp_path, capsys
+):
     """Another fleet goes on; the worker here comes by command, with the preload."""
     with alone(tmp_path) as (file, scheduler):
         with address.connected(address.find(file)) as reached:
@@ -305,7 +288,7 @@ def test_a_lost_scheduler_is_one_message_and_loses_nothing(
     assert before.keys() <= rows(store).keys() == asked("scale").keys()
 
 
-def _kill_after_a_row(store: Path, scheduler: subprocess.Popen[bytes]) -> None:
+def _kill_after_a_row(store, scheduler):
     while not (store.exists() and rows(store)):
         time.sleep(0.02)
     scheduler.kill()
@@ -314,7 +297,7 @@ def _kill_after_a_row(store: Path, scheduler: subprocess.Popen[bytes]) -> None:
 # ---------------------------------------------------------------------- what is refused
 
 
-def test_who_is_not_there(cluster: Any, spaces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_not_there(cluster, spaces, capsys):
     begun = time.monotonic()
     assert run([*tuning(spaces, "scale"), "--fleet", "tcp://127.0.0.1:9"]) == 6
     assert time.monotonic() - begun < 2 * address.CONNECT_TIMEOUT_S
@@ -325,9 +308,7 @@ def test_who_is_not_there(cluster: Any, spaces: Path, capsys: pytest.CaptureFixt
     assert "not begun, the time is up" in capsys.readouterr().err
 
 
-def test_a_worker_refuses_a_client_of_another_version(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_refuses_a_client_of_another_version(fleet, monkeypatch):
     """And says both; a client leaves out a worker that announces another than its own."""
     other = Claim("0.0.1 (sources 00000000)", "3.99")
     packed = pickle.dumps((abs, (-3,), {"timeout_s": 60}))
@@ -342,8 +323,8 @@ def test_a_worker_refuses_a_client_of_another_version(
 
 
 def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
-    fleet: Fleet, spaces: Path, store: Path, tmp_path: Path
-) -> None:
+    fleet, spaces, store, tmp_path
+):
     """Its data sets cannot be written: a limit on the size of files, as a full disk would be."""
     kernel = find_kernel("scale", spaces)
     full = fleet.cards["cpu-0"]
@@ -365,7 +346,7 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     assert fleet.usable() == [fleet.cards["cpu-1"]]
 
 
-def _limit(size: int, cache: str) -> None:
+def _limit(size, cache):
     """In the worker: no file may be larger, and what is kept is kept there."""
     os.environ["AUTOTUNE_CACHE_DIR"] = cache
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

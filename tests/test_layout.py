@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +22,6 @@ from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
-from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.run.checking import check_kernel
 from autotune.run.goal import Search, VerifyOne
@@ -36,7 +34,7 @@ from autotune.tuned.fallback import answer_tables
 from autotune.tuned.importing import check_values
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import AnswerTable, Plan, Portfolio, TableRow, TunedRecord
+from autotune.tuned.record import AnswerTable, Portfolio, TableRow
 from autotune.tuned.writing import encode, merge, write
 from autotune.values import Configuration, Problem
 
@@ -98,14 +96,14 @@ def reference(x, step):
 
 
 @pytest.fixture
-def gather(tmp_path: Path) -> Kernel:
+def gather(tmp_path):
     for folder, name, text in (("spaces", "gather.py", SPACE), ("kernels", "gather.cu", SOURCE)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text)
     return load_file(tmp_path / "spaces" / "gather.py")
 
 
-def ran(kernel: Kernel, device: str, path: Path, **options: Any) -> Any:
+def ran(kernel, device, path, **options):
     request = Request(kernel, choose_device(device), budget=Budget(), **options)
     with Store.open(path) as store:
         tuning = Run(request.with_default_problems(), store)
@@ -116,17 +114,13 @@ def ran(kernel: Kernel, device: str, path: Path, **options: Any) -> Any:
 
 
 def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
-    gather: Kernel, opencl_device: str, tmp_path: Path
-) -> None:
+    gather, opencl_device, tmp_path
+):
     """The layout is compiled in: it is compiled again to be verified there."""
     fixed = {"BLOCK": (32,)}
     path = tmp_path / "store.sqlite"
     (result,) = ran(
-        gather,
-        opencl_device,
-        path,
-        problems=(Problem(n=1000),),
-        goal=Search("exhaustive", fixed),
+        gather, opencl_device, path, problems=(Problem(n=1000),), goal=Search("exhaustive", fixed)
     ).problems
     assert {row.status for row in result.measured} == {Status.OK}
     (bad,) = result.disqualified
@@ -136,19 +130,14 @@ def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
     assert result.winner.WHERE == "steps"
 
 
-def test_one_configuration_is_verified_on_a_layout_that_is_named(
-    gather: Kernel, opencl_device: str, tmp_path: Path
-) -> None:
+def test_one_configuration_is_verified_on_a_layout_that_is_named(gather, opencl_device, tmp_path):
     only = Configuration(BLOCK=64, WHERE="steps")
     problems = (Problem(n=100, step=2), Problem(n=100, offset_x=0))
     result = ran(gather, opencl_device, tmp_path / "s", problems=problems, goal=VerifyOne(only))
-    assert [solved.problem for solved in result.solved] == [
-        Problem(n=100, step=2),
-        Problem(n=100),
-    ]
+    assert [solved.problem for solved in result.solved] == [Problem(n=100, step=2), Problem(n=100)]
 
 
-def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_device: str) -> None:
+def test_what_cannot_be_placed_is_left_out_and_told(gather, opencl_device):
     device = choose_device(opencl_device)
     edges = gather.edges_on(for_arch("sm_90"))
     assert edges == gather.edge_problems
@@ -165,9 +154,7 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_devic
         asked.with_default_problems()
 
 
-def test_check_finds_what_is_wrong_on_another_layout_only(
-    gather: Kernel, opencl_device: str
-) -> None:
+def test_check_finds_what_is_wrong_on_another_layout_only(gather, opencl_device):
     gather.parameters.update(BLOCK=(32,))
     report = check_kernel(gather, [], samples=2, seed=0)
     failed = {row["config"]["WHERE"]: row["problem"] for row in report.samples}
@@ -181,17 +168,17 @@ def test_check_finds_what_is_wrong_on_another_layout_only(
 ALIGNED = ["==", ["%", "offset_a", 4], 0]
 
 
-def aligned(bm: int, **changes: Any) -> Any:
+def aligned(bm, **changes):
     """A plan for arrays that begin at a boundary."""
     return plan(bm, requires=ALIGNED, **changes)
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def asked(tmp_path, monkeypatch):
     """Make records all that is known; ask for a problem of one size."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def ask(records: list[TunedRecord], **layout: Any) -> Any:
+    def ask(records, **layout):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for known in records:
             write(folder, known)
@@ -202,13 +189,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ask
 
 
-def with_layout(*rows: tuple[int, Any], **changes: Any) -> TunedRecord:
+def with_layout(*rows, **changes):
     """A record of square problems by size."""
     entries = [entry(problem(size, size), chosen) for size, chosen in rows]
     return record(entries, **{"layout": {"offset_a": 0, "lda": 0}, **changes})
 
 
-def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked: Any) -> None:
+def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked):
     known = with_layout((64, aligned(128)), (128, aligned(64)), (4096, plan(32)))
     for layout in ({}, {"offset_a": 0}, {"offset_a": 0, "lda": 0}):
         found = asked([known], **layout)
@@ -221,7 +208,7 @@ def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked: Any) -> None
         assert found.requires_met
 
 
-def test_where_nothing_takes_a_layout_the_answer_says_so(asked: Any) -> None:
+def test_where_nothing_takes_a_layout_the_answer_says_so(asked):
     known = with_layout((64, aligned(128)), default=aligned(32))
     found = asked([known], offset_a=1)
     assert (found["BM"], found.quality, found.requires_met) == (32, "default", False)
@@ -229,11 +216,11 @@ def test_where_nothing_takes_a_layout_the_answer_says_so(asked: Any) -> None:
     assert asked([able], offset_a=1).requires_met
 
 
-def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked: Any) -> None:
+def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked):
     able = plan(64, requires=["<=", "offset_a", 2])
     far = TableRow(problem=problem(4096, 4096), plans=(plan(64, variant="auto"),))
 
-    def tabled(*plans: Plan) -> TunedRecord:
+    def tabled(*plans):
         row = TableRow(problem=problem(64, 64), plans=plans)
         return with_layout(portfolio=answering(AnswerTable(rows=(row, far))))
 
@@ -251,7 +238,7 @@ def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked: Any) -> Non
     assert plain["VARIANT"] == "auto", "further plans are for other layouts alone"
 
 
-def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
+def test_further_plans_are_the_fastest_that_take_a_layout():
     plans = {
         128: aligned(128),
         64: plan(64, requires=["==", ["%", "offset_a", 2], 0]),
@@ -281,12 +268,12 @@ def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
         ({"lda": 1.5}, "lda=1.5 must be an integer"),
     ],
 )
-def test_a_wrong_layout_is_a_usage_error(asked: Any, layout: Any, message: str) -> None:
+def test_a_wrong_layout_is_a_usage_error(asked, layout, message):
     with pytest.raises(UsageError, match=message):
         asked([with_layout((64, plan()))], **layout)
 
 
-def test_records_of_other_layouts_are_not_mixed(asked: Any) -> None:
+def test_records_of_other_layouts_are_not_mixed(asked):
     """One from before the kernel had layout fields: nothing else was verified of it."""
     provenance = msgspec.structs.replace(record().provenance, created="2020-01-01")
     old = record([entry(problem(64, 64), plan(128))], provenance=provenance)
@@ -297,9 +284,7 @@ def test_records_of_other_layouts_are_not_mixed(asked: Any) -> None:
     assert merge(old, new).record == new
 
 
-def test_a_run_records_the_layout_that_it_tuned(
-    gather: Kernel, opencl_device: str, tmp_path: Path
-) -> None:
+def test_a_run_records_the_layout_that_it_tuned(gather, opencl_device, tmp_path):
     only = Configuration(BLOCK=64, WHERE="steps")
     result = ran(
         gather, opencl_device, tmp_path / "s", problems=(Problem(n=100),), goal=VerifyOne(only)
@@ -321,7 +306,7 @@ def test_a_run_records_the_layout_that_it_tuned(
 # ---------------------------------------------------------------------- bundled kernels
 
 
-def placed(*shape: int, offset: int = 0) -> Operand:
+def placed(*shape, offset=0):
     """An operand that begins past a boundary."""
     return dataclasses.replace(Operand.new(shape), source=0, offset=offset)
 
@@ -337,7 +322,7 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("kernel", CALLS)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
-def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str) -> None:
+def test_every_offset_of_every_array_has_a_configuration(kernel, arch):
     declared = find_kernel(kernel)
     scalars, names = CALLS[kernel]
     for n in (1, 1000, (1 << 28) + 1):
@@ -361,7 +346,7 @@ def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str)
             assert declared.allows(chosen.configuration, bound.problem)
 
 
-def views(x: Any) -> dict[str, Any]:
+def views(x):
     """Arrays of 24 elements that lie in different ways, made of one."""
     flat = np.asarray(x, np.float32)
     return {
@@ -377,7 +362,7 @@ def views(x: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lies", views(np.zeros(50)))
-def test_vectors_of_any_shape_are_taken(lies: str, opencl_device: str) -> None:
+def test_vectors_of_any_shape_are_taken(lies, opencl_device):
     x = views(np.arange(50) + 1)[lies]
     for kernel, (scalars, names) in CALLS.items():
         arrays = dict.fromkeys(names[:-1], x)
@@ -393,7 +378,7 @@ def test_vectors_of_any_shape_are_taken(lies: str, opencl_device: str) -> None:
             assert np.array_equal(made.reshape(-1), expected.reshape(-1))
 
 
-def test_a_sum_is_of_all_axes_in_any_order(opencl_device: str) -> None:
+def test_a_sum_is_of_all_axes_in_any_order(opencl_device):
     cube = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     for x in (cube.T, cube.transpose(1, 0, 2), np.asfortranarray(cube), cube[:, :, ::-1].copy().T):
         assert load("reduce")(x)[0] == 276
@@ -414,7 +399,5 @@ def test_a_sum_is_of_all_axes_in_any_order(opencl_device: str) -> None:
         ((), (), True),
     ],
 )
-def test_dense_is_every_element_side_by_side_once(
-    shape: tuple[int, ...], strides: tuple[int, ...], is_dense: bool
-) -> None:
+def test_dense_is_every_element_side_by_side_once(shape, strides, is_dense):
     assert Operand(shape, strides).is_dense == is_dense

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -134,11 +133,11 @@ SHIPPED = Path(__file__).parents[1] / "reports" / H100.folder / "copy.json"
 
 
 @pytest.fixture
-def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def edit(tmp_path, monkeypatch):
     """Makes a record of an own layer: the shipped one with entries of one mode changed."""
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
 
-    def write(mode: str, **changes: object) -> None:
+    def write(mode, **changes):
         document = json.loads(SHIPPED.read_text())
         for entry in document["problems"]:
             if entry["problem"]["mode"] == mode:
@@ -152,7 +151,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     return write
 
 
-def test_the_limits_are_the_largest_recorded_copies() -> None:
+def test_the_limits_are_the_largest_recorded_copies():
     entries = json.loads(SHIPPED.read_text())["problems"]
     largest = {
         entry["problem"]["mode"]: entry for entry in entries if entry["problem"]["n"] == 1 << 30
@@ -166,7 +165,7 @@ def test_the_limits_are_the_largest_recorded_copies() -> None:
     assert limits.source["read"] == f"shipped:{H100.folder}/copy"
 
 
-def test_an_own_record_comes_before_what_ships(edit: Callable[..., None]) -> None:
+def test_an_own_record_comes_before_what_ships(edit):
     edit("read", gb_per_s=3000.0)
     limits = known_limits(H100)
     assert limits is not None and limits.read_gb_per_s == 3000.0
@@ -183,9 +182,7 @@ def test_an_own_record_comes_before_what_ships(edit: Callable[..., None]) -> Non
         {"problem": {"n": 1 << 30, "mode": "read", "offset_in": 1, "offset_out": 0}},
     ],
 )
-def test_what_tells_no_limit_is_passed_over(
-    edit: Callable[..., None], changes: dict[str, object]
-) -> None:
+def test_what_tells_no_limit_is_passed_over(edit, changes):
     """Warm caches, too little data, another problem: the shipped record answers."""
     edit("read", **changes)
     with warnings.catch_warnings():
@@ -194,22 +191,22 @@ def test_what_tells_no_limit_is_passed_over(
     assert limits is not None and limits.source["read"].startswith("shipped:")
 
 
-def test_another_device_or_a_slice_has_no_limits_yet() -> None:
+def test_another_device_or_a_slice_has_no_limits_yet():
     assert known_limits(replace(H100, name="NVIDIA H100 PCIe")) is None
     assert known_limits(replace(H100, sm_count=16)) is None
 
 
-def request_of(kernel: str, device: Device) -> Request:
+def request_of(kernel, device):
     return Request(find_kernel(kernel), device, (find_kernel(kernel).problems["cuda"][0],))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/results.db") as opened:
         yield opened
 
 
-def test_missing_limits_are_announced_and_their_failure_costs_no_run(store: Store) -> None:
+def test_missing_limits_are_announced_and_their_failure_costs_no_run(store):
     told: list[object] = []
     other = replace(H100, name="NVIDIA H100 PCIe")  # an architecture: nothing to measure on
     with pytest.warns(UserWarning, match="limits not measured: .* is an architecture"):
@@ -226,16 +223,14 @@ def test_missing_limits_are_announced_and_their_failure_costs_no_run(store: Stor
         ("gemv", {"device": replace(H100, backend="opencl")}),
     ],
 )
-def test_some_runs_measure_no_limits(store: Store, kernel: str, changes: dict[str, object]) -> None:
+def test_some_runs_measure_no_limits(store, kernel, changes):
     request = request_of(kernel, replace(H100, name="NVIDIA H100 PCIe"))
     told: list[object] = []
     assert limits_for(replace(request, **changes), store, told.append) is None
     assert not told
 
 
-def test_doctor_tunes_limits_into_the_users_records(
-    opencl_device: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tunes_limits_into_the_users_records(opencl_device, capsys):
     device = choose_device(opencl_device)
     assert known_limits(device) is None
     assert run(["doctor", "--limits", "--json", "--device", opencl_device]) == 0

@@ -6,7 +6,6 @@ What runs on device arrays is in tests/gpu.
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -84,7 +83,7 @@ axpy(GLOBAL const float* x, GLOBAL float* y, GLOBAL float* total, float a, int n
 
 
 @pytest.fixture
-def axpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def axpy(tmp_path, monkeypatch):
     """A kernel with a fill, a scratch buffer, an in-out, an output and a literal argument."""
     for folder in ("spaces", "kernels"):
         (tmp_path / folder).mkdir()
@@ -100,9 +99,7 @@ def axpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return load("axpy").kernel
 
 
-def write_record(
-    folder: Path, kernel: Kernel, device: Any, deterministic: bool = False, **values: Any
-) -> None:
+def write_record(folder, kernel, device, deterministic=False, **values):
     """A record whose winner for n=1000 is a configuration, valid or not."""
     plan: dict[str, Any] = {"configuration": values, "block": (64, 1, 1), "grid": (1, 1, 1)}
     plan["deterministic"] = deterministic
@@ -130,9 +127,7 @@ def write_record(
     [{"BLOCK": 128, "PER_THREAD": 2}, {"BLOCK": 999, "PER_THREAD": 1}],
     ids=["constraint broken", "value not declared"],
 )
-def test_what_the_space_does_not_hold_is_never_compiled(
-    values: dict[str, int], axpy: Kernel, tmp_path: Path
-) -> None:
+def test_what_the_space_does_not_hold_is_never_compiled(values, axpy, tmp_path):
     """A record is data that anybody may have written."""
     device = for_arch("sm_90")
     write_record(tmp_path / "tuned", axpy, device, **values)
@@ -144,8 +139,8 @@ def test_what_the_space_does_not_hold_is_never_compiled(
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_only_what_is_deterministic_is_launched_where_that_is_asked(
-    axpy: Kernel, tmp_path: Path, opencl_device: str, recorded: bool
-) -> None:
+    axpy, tmp_path, opencl_device, recorded
+):
     device = choose_device(opencl_device)
     axpy.deterministic(lambda c, p: recorded or c.BLOCK == 64)
     write_record(tmp_path / "tuned", axpy, device, recorded, BLOCK=32, PER_THREAD=2)
@@ -162,29 +157,27 @@ def test_only_what_is_deterministic_is_launched_where_that_is_asked(
         np.testing.assert_array_equal(kept(x, y)[0], np.full(1000, 2, np.float32))
 
 
-def test_where_nothing_is_known_to_be_deterministic_a_call_is_refused(
-    axpy: Kernel, opencl_device: str
-) -> None:
+def test_where_nothing_is_known_to_be_deterministic_a_call_is_refused(axpy, opencl_device):
     x = np.ones(1000, np.float32)
     message = r"for \(n=1000\) on .*\(@axpy.deterministic\), and tune"
     with pytest.warns(RuntimeWarning), pytest.raises(UsageError, match=message):
         load(axpy, deterministic=True)(x, x.copy())
 
 
-def test_without_a_record_the_default_runs(axpy: Kernel) -> None:
+def test_without_a_record_the_default_runs(axpy):
     with pytest.warns(RuntimeWarning, match="default configuration"):
         chosen = choose(axpy, Problem(n=1000), for_arch("sm_90"))
     assert dict(chosen.configuration) == {"BLOCK": 64, "PER_THREAD": 1}
 
 
-def test_a_device_without_a_valid_default_is_said(axpy: Kernel) -> None:
+def test_a_device_without_a_valid_default_is_said(axpy):
     axpy.default_values["PER_THREAD"] = 2
     axpy.default_values["BLOCK"] = 128
     with pytest.warns(RuntimeWarning), pytest.raises(NothingValidError, match="neither default"):
         choose(axpy, Problem(n=1000), for_arch("sm_90"))
 
 
-def _conditional_kernel() -> Kernel:
+def _conditional_kernel():
     kernel = Kernel("x.cu", A=(1, 2, 3), B=(False, True), C=("x", "y"), D=(1, 2))
     kernel.applies("C", "D")(_even)
     kernel.applies("D")(_is_y)
@@ -212,7 +205,7 @@ def _fits(A, device):
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_120"])
-def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
+def test_membership_is_that_of_the_enumerated_space(arch):
     kernel, device = _conditional_kernel(), for_arch(arch)
     valid = set(enumerate_space(kernel, device))
     names = list(kernel.parameters)
@@ -230,7 +223,7 @@ def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
     assert not is_member(kernel, {**asked[0], "E": 1}, device)
 
 
-def test_valid_architectures_are_those_whose_space_has_it() -> None:
+def test_valid_architectures_are_those_whose_space_has_it():
     kernel = _conditional_kernel()
     wide = {"A": 3, "B": False, "C": "x", "D": 1}
     assert "sm_90" in valid_archs(kernel, wide)
@@ -241,7 +234,7 @@ def test_valid_architectures_are_those_whose_space_has_it() -> None:
 
 
 @given(st.integers(1, 10**12))
-def test_arguments_are_described_without_drawing_them(n: int) -> None:
+def test_arguments_are_described_without_drawing_them(n):
     kernel = Kernel("x.cu", A=(1,))
     kernel.arguments(_any_size)
     found = declared_arguments(kernel, Problem(n=n))
@@ -268,7 +261,7 @@ def _any_size(p, rng):
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_host_arrays_run_on_the_cpu(axpy: Kernel, opencl_device: str) -> None:
+def test_host_arrays_run_on_the_cpu(axpy, opencl_device):
     tuned_axpy = load(axpy)
     for n in (1000, 77):
         x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
@@ -279,7 +272,7 @@ def test_host_arrays_run_on_the_cpu(axpy: Kernel, opencl_device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(axpy, opencl_device):
     """Before a kernel reads past their end."""
     tuned_axpy = load(axpy)
     x = np.ones(100, np.float32)
@@ -303,7 +296,7 @@ def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) ->
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_views_are_read_and_written_where_they_lie(axpy: Kernel, opencl_device: str) -> None:
+def test_views_are_read_and_written_where_they_lie(axpy, opencl_device):
     x, memory = np.arange(100, dtype=np.float32)[::-1], np.ones(201, np.float32)
     y = memory[1::2]
     load(axpy)(x, y)
@@ -314,16 +307,16 @@ def test_views_are_read_and_written_where_they_lie(axpy: Kernel, opencl_device: 
 class Constants:
     """Arrays of a library that nobody knows and that never change, as those of JAX."""
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values):
         self._values = np.array(values, np.float32)
         self._values.flags.writeable = False
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype=None, copy=None):
         return self._values
 
 
 @pytest.fixture
-def constants(monkeypatch: pytest.MonkeyPatch) -> type[Constants]:
+def constants(monkeypatch):
     """The class as its library has it, which takes what others made by DLPack."""
     library = ModuleType("constants")
     monkeypatch.setattr(Constants, "__module__", library.__name__)
@@ -335,9 +328,7 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> type[Constants]:
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_arrays_of_other_libraries_come_back_as_such(
-    axpy: Kernel, opencl_device: str, constants: type[Constants]
-) -> None:
+def test_arrays_of_other_libraries_come_back_as_such(axpy, opencl_device, constants):
     x = constants([[0, 1, 2], [3, 4, 5]])
     result = load("transpose")(x)
     assert isinstance(result, constants)
@@ -348,7 +339,7 @@ def test_arrays_of_other_libraries_come_back_as_such(
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_one_problem_fixed_ahead(axpy: Kernel, opencl_device: str) -> None:
+def test_one_problem_fixed_ahead(axpy, opencl_device):
     fixed = load(axpy, n=100)
     x = np.ones(100, np.float32)
     np.testing.assert_array_equal(fixed(x, x.copy())[0], 3 * x)
@@ -359,7 +350,7 @@ def test_one_problem_fixed_ahead(axpy: Kernel, opencl_device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_a_call_may_be_another_kernels(axpy: Kernel, opencl_device: str) -> None:
+def test_a_call_may_be_another_kernels(axpy, opencl_device):
     axpy.hooks["call"] = _instead
     assert load(axpy)(np.zeros((0, 3), np.float32)).shape == (0, 3)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -373,16 +364,14 @@ def _instead(x):
     return Instead("transpose", x) if x.size else NothingToDo((x,))
 
 
-def test_a_call_that_changes_with_a_factor_is_made_for_each(
-    axpy: Kernel, opencl_device: str
-) -> None:
+def test_a_call_that_changes_with_a_factor_is_made_for_each(axpy, opencl_device):
     x = np.ones(10, np.float32)
     with pytest.warns(RuntimeWarning):
         results = [load(axpy)(x, x.copy(), a=a)[0][0] for a in (2.0, 3.0, 0.0, 2.0, 1.0)]
     assert results == [3, 4, 1, 3, 2]
 
 
-def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> None:
+def test_a_choice_says_why(axpy, opencl_device, tmp_path):
     with pytest.warns(RuntimeWarning):
         assert "autotune run axpy" in str(load(axpy).choice(n=5))
     write_record(tmp_path / "tuned", axpy, choose_device(opencl_device), BLOCK=32, PER_THREAD=2)
@@ -394,9 +383,7 @@ def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> 
         )  # which the record does not know
 
 
-def test_a_recorded_winner_runs_on_the_cpu(
-    axpy: Kernel, opencl_device: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_recorded_winner_runs_on_the_cpu(axpy, opencl_device, tmp_path, recwarn):
     """The whole journey without a GPU: record, lookup, compile, launch; and no warning."""
     device = choose_device(opencl_device)
     write_record(tmp_path / "tuned", axpy, device, BLOCK=32, PER_THREAD=2)
@@ -408,14 +395,12 @@ def test_a_recorded_winner_runs_on_the_cpu(
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_threads_may_call_while_calls_are_forgotten(
-    axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_may_call_while_calls_are_forgotten(axpy, opencl_device, monkeypatch):
     monkeypatch.setattr("autotune.calling.load.MAX_CALLS", 2)
     monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
     tuned_axpy = load(axpy)
 
-    def calls(first: int) -> bool:
+    def calls(first):
         sizes = [first + i % 3 for i in range(20)]
         ones = [np.ones(n, np.float32) for n in sizes]
         return all((tuned_axpy(x, x.copy())[0] == 3).all() for x in ones)
@@ -424,15 +409,13 @@ def test_threads_may_call_while_calls_are_forgotten(
         assert all(pool.map(calls, (5, 6, 7, 8)))
 
 
-def test_what_is_made_of_nothing_is_of_the_callers_library(
-    axpy: Kernel, opencl_device: str, constants: type[Constants]
-) -> None:
+def test_what_is_made_of_nothing_is_of_the_callers_library(axpy, opencl_device, constants):
     result = load("transpose")(constants(np.zeros((0, 3))))
     assert isinstance(result, constants)
     assert np.asarray(result).shape == (3, 0)
 
 
-def test_a_problem_fixed_ahead_may_be_scaled_by_nothing(axpy: Kernel, opencl_device: str) -> None:
+def test_a_problem_fixed_ahead_may_be_scaled_by_nothing(axpy, opencl_device):
     a, out = np.full((8, 8), np.nan, np.float32), np.ones((8, 8), np.float32)
     with pytest.warns(RuntimeWarning):
         gemm = load("sgemm", m=8, n=8, k=8)
@@ -464,15 +447,13 @@ X = np.ones((4, 4), np.float32)
         ("prefetch", (X, 2.0, 1.0, 4, -1), {}, "prefetch: warps_per_sm is -1: an integer is"),
     ],
 )
-def test_what_no_kernel_takes_is_named(
-    opencl_device: str, kernel: str, args: tuple[Any, ...], named: dict[str, Any], message: str
-) -> None:
+def test_what_no_kernel_takes_is_named(opencl_device, kernel, args, named, message):
     with pytest.raises(UsageError, match=message):
         load(kernel)(*args, **named)
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_an_integer_is_not_cut_off(axpy: Kernel, opencl_device: str) -> None:
+def test_an_integer_is_not_cut_off(axpy, opencl_device):
     axpy.hooks["call"] = lambda x, y, n: (Problem(n=len(x)), {"x": x, "y": y, "n": n})
     x = np.ones(4, np.float32)
     load(axpy)(x, x.copy(), 4.0)
@@ -481,24 +462,22 @@ def test_an_integer_is_not_cut_off(axpy: Kernel, opencl_device: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "x", True, None])
-def test_fields_of_another_type_are_refused(axpy: Kernel, opencl_device: str, value: Any) -> None:
+def test_fields_of_another_type_are_refused(axpy, opencl_device, value):
     for ask in (lambda: load(axpy, n=value), lambda: load(axpy).choice(n=value)):
         with pytest.raises(UsageError, match=f"axpy: n is {value!r}: an integer is needed"):
             ask()
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_a_call_function_that_knows_nothing_of_empty_arrays(
-    axpy: Kernel, opencl_device: str
-) -> None:
+def test_a_call_function_that_knows_nothing_of_empty_arrays(axpy, opencl_device):
     empty = np.zeros(0, np.float32)
     with pytest.raises(UsageError, match=r"nothing can be launched for \(n=0\).*NothingToDo"):
         load(axpy)(empty, empty)
 
 
-def test_what_is_no_kernel_is_not_loaded(axpy: Kernel, opencl_device: str) -> None:
+def test_what_is_no_kernel_is_not_loaded(axpy, opencl_device):
     with pytest.raises(UsageError, match="3 is neither a kernel's name nor a kernel"):
-        load(3)  # type: ignore[arg-type]
+        load(3)
     with (
         pytest.raises(UsageError, match=r"sgemm: nothing can be launched for \(m=0"),
         pytest.warns(),
@@ -511,7 +490,7 @@ def test_what_is_no_kernel_is_not_loaded(axpy: Kernel, opencl_device: str) -> No
 # ---------------------------------------------------------------------- operands
 
 
-def test_how_operands_lie() -> None:
+def test_how_operands_lie():
     matrix = Operand((3, 4), (4, 1))
     assert matrix.is_by_rows
     assert not matrix.T.is_by_rows
@@ -524,7 +503,7 @@ def test_how_operands_lie() -> None:
         assert not Operand(shape, strides).overlaps_itself
 
 
-def test_views_of_views_that_run_backwards() -> None:
+def test_views_of_views_that_run_backwards():
     memory = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     for array in (memory, memory[::-1], memory[:, ::-1, ::-2], memory[:, :, ::3]):
         operand = Numpy().operand(array, 0)
@@ -533,13 +512,13 @@ def test_views_of_views_that_run_backwards() -> None:
             np.testing.assert_array_equal(view, array.take(index, axis).T)
 
 
-def test_a_kernel_that_cannot_be_called_says_what_to_add(axpy: Kernel) -> None:
+def test_a_kernel_that_cannot_be_called_says_what_to_add(axpy):
     axpy.hooks.pop("call")
     with pytest.raises(SpecError, match="no call function; attach one"):
         load(axpy)
 
 
-def test_a_mistake_in_the_call_names_its_line(axpy: Kernel, opencl_device: str) -> None:
+def test_a_mistake_in_the_call_names_its_line(axpy, opencl_device):
     with pytest.raises(SpecError, match=r"call: TypeError.*axpy\.py:\d+"):
         load(axpy)(5, np.ones(6, np.float32))
     axpy.hooks["call"] = lambda x: "nothing"

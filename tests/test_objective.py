@@ -61,11 +61,11 @@ def shown(time_ms, registers):
 
 
 @pytest.fixture
-def kernel(tmp_path: Path):
+def kernel(tmp_path):
     return load_file(write_space(tmp_path, ("\n\n@scale.launch", METRICS)))
 
 
-def measured(block: int, ms: float, mj: float | None = None, **more) -> Measurement:
+def measured(block, ms, mj=None, **more):
     energy = None if mj is None else Energy(mj, mj / ms, calls=10, window_s=0.3)
     return Measurement(
         Configuration(BLOCK=block), Status.OK, samples_ms=(ms,) * 7, energy=energy, **more
@@ -75,7 +75,7 @@ def measured(block: int, ms: float, mj: float | None = None, **more) -> Measurem
 # ---------------------------------------------------------------- windows
 
 
-def test_a_window_is_power_times_time_between_steps_of_each_count() -> None:
+def test_a_window_is_power_times_time_between_steps_of_each_count():
     """The counter moves every 100 ms by 50 J, and one of four looks finds a batch of 8 done."""
     looks = [
         Reading(at_s=k / 1000, calls=8 * (k // 4), taken_mj=50_000 * (k // 100))
@@ -87,7 +87,7 @@ def test_a_window_is_power_times_time_between_steps_of_each_count() -> None:
     assert found.calls == looks[-1].calls - looks[3].calls
 
 
-def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy() -> None:
+def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy():
     steady = [Reading(k / 100, k, 1000 * (k // 10)) for k in range(100)]
     late = [Reading(k / 100, 40, 4000) for k in range(34, 40)] + steady[40:]
     assert of_readings(late).power_w == pytest.approx(of_readings(steady).power_w)
@@ -97,7 +97,7 @@ def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy() 
 # ---------------------------------------------------------------- objectives
 
 
-def test_objectives_by_name(kernel) -> None:
+def test_objectives_by_name(kernel):
     assert (find(kernel, "time"), find(kernel, "energy"), find(kernel, "edp")) == (
         TIME,
         ENERGY,
@@ -111,7 +111,7 @@ def test_objectives_by_name(kernel) -> None:
         find(kernel, "shown")
 
 
-def test_costs(kernel) -> None:
+def test_costs(kernel):
     row = measured(64, 2.0, 600.0)
     expected = {"time": 2.0, "energy": 600.0, "edp": 1200.0, "width": 1 / 64, "per_watt": 0.6}
     for name, cost in expected.items():
@@ -125,7 +125,7 @@ def test_costs(kernel) -> None:
     assert all(Scoring(find(kernel, n), kernel, P, GPU).cost(failed) is None for n in expected)
 
 
-def test_metrics_of_what_is_known_are_kept(kernel) -> None:
+def test_metrics_of_what_is_known_are_kept(kernel):
     scoring = Scoring(TIME, kernel, P, GPU)
     assert dict(scoring.with_metrics(measured(32, 2.0)).metrics) == {"width": 32.0}
     both = scoring.with_metrics(measured(32, 2.0, 600.0)).metrics
@@ -140,7 +140,7 @@ def test_metrics_of_what_is_known_are_kept(kernel) -> None:
         ("@scale.metric\ndef energy(time_ms): ...", "'energy' exists already"),
     ],
 )
-def test_a_metric_is_checked_when_it_is_declared(tmp_path: Path, metric: str, message: str) -> None:
+def test_a_metric_is_checked_when_it_is_declared(tmp_path, metric, message):
     with pytest.raises(SpecError, match=message):
         load_file(write_space(tmp_path, ("@scale.launch", f"{metric}\n\n\n@scale.launch")))
 
@@ -154,20 +154,20 @@ def test_a_metric_is_checked_when_it_is_declared(tmp_path: Path, metric: str, me
         ("-time_ms", "the objective m is -2 for .*above 0"),
     ],
 )
-def test_what_a_metric_returns_is_checked(tmp_path: Path, result: str, message: str) -> None:
+def test_what_a_metric_returns_is_checked(tmp_path, result, message):
     metric = f'@scale.metric(better="lower")\ndef m(time_ms):\n    return {result}\n\n\n'
     kernel = load_file(write_space(tmp_path, ("@scale.launch", f"{metric}@scale.launch")))
     with pytest.raises(SpecError, match=message):
         Scoring(find(kernel, "m"), kernel, P, GPU).cost(measured(32, 2.0))
 
 
-def test_a_new_metric_makes_nothing_measured_obsolete(tmp_path: Path, kernel) -> None:
+def test_a_new_metric_makes_nothing_measured_obsolete(tmp_path, kernel):
     (tmp_path / "plain").mkdir()
     plain = load_file(write_space(tmp_path / "plain"))
     assert arguments_fingerprint(plain) == arguments_fingerprint(kernel)
 
 
-def test_a_device_without_counter_refuses_energy_and_nothing_else(opencl_device) -> None:
+def test_a_device_without_counter_refuses_energy_and_nothing_else(opencl_device):
     device = choose_device(opencl_device)
     why = backend(device.backend).why_no_energy(device)
     require(TIME, device, why)
@@ -180,7 +180,7 @@ def test_a_device_without_counter_refuses_energy_and_nothing_else(opencl_device)
 # ---------------------------------------------------------------- who wins
 
 
-def test_a_front_holds_what_is_faster_or_takes_less() -> None:
+def test_a_front_holds_what_is_faster_or_takes_less():
     rows = [measured(k, *point) for k, point in enumerate([(3, 5), (1, 9), (2, 7), (2, 8), (4, 6)])]
     hidden = [
         measured(9, 0.5),
@@ -191,10 +191,10 @@ def test_a_front_holds_what_is_faster_or_takes_less() -> None:
     assert [(row.median_ms, row.energy_mj) for row in found] == [(1, 9), (2, 7), (3, 5)]
 
 
-def test_finals_rank_by_cost(kernel) -> None:
+def test_finals_rank_by_cost(kernel):
     """Energies are of windows, which are fewer than rounds; a vendor's call has both ratios."""
 
-    def windows(*mj: float) -> tuple[Energy, ...]:
+    def windows(*mj):
         return tuple(Energy(each, each, calls=10) for each in mj)
 
     quick = entered(measured(32, 1.0), [1.0] * 30, energy=windows(500.0, 501.0) * 4)
@@ -220,7 +220,7 @@ def test_finals_rank_by_cost(kernel) -> None:
 class Frugal:
     """An evaluator of a device with a counter: wide blocks take longer, and less."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked: list[int] = []
 
     def measure(self, configurations, begin=lambda _: None, ahead=None, at_hand=lambda: None):
@@ -228,14 +228,14 @@ class Frugal:
             self.asked.append(configuration.BLOCK)
             yield measured(configuration.BLOCK, configuration.BLOCK, 1e4 / configuration.BLOCK)
 
-    def hint(self, configurations) -> None:
+    def hint(self, configurations):
         pass
 
-    def recall(self, measurement) -> None:
+    def recall(self, measurement):
         pass
 
 
-def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path: Path, kernel) -> None:
+def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path, kernel):
     space = enumerate_space(kernel, GPU)
     scope = Scope("scale", P, "u", "Test", "1", "1", "s", "a", "cold")
     stopped = replace(measured(64, 9.0, 1.0), status=Status.STOPPED_EARLY)
@@ -243,7 +243,7 @@ def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path: Path, kerne
         run_id = store.begin_run(RunInfo("scale", "Test", "test", 0, "0", ""))
         store.add_many(run_id, scope, [measured(32, 1.0), stopped])
 
-        def searched(scoring: Scoring | None) -> tuple[SearchSession, list[int]]:
+        def searched(scoring):
             evaluator = Frugal()
             session = SearchSession(
                 space, evaluator, store, run_id, scope, Budget(), scoring=scoring
@@ -272,7 +272,7 @@ def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path: Path, kerne
 
 
 @pytest.fixture
-def ran(opencl_device, tmp_path: Path, kernel, monkeypatch, capsys):
+def ran(opencl_device, tmp_path, kernel, monkeypatch, capsys):
     """Run ``autotune`` with these arguments, of ``run`` those that follow the space and the CPU.
 
     Exit code, standard output and standard error.
@@ -280,7 +280,7 @@ def ran(opencl_device, tmp_path: Path, kernel, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tuning = ["run", "scale", "--spaces", str(kernel.file.parent), "--device", opencl_device]
 
-    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+    def run(name, *arguments):
         code = command([*(tuning if name == "run" else [name]), *arguments])
         return code, *capsys.readouterr()
 
@@ -288,8 +288,8 @@ def ran(opencl_device, tmp_path: Path, kernel, monkeypatch, capsys):
 
 
 def test_a_metric_decides_a_run_and_all_that_follows(
-    ran, opencl_device, tmp_path: Path, monkeypatch, kernel
-) -> None:
+    ran, opencl_device, tmp_path, monkeypatch, kernel
+):
     device = choose_device(opencl_device)
     request = Request(kernel, device, (P,), objective=find(kernel, "width"))
     with Store.open(default_url()) as store, closing(Run(request, store)) as tuning:
@@ -324,7 +324,7 @@ def test_a_metric_decides_a_run_and_all_that_follows(
     assert isinstance(failure, UsageError) and "unknown objective 'width'" in str(failure)
 
 
-def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
+def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran):
     code, out, err = ran("run", "--objective", "energy")
     assert (code, out) == (4, "")
     assert err.count("\n") == 1
@@ -335,7 +335,7 @@ def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
 # ---------------------------------------------------------------- reports
 
 
-def test_records_of_several_objectives_are_not_one_table() -> None:
+def test_records_of_several_objectives_are_not_one_table():
     by_time = sample()
     assert by_time.objective == "time"  # what records of before say nothing of
     by_energy = msgspec.structs.replace(by_time, objective="energy")

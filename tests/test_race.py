@@ -1,7 +1,5 @@
 """A race goes on without the contender that failed, whatever the failure took with it."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,12 +1,9 @@
 """The sum of many floats keeps its digits, whoever adds up the blocks', and what is no number gets through."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from autotune import load
-from autotune.calling.load import TunedKernel
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
@@ -18,9 +15,7 @@ N = 3 * 10**6 + 3
 
 
 @pytest.fixture(params=["kernel", "ticket"])
-def total(
-    request: pytest.FixtureRequest, opencl_device: str, monkeypatch: pytest.MonkeyPatch
-) -> TunedKernel:
+def total(request, opencl_device, monkeypatch):
     """The sum by few blocks that walk, whose sums one of them or a second launch adds up."""
     kernel, device = find_kernel("reduce"), choose_device(opencl_device)
     chosen = {"BLOCK": 128, "VEC": 4, "ITEMS": 2, "WAVES": 4, "GRID_MODE": "stride"}
@@ -33,7 +28,7 @@ def total(
 
 
 @pytest.mark.parametrize("data", ["uniform", "normal", "constant"])
-def test_a_sum_is_off_by_no_more_than_its_last_additions(total: TunedKernel, data: str) -> None:
+def test_a_sum_is_off_by_no_more_than_its_last_additions(total, data):
     """A chain of additions for each thread is off by 1e-5 where all numbers are alike."""
     rng = np.random.default_rng(5)
     x = {
@@ -54,9 +49,7 @@ def test_a_sum_is_off_by_no_more_than_its_last_additions(total: TunedKernel, dat
         ((np.nan,), np.nan),
     ],
 )
-def test_what_is_no_number_gets_through(
-    total: TunedKernel, values: tuple[float, ...], expected: float
-) -> None:
+def test_what_is_no_number_gets_through(total, values, expected):
     x = np.ones(N, np.float32)
     x[1000 :: N // 3][: len(values)] = values
     np.testing.assert_equal(total(x).item(), expected)

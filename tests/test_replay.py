@@ -28,7 +28,7 @@ RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 
 
-def cache(**changes: Any) -> dict[str, Any]:
+def cache(**changes):
     """A small cache; keyword arguments replace what is at the top."""
     return {
         "device_name": "NVIDIA A100",
@@ -48,15 +48,15 @@ def cache(**changes: Any) -> dict[str, Any]:
     }
 
 
-def entry(block: int, kind: str, **rest: Any) -> dict[str, Any]:
+def entry(block, kind, **rest):
     return {"BLOCK": block, "KIND": kind, **rest}
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Any:
+def write(tmp_path):
     """Write a cache file; return its path."""
 
-    def write(data: Any, name: str = "some-A100.json") -> Path:
+    def write(data, name="some-A100.json"):
         path = tmp_path / name
         path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
         return path
@@ -64,7 +64,7 @@ def write(tmp_path: Path) -> Any:
     return write
 
 
-def test_reads_configurations_times_and_failures(write: Any) -> None:
+def test_reads_configurations_times_and_failures(write):
     recording = read(write(cache()))
     assert recording.kernel == "add"
     assert recording.problem == Problem(x=1024, y=8)
@@ -91,42 +91,39 @@ def test_reads_configurations_times_and_failures(write: Any) -> None:
 
 @pytest.mark.parametrize(
     ("time", "status"),
-    [
-        ("RuntimeFailedConfig", Status.LAUNCH_FAILED),
-        (1e20, Status.LAUNCH_FAILED),
-    ],
+    [("RuntimeFailedConfig", Status.LAUNCH_FAILED), (1e20, Status.LAUNCH_FAILED)],
 )
-def test_other_ways_to_fail(write: Any, time: Any, status: Status) -> None:
+def test_other_ways_to_fail(write, time, status):
     data = cache(cache={"64,a": entry(64, "a", time=time)})
     recording = read(write(data))
     assert recording.measurements[0].status is status
     assert recording.best_ms is None
 
 
-def test_gzip_is_told_by_content_not_by_name(write: Any) -> None:
+def test_gzip_is_told_by_content_not_by_name(write):
     path = write(gzip.compress(json.dumps(cache()).encode()), "plain.json")
     assert len(read(path).space) == 4
 
 
-def test_an_unclosed_cache_is_whole(write: Any) -> None:
+def test_an_unclosed_cache_is_whole(write):
     text = json.dumps(cache())
     assert text.endswith("}}")
     for end in ("", ",", ",\n", "\n"):
         assert len(read(write((text[:-2] + end).encode())).space) == 4
 
 
-def test_names_that_the_file_lacks_come_from_its_name(write: Any) -> None:
+def test_names_that_the_file_lacks_come_from_its_name(write):
     recording = read(write(cache(device_name="", kernel_name=None), "gemm-MI250X.json.gz"))
     assert recording.device.name == recording.kernel == "gemm-MI250X"
 
 
-def test_values_not_declared_by_old_versions_come_from_the_configurations(write: Any) -> None:
+def test_values_not_declared_by_old_versions_come_from_the_configurations(write):
     data = cache()
     del data["tune_params"]
     assert read(write(data)).space.parameters == {"BLOCK": (32, 64), "KIND": ("a", "b")}
 
 
-def test_uuid_stands_for_the_content(write: Any) -> None:
+def test_uuid_stands_for_the_content(write):
     same = [read(write(cache(), name)).device.uuid for name in ("a.json", "b.json")]
     assert same[0] == same[1] != read(write(cache(objective="energy"))).device.uuid
 
@@ -157,7 +154,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_named_with_its_place(write: Any, kind: str) -> None:
+def test_damage_is_named_with_its_place(write, kind):
     content, message = DAMAGE[kind]
     with pytest.raises(RecordError, match=message) as caught:
         read(write(content, "bad.json"))
@@ -165,7 +162,7 @@ def test_damage_is_named_with_its_place(write: Any, kind: str) -> None:
     assert ";" in str(caught.value)  # what to do
 
 
-def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(RecordError, match=r"nowhere\.json.*No such file"):
         read(tmp_path / "nowhere.json")
     with pytest.raises(RecordError, match=r"Is a directory"):
@@ -196,9 +193,7 @@ PLACES = st.sampled_from(
 @example(("cache", "32,b", "times"), [10**400])
 @example(("cache", "32,b", "compile_time"), 10**400)
 @example(("problem_size",), 10**5000)
-def test_any_value_anywhere_is_read_or_a_record_error(
-    tmp_path: Path, place: tuple[str, ...], value: Any
-) -> None:
+def test_any_value_anywhere_is_read_or_a_record_error(tmp_path, place, value):
     data: Any = cache()
     target = data
     for name in place[:-1]:
@@ -215,7 +210,7 @@ def test_any_value_anywhere_is_read_or_a_record_error(
         assert "any.json" in str(error)
 
 
-def test_evaluator_answers_in_order_and_knows_only_what_was_recorded() -> None:
+def test_evaluator_answers_in_order_and_knows_only_what_was_recorded():
     recording = read(DATA)
     evaluator = ReplayEvaluator(recording)
     asked = [recording.space.configuration(index) for index in (5, 3, 5)]
@@ -228,7 +223,7 @@ def test_evaluator_answers_in_order_and_knows_only_what_was_recorded() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
-def test_a_recording_says_what_its_file_does(path: Path) -> None:
+def test_a_recording_says_what_its_file_does(path):
     recording = read(path)
     entries = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
     assert len(recording.space) == len(recording.measurements) == len(entries)
@@ -253,14 +248,14 @@ REPLAY = ["run", "synthetic", "--device", f"replay:{DATA}"]
 CONFIG = "BM=64,BN=128,BK=16,TM=4,STAGES=2,LAYOUT=tiled,VECTOR=1,FIXED=7"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str]:
+def printed(capsys, *arguments):
     """What a replay prints as JSON, and what it says on stderr."""
     assert run([*REPLAY, *arguments, "--json"]) == 0
     captured = capsys.readouterr()
     return json.loads(captured.out), captured.err
 
 
-def test_a_replay_is_the_search_that_a_run_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_is_the_search_that_a_run_makes(capsys):
     rows, said = printed(
         capsys, "--strategy", "random", "--budget", "50evals", "--seed", "3",
         "--problem", "x=4096,y=2^12",
@@ -271,18 +266,18 @@ def test_a_replay_is_the_search_that_a_run_makes(capsys: pytest.CaptureFixture[s
     best = [measured[index] for index in replayed.best(5)]
     assert [row["median_ms"] for row in rows] == [measurement.median_ms for measurement in best]
     assert rows[0]["configuration"] == dict(best[0].configuration)
-    assert rows[0]["of best recorded"] == f"{recording.best_ms / best[0].median_ms:.1%}"  # type: ignore[operator]
+    assert rows[0]["of best recorded"] == f"{recording.best_ms / best[0].median_ms:.1%}"
     assert said == f"50 of {len(recording.space)} recorded configurations asked\n"
 
 
-def test_a_replay_without_a_budget_asks_two_hundred(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_without_a_budget_asks_two_hundred(capsys):
     assert run([*REPLAY, "--strategy", "random"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("synthetic replayed from synthetic.json.gz\n")
     assert captured.err.startswith("200 of ")
 
 
-def test_a_replay_searches_what_fix_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_searches_what_fix_leaves(capsys):
     rows, said = printed(
         capsys, "--fix", "BM=32,64", "--fix", "VECTOR=0", "--strategy", "exhaustive",
         "--budget", "10000evals",
@@ -298,7 +293,7 @@ def test_a_replay_searches_what_fix_leaves(capsys: pytest.CaptureFixture[str]) -
     assert said == f"{len(recorded)} of {len(recorded)} recorded configurations asked\n"
 
 
-def test_a_replay_looks_one_configuration_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_looks_one_configuration_up(capsys):
     (row,), _ = printed(capsys, "--config", CONFIG)
     recording = read(DATA)
     index = recording.space.index(row["config"])
@@ -327,9 +322,7 @@ def test_a_replay_looks_one_configuration_up(capsys: pytest.CaptureFixture[str])
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_a_replay_cannot_do_is_refused(
-    capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
+def test_what_a_replay_cannot_do_is_refused(capsys, options, message):
     assert run([*REPLAY, *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -338,15 +331,13 @@ def test_what_a_replay_cannot_do_is_refused(
         assert f"{options[0]} does not go with --device replay:FILE" in captured.err
 
 
-def test_the_kernel_must_be_the_recorded_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kernel_must_be_the_recorded_one(capsys):
     assert run(["run", "sgemm", *REPLAY[2:], "--config", "X=9"]) == 2
     said = capsys.readouterr().err
     assert "is a recording of the kernel 'synthetic', not of 'sgemm'" in said
     assert f"autotune run synthetic --device replay:{DATA}" in said
 
 
-def test_values_that_no_recorded_configuration_has_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_values_that_no_recorded_configuration_has_together(capsys):
     assert run([*REPLAY, "--fix", "BM=16", "--fix", "BK=8"]) == 3
     assert "no valid configuration has BM=16, BK=8" in capsys.readouterr().err

@@ -7,17 +7,9 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from contracts.resume import (
-    CONFIGURATIONS,
-    SPACES,
-    finish,
-    kill_and_finish,
-    rows,
-    start,
-)
+from contracts.resume import CONFIGURATIONS, SPACES, finish, kill_and_finish, rows, start
 
 from autotune.cli import run
 from autotune.devices.choose import choose_device
@@ -27,7 +19,7 @@ from autotune.measure.measurement import Status
 from autotune.run.goal import Search
 from autotune.run.request import Request
 from autotune.run.run import Run
-from autotune.search.session import Budget, Listener, Measured, ignore
+from autotune.search.session import Budget, Measured, ignore
 from autotune.store import Store
 from autotune.store.appending import WAITING
 from autotune.values import Problem
@@ -36,11 +28,8 @@ pytestmark = pytest.mark.opencl
 
 
 def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
-    tmp_path: Path,
-    opencl_device: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, opencl_device, monkeypatch, capsys
+):
     """And `autotune results --runs` tells how each of its runs ended."""
     kill_and_finish(tmp_path, opencl_device, kills=10)
     monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "data" / "autotune" / "store.sqlite"))
@@ -52,7 +41,7 @@ def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
     assert sum(found["rows"] for found in (*killed, last)) == CONFIGURATIONS
 
 
-def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> None:
+def test_two_tuners_on_one_store_at_once(tmp_path, opencl_device):
     both = [start(tmp_path, opencl_device) for _ in range(2)]
     errors = [process.communicate(timeout=120)[1].decode() for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
@@ -64,7 +53,7 @@ def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> 
     assert set(statuses) <= {Status.OK, Status.STOPPED_EARLY}
 
 
-def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device: str) -> None:
+def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path, opencl_device):
     """A limit on the size of files, which the store's journal reaches in the middle of the run."""
     limited = start(tmp_path, opencl_device, "bash", "-c", 'ulimit -f 400; exec "$@"', "bash")
     _, errors = limited.communicate(timeout=120)
@@ -77,14 +66,12 @@ def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device:
     assert kept <= finished and set(finished.values()) == {1}
 
 
-def test_a_locked_store_ends_a_run_and_loses_what_waited(
-    tmp_path: Path, opencl_device: str
-) -> None:
+def test_a_locked_store_ends_a_run_and_loses_what_waited(tmp_path, opencl_device):
     file = tmp_path / "s.sqlite"
     seen: list[Measured] = []
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
 
-        def lock(event: object) -> None:
+        def lock(event):
             if isinstance(event, Measured):
                 seen.append(event)
                 if len(seen) == 5:
@@ -104,7 +91,7 @@ def test_a_locked_store_ends_a_run_and_loses_what_waited(
     assert len(counts) == CONFIGURATIONS and set(counts.values()) == {1}
 
 
-def _tune(file: Path, device: str, listener: Listener = ignore) -> None:
+def _tune(file, device, listener=ignore):
     """Search every configuration of saxpy in this process, waiting half a second for locks."""
     request = Request(
         find_kernel("saxpy", SPACES),

@@ -74,7 +74,7 @@ DEVICE = for_arch("sm_90")
 
 
 class TestSmallProblems:
-    def test_the_odd_sizes_of_the_kernel_that_the_configuration_allows(self) -> None:
+    def test_the_odd_sizes_of_the_kernel_that_the_configuration_allows(self):
         kernel = find_kernel("sgemm")
         problem = Problem(m=4096, n=4096, k=4096)
         for configuration in (kernel.default(), *map(kernel.completed, kernel.seeds)):
@@ -85,9 +85,7 @@ class TestSmallProblems:
             assert small == allowed
             assert all(edge["m"] * edge["n"] < 1 << 20 for edge in small)
 
-    def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(
-        self, tmp_path: Path
-    ) -> None:
+    def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(self, tmp_path):
         kernel = load_file(write_space(tmp_path))
         kernel.edge_problems = ()
         (small,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1 << 28), DEVICE)
@@ -97,13 +95,11 @@ class TestSmallProblems:
 
 
 class TestWithout:
-    def test_another_device_than_cuda(self) -> None:
+    def test_another_device_than_cuda(self):
         with pytest.raises(UsageError, match="checks CUDA kernels, not those of opencl:0"):
             sanitize.required(replace(for_arch("sm_90"), backend="opencl"))
 
-    def test_not_installed_ends_before_the_search(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_not_installed_ends_before_the_search(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sanitize, "find_program", lambda name: "")  # it may be, here
         device, store = for_arch("sm_90"), Store.open(tmp_path / "s.sqlite")
         kernel = find_kernel("reduce")
@@ -112,7 +108,7 @@ class TestWithout:
             Run(request, store)
         assert store.rows() == []
 
-    def test_what_the_effort_asks_for_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_the_effort_asks_for_may_be_missing(self, monkeypatch):
         """Full effort wants it on a GPU: with a warning where it is missing, unless one says no."""
         device, kernel = for_arch("sm_90"), find_kernel("reduce")
         full = Request(kernel, device, kernel.problems["cuda"][:1], EFFORTS["full"])
@@ -130,9 +126,7 @@ class TestWithout:
             assert LOCAL.sanitizer(other) == ""
 
     @pytest.mark.opencl
-    def test_the_command_says_so_with_its_exit_code(
-        self, opencl_device: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_command_says_so_with_its_exit_code(self, opencl_device, capsys):
         saxpy = str(EXAMPLES / "saxpy" / "spaces")
         command = ["run", "saxpy", "--spaces", saxpy, "--device", opencl_device, "--sanitize"]
         assert run(command) == 2
@@ -140,9 +134,7 @@ class TestWithout:
 
 
 class TestPrograms:
-    def test_on_the_path_then_in_a_toolkit(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_on_the_path_then_in_a_toolkit(self, monkeypatch, tmp_path):
         for folder in ("path", "toolkit/bin"):
             (tmp_path / folder).mkdir(parents=True)
             (tmp_path / folder / "compute-sanitizer").touch(mode=0o755)
@@ -156,7 +148,7 @@ class TestPrograms:
 
 class TestWords:
     @pytest.mark.parametrize("log", WORDS, ids=lambda log: log.split()[2])
-    def test_the_first_fault_without_addresses(self, log: str) -> None:
+    def test_the_first_fault_without_addresses(self, log):
         assert sanitize.parsed(log) == WORDS[log]
 
     @pytest.mark.parametrize(
@@ -173,7 +165,7 @@ class TestWords:
         ],
         ids=["clean", "nothing", "warning", "target", "api"],
     )
-    def test_what_is_no_fault(self, log: str) -> None:
+    def test_what_is_no_fault(self, log):
         assert sanitize.parsed(log) is None
 
 

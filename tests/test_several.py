@@ -17,22 +17,22 @@ class TestSeveralOnOpencl(SeveralDevicesContract):
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
 class TestChoosing:
-    def test_one_and_all(self) -> None:
+    def test_one_and_all(self):
         cpu = choose_device("opencl:cpu")
         assert choose_devices("opencl:cpu") == (cpu,)
         assert cpu in choose_devices("opencl:all")
         assert choose_devices(None) == (choose_device(None),)
 
-    def test_a_device_named_twice(self) -> None:
+    def test_a_device_named_twice(self):
         with pytest.raises(UsageError, match="named twice"):
             choose_devices("opencl:0,opencl:0")
 
-    def test_an_unknown_one_among_several(self) -> None:
+    def test_an_unknown_one_among_several(self):
         with pytest.raises(UsageError, match="unknown device"):
             choose_devices("opencl:0,opencl:77")
 
 
-def test_devices_of_different_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_of_different_models_are_named(monkeypatch):
     """Two cards of this machine would be needed for a real one; only their list is made up."""
     cards = tuple(
         Device("cuda", name, arch, uuid=f"GPU-{index}", index=index)

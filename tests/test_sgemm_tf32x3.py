@@ -1,9 +1,5 @@
 """sgemm_tf32x3 without a GPU: both sources compile, and exact data tell each of the three products."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,25 +8,24 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.membership import is_member
 from autotune.kernel.space import enumerate_space
-from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Draw
 from autotune.values import Problem
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Kernel:
+def kernel():
     return find_kernel("sgemm_tf32x3")
 
 
-def halves(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def halves(x):
     """As kernels/sgemm_tf32x3.h splits them; what the tensor core ignores of the low half is 0."""
     hi = ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     lo = ((x - hi).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     return hi, lo
 
 
-def test_halves_lose_the_last_bit_at_most() -> None:
+def test_halves_lose_the_last_bit_at_most():
     x = np.random.default_rng(5).standard_normal(10**6).astype(np.float32)
     x *= np.float32(2.0) ** np.random.default_rng(6).integers(-30, 31, x.size).astype(np.float32)
     hi, lo = halves(x)
@@ -40,7 +35,7 @@ def test_halves_lose_the_last_bit_at_most() -> None:
 
 
 @pytest.mark.parametrize("size", [(7, 7, 7), (129, 4, 33), (300, 310, 1027)])
-def test_exact_data_need_all_three_products(kernel: Kernel, size: tuple[int, int, int]) -> None:
+def test_exact_data_need_all_three_products(kernel, size):
     problem = Problem(dict(zip("mnk", size, strict=True)))
     given = kernel.call_hook("arguments", problem, Draw(exact=True, key=3))
     a, b = given["a"], given["b"]
@@ -58,13 +53,13 @@ def test_exact_data_need_all_three_products(kernel: Kernel, size: tuple[int, int
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
-def test_wgmma_is_offered_where_it_exists(kernel: Kernel, arch: str) -> None:
+def test_wgmma_is_offered_where_it_exists(kernel, arch):
     variants = {found["VARIANT"] for found in enumerate_space(kernel, for_arch(arch))}
     assert variants == ({"mma", "wgmma"} if arch == "sm_90" else {"mma"})
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
-def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) -> None:
+def test_both_sources_compile_where_they_are_offered(kernel, arch):
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
     device = for_arch(arch)
     space = enumerate_space(kernel, device)
@@ -82,12 +77,12 @@ def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) 
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
-def test_the_default_runs_wherever_something_does(kernel: Kernel, arch: str) -> None:
+def test_the_default_runs_wherever_something_does(kernel, arch):
     """It answers where nothing was tuned."""
     assert is_member(kernel, kernel.default(), for_arch(arch))
 
 
-def test_only_rows_that_are_not_aligned_are_padded(kernel: Kernel) -> None:
+def test_only_rows_that_are_not_aligned_are_padded(kernel):
     """By a launch of its own, a thread for each quad, into workspaces of whole quads."""
     device = for_arch("sm_90")
     padded = kernel.completed({**kernel.seeds[0], "PADDED": True})

@@ -8,11 +8,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from sample_spaces import SOURCE, SPACE, changed, write_space
 
@@ -74,12 +72,12 @@ CELLS = (
 PROBLEM = Problem(n=1000)
 
 
-def run_cell(namespace: dict[str, Any], text: str, number: int = 0) -> None:
+def run_cell(namespace, text, number=0):
     """Run a cell as IPython does: as main, without a file."""
     exec(compile(textwrap.dedent(text), f"<cell {number}>", "exec"), namespace)
 
 
-def notebook(*cells: str) -> dict[str, Any]:
+def notebook(*cells):
     """The names of a notebook after these cells, and those of `CELLS` before."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate((*CELLS, *cells), 1):
@@ -87,7 +85,7 @@ def notebook(*cells: str) -> dict[str, Any]:
     return namespace
 
 
-def expected(kernel: Kernel) -> float:
+def expected(kernel):
     """What the reference multiplies by, as data sets have it."""
     made = prepare(kernel, PROBLEM, EXACT)
     return float((made.expected("out") / made.array("x"))[0])
@@ -96,12 +94,12 @@ def expected(kernel: Kernel) -> float:
 # ---------------------------------------------------------------- scripts; test_api tunes a notebook
 
 
-def script(*lines: str) -> str:
+def script(*lines):
     """A script of `CELLS` and further lines, which says each time that it runs."""
     return "\n".join(["print('runs')", *map(textwrap.dedent, CELLS), *lines])
 
 
-def run_script(folder: Path, lines: str, way: str) -> list[str]:
+def run_script(folder, lines, way):
     """What a script prints that is run as a module or from standard input; it complains of nothing."""
     (folder / "package").mkdir()
     file = folder / "package" / "job.py"
@@ -129,14 +127,14 @@ actor.close()
 
 
 @pytest.mark.parametrize("way", ["module", "stdin"])
-def test_a_script_is_run_once_however_it_is(tmp_path: Path, way: str) -> None:
+def test_a_script_is_run_once_however_it_is(tmp_path, way):
     assert run_script(tmp_path, IN_A_CHILD, way) == ["runs", "[2. 2. 2.]"]
 
 
 # ---------------------------------------------------------------- what it is known by
 
 
-def test_equal_functions_are_known_alike_wherever_their_lines_are() -> None:
+def test_equal_functions_are_known_alike_wherever_their_lines_are():
     again = notebook("'another cell'", *(f"# moved\n\n{textwrap.dedent(cell)}" for cell in CELLS))
     assert own_fingerprint(again["kernel"]) == own_fingerprint(notebook()["kernel"])
 
@@ -150,7 +148,7 @@ def test_equal_functions_are_known_alike_wherever_their_lines_are() -> None:
         "def helper():\n    return 1",
     ],
 )
-def test_what_decides_no_result_changes_nothing(cell: str) -> None:
+def test_what_decides_no_result_changes_nothing(cell):
     assert own_fingerprint(notebook(cell)["kernel"]) == own_fingerprint(notebook()["kernel"])
 
 
@@ -163,7 +161,7 @@ def test_what_decides_no_result_changes_nothing(cell: str) -> None:
         "kernel.static = ('n',)",
     ],
 )
-def test_what_functions_do_and_use_is_in_the_fingerprint(cell: str) -> None:
+def test_what_functions_do_and_use_is_in_the_fingerprint(cell):
     assert own_fingerprint(notebook(cell)["kernel"]) != own_fingerprint(notebook()["kernel"])
 
 
@@ -177,7 +175,7 @@ VALUES = (
 )
 
 
-def test_values_are_known_alike_in_every_process(tmp_path: Path) -> None:
+def test_values_are_known_alike_in_every_process(tmp_path):
     """The order of a set's texts, and where objects lie, differ from process to process."""
     lines = [f"values = [{', '.join(VALUES)}]", "@kernel.tolerance\ndef _(p):\n    return values"]
     lines += [
@@ -197,9 +195,7 @@ def test_values_are_known_alike_in_every_process(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_a_module_that_functions_use_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_functions_use_is_followed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_helper.py").write_text("def f():\n    return 1.0\n")
     use = "import own_helper\n@kernel.tolerance\ndef _(p):\n    return own_helper.f()"
@@ -215,7 +211,7 @@ def test_a_module_that_functions_use_is_followed(
 # ---------------------------------------------------------------- what is sent
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
+def test_a_snapshot_stays_as_it_was():
     names = notebook()
     kernel = names["kernel"]
     taken = snapshot(kernel)
@@ -233,27 +229,25 @@ class Colour(enum.Enum):
     RED = 1
 
 
-def test_a_kernel_declared_in_a_function_is_sent_with_what_encloses_it() -> None:
+def test_a_kernel_declared_in_a_function_is_sent_with_what_encloses_it():
     names = notebook()
     two, colour = 2, Colour.RED
     kernel = Kernel(CUDA, name="twice", problems=[PROBLEM], BLOCK=(32, 64))
     kernel.hooks.update(names["kernel"].hooks)
 
     @functools.cache
-    def factor() -> int:
+    def factor():
         return two
 
     @kernel.reference
-    def reference(x: np.ndarray) -> np.ndarray:
+    def reference(x):
         return factor() * x * colour.value
 
     assert not is_of_file(kernel)
     assert expected(restored(snapshot(kernel).state)) == 2
 
 
-def test_a_kernel_of_a_space_file_or_of_a_module_with_no_other_is_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_of_a_space_file_or_of_a_module_with_no_other_is_its_file(tmp_path, monkeypatch):
     file = write_space(tmp_path)
     assert origin_of(load_file(file)) == file
     module = ModuleType("some_module")
@@ -270,8 +264,8 @@ def test_a_kernel_of_a_space_file_or_of_a_module_with_no_other_is_its_file(
 
 
 def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """So that what it tunes and what `autotune run` tunes are known alike."""
     file = write_space(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
@@ -292,18 +286,18 @@ def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again
         ("LOCK = np.zeros(1 << 22)", r"use 32 MiB of the script's values, and at most 16 .*inputs"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_what_to_do(cell: str, message: str) -> None:
+def test_what_cannot_be_sent_is_refused_with_what_to_do(cell, message):
     use = "@kernel.tolerance\ndef _(p):\n    return bool(LOCK)"
     with pytest.raises(SpecError, match=f"^twice: .*{message}"):
         snapshot(notebook(cell, use)["kernel"])
 
 
-def test_a_kernel_that_lacks_a_function_is_refused_before_anything_runs() -> None:
+def test_a_kernel_that_lacks_a_function_is_refused_before_anything_runs():
     with pytest.raises(SpecError, match="no reference function"):
         tune(notebook("del kernel.hooks['reference']")["kernel"])
 
 
-def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path):
     file = write_space(tmp_path)
     file.write_text(
         f"{file.read_text()}\nautotune.tune(scale)\n".replace("import np", "import np", 1)
@@ -316,7 +310,7 @@ def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path: Path) -> N
 # ---------------------------------------------------------------- sources as texts
 
 
-def test_a_source_as_a_text_is_compiled_with_its_includes(tmp_path: Path) -> None:
+def test_a_source_as_a_text_is_compiled_with_its_includes(tmp_path):
     kernel = notebook()["kernel"]
     text = source_of(kernel, kernel.default(), PROBLEM)
     assert text.count("KERNEL(BLOCK, 1, 0) twice(") == 1
@@ -324,19 +318,17 @@ def test_a_source_as_a_text_is_compiled_with_its_includes(tmp_path: Path) -> Non
     assert "BLOCK 32" in text
 
 
-def test_another_text_is_another_source() -> None:
+def test_another_text_is_another_source():
     kernels = [Kernel(CUDA + end, name="twice", problems=[PROBLEM]) for end in ("", "// more")]
     assert source_fingerprint(kernels[0]) != source_fingerprint(kernels[1])
 
 
-def test_a_text_needs_a_name() -> None:
+def test_a_text_needs_a_name():
     with pytest.raises(SpecError, match="text needs name="):
         Kernel(CUDA, problems=[PROBLEM])
 
 
-def test_a_travelling_kernel_leaves_installed_packages_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_travelling_kernel_leaves_installed_packages_where_they_are(tmp_path, monkeypatch):
     site, spaces = tmp_path / "site", tmp_path / "spaces"
     (site / "installed_here-1.0.dist-info").mkdir(parents=True)
     (site / "installed_here.py").write_text("import threading\nSTATE = threading.local()\n")

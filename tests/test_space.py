@@ -7,7 +7,6 @@ import inspect
 import itertools
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +15,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autotune.devices.device import Device, for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
-from autotune.kernel.declaration import Rule
-from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.search.lattice import Lattice
 from autotune.values import Configuration, Problem
@@ -33,28 +31,26 @@ POOL: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def rule(names: tuple[str, ...], allowed: frozenset[tuple[Any, ...]]) -> Callable[..., bool]:
+def rule(names, allowed):
     """A function of these parameters that holds for the allowed values."""
 
-    def function(**values: Any) -> bool:
+    def function(**values):
         """Holds for some values."""
         return tuple(values[name] for name in names) in allowed
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, keyword) for name in names]
-    )
+    function.__signature__ = inspect.Signature([inspect.Parameter(name, keyword) for name in names])
     return function
 
 
 @st.composite
-def kernels(draw: st.DrawFn, conditional: bool = True) -> Kernel:
+def kernels(draw, conditional=True):
     """A kernel of two to five parameters with random tables for rules."""
     count = draw(st.integers(2, 5))
     parameters = {f"P{i}": draw(st.sampled_from(POOL)) for i in range(count)}
     kernel = Kernel("k.cu", problems=[Problem(n=1)], **parameters)
 
-    def table(names: tuple[str, ...]) -> Callable[..., bool]:
+    def table(names):
         points = list(itertools.product(*(parameters[name] for name in names)))
         return rule(names, frozenset(draw(st.sets(st.sampled_from(points)))))
 
@@ -72,7 +68,7 @@ def kernels(draw: st.DrawFn, conditional: bool = True) -> Kernel:
     return kernel
 
 
-def brute_force(kernel: Kernel) -> Iterator[Configuration]:
+def brute_force(kernel):
     """Every point of the product that no rule forbids, the slow and plain way."""
     for values in itertools.product(*kernel.parameters.values()):
         point = dict(zip(kernel.parameters, values, strict=True))
@@ -80,8 +76,8 @@ def brute_force(kernel: Kernel) -> Iterator[Configuration]:
             yield Configuration(point)
 
 
-def is_valid(kernel: Kernel, point: dict[str, Any]) -> bool:
-    def holds(rule: Any) -> bool:
+def is_valid(kernel, point):
+    def holds(rule):
         return bool(rule.function(**{name: point[name] for name in rule.parameters}))
 
     governing = {
@@ -97,7 +93,7 @@ def is_valid(kernel: Kernel, point: dict[str, Any]) -> bool:
     return True
 
 
-def enumerated(kernel: Kernel) -> Space:
+def enumerated(kernel):
     """The space; empty ones are not examples."""
     try:
         return enumerate_space(kernel, DEVICE)
@@ -108,12 +104,12 @@ def enumerated(kernel: Kernel) -> Space:
 
 
 @given(kernels())
-def test_enumeration_equals_brute_force_in_order(kernel: Kernel) -> None:
+def test_enumeration_equals_brute_force_in_order(kernel):
     assert list(enumerated(kernel)) == list(brute_force(kernel))
 
 
 @given(kernels())
-def test_numbers_rows_and_configurations_agree(kernel: Kernel) -> None:
+def test_numbers_rows_and_configurations_agree(kernel):
     space = enumerated(kernel)
     for index, configuration in enumerate(space):
         assert space.find(space.rows[index]) == index
@@ -127,7 +123,7 @@ def test_numbers_rows_and_configurations_agree(kernel: Kernel) -> None:
 
 
 @given(kernels(), st.data())
-def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) -> None:
+def test_twins_have_the_same_relevant_part(kernel, data):
     space = enumerated(kernel)
     configuration = space.configuration(data.draw(st.integers(0, len(space) - 1)))
     relevant = space.relevant(configuration)
@@ -139,7 +135,7 @@ def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) 
 
 
 @given(kernels(), st.data())
-def test_restricted_keeps_what_has_the_values(kernel: Kernel, data: st.DataObject) -> None:
+def test_restricted_keeps_what_has_the_values(kernel, data):
     space = enumerated(kernel)
     name = data.draw(st.sampled_from(space.names))
     values = data.draw(st.sets(st.sampled_from(kernel.parameters[name]), min_size=1))
@@ -152,45 +148,45 @@ def test_restricted_keeps_what_has_the_values(kernel: Kernel, data: st.DataObjec
 
 
 @given(kernels(), st.integers(0, 2**32), st.integers(1, 50))
-def test_samples_are_distinct_and_repeatable(kernel: Kernel, seed: int, count: int) -> None:
+def test_samples_are_distinct_and_repeatable(kernel, seed, count):
     space = enumerated(kernel)
     sample = space.sample(np.random.default_rng(seed), count)
     assert len(set(sample)) == len(sample) == min(count, len(space))
     assert sample == space.sample(np.random.default_rng(seed), count)
 
 
-def million() -> Kernel:
+def million():
     """A million points, six constraints."""
     ten = tuple(range(1, 11))
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=ten, B=ten, C=ten, D=ten, E=ten, F=ten)
 
     @kernel.constraint
-    def even(A: int) -> bool:
+    def even(A):
         """A is even."""
         return A % 2 == 0
 
     @kernel.constraint
-    def ordered(A: int, B: int) -> bool:
+    def ordered(A, B):
         """A is at most B."""
         return A <= B
 
     @kernel.constraint
-    def divides(C: int, D: int) -> bool:
+    def divides(C, D):
         """D divides C."""
         return C % D == 0
 
     @kernel.constraint
-    def bounded(B: int, C: int, E: int) -> bool:
+    def bounded(B, C, E):
         """The product is at most 250."""
         return B * C * E <= 250
 
     @kernel.constraint
-    def apart(E: int, F: int) -> bool:
+    def apart(E, F):
         """E and F differ."""
         return E != F
 
     @kernel.constraint
-    def fits(A: int, F: int, device: Device) -> bool:
+    def fits(A, F, device):
         """Both fit in shared memory."""
         needed = 4096 * (A + F)
         return needed <= device.shared_bytes_per_block
@@ -198,30 +194,30 @@ def million() -> Kernel:
     return kernel
 
 
-def _of_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_keywords(function):
     """A decorator that takes nothing by position."""
 
     @functools.wraps(function)
-    def called(**values: Any) -> Any:
+    def called(**values):
         return function(**values)
 
     return called
 
 
 @pytest.mark.parametrize("decorate", [lambda function: function, _of_keywords])
-def test_a_rule_is_asked_by_name_whatever_the_order(decorate: Callable[..., Any]) -> None:
+def test_a_rule_is_asked_by_name_whatever_the_order(decorate):
     """Its parameters in another order than the kernel's, with the device among them, or decorated."""
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2, 4), B=(2, 3), C=(0, 5))
 
     @kernel.constraint
     @decorate
-    def a_rule(C: int, device: Any, A: int) -> bool:
+    def a_rule(C, device, A):
         """The device in the middle."""
         return device is DEVICE and C > A
 
     @kernel.constraint
     @decorate
-    def by_keywords(*, B: int, A: int = 0) -> bool:
+    def by_keywords(*, B, A=0):
         """Nothing by position."""
         return B == 2 * A or A == 4
 
@@ -229,12 +225,12 @@ def test_a_rule_is_asked_by_name_whatever_the_order(decorate: Callable[..., Any]
     assert sorted(enumerate_space(kernel, DEVICE), key=str) == sorted(expected, key=str)
 
 
-def test_a_million_points_are_neither_held_nor_asked_about_one_by_one() -> None:
+def test_a_million_points_are_neither_held_nor_asked_about_one_by_one():
     """A constraint is asked once for all values of the parameters it names."""
     kernel, calls = million(), Counter[str]()
 
-    def counted(constraint: Rule) -> Rule:
-        def function(**values: Any) -> object:
+    def counted(constraint):
+        def function(**values):
             calls[constraint.name] += 1
             return constraint.function(**values)
 
@@ -270,7 +266,7 @@ def test_a_million_points_are_neither_held_nor_asked_about_one_by_one() -> None:
     assert space.rows.tolist() == np.argwhere(everything).tolist()
 
 
-def test_fingerprint_is_of_the_space_and_nothing_else() -> None:
+def test_fingerprint_is_of_the_space_and_nothing_else():
     assert (
         enumerate_space(million(), DEVICE).fingerprint
         == enumerate_space(million(), DEVICE).fingerprint
@@ -279,7 +275,7 @@ def test_fingerprint_is_of_the_space_and_nothing_else() -> None:
     assert smaller.fingerprint != enumerate_space(million(), DEVICE).fingerprint
 
 
-def test_errors_name_what_is_wrong() -> None:
+def test_errors_name_what_is_wrong():
     space = enumerate_space(million(), DEVICE)
     good = dict(space.configuration(0))
     with pytest.raises(UsageError, match=r"unknown parameter 'Q'"):
@@ -294,11 +290,11 @@ def test_errors_name_what_is_wrong() -> None:
     assert "text" not in space
 
 
-def test_nothing_valid_says_what_each_constraint_removes() -> None:
+def test_nothing_valid_says_what_each_constraint_removes():
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2))
 
     @kernel.constraint
-    def impossible(A: int) -> bool:
+    def impossible(A):
         """A is three."""
         return A == 3
 
@@ -306,7 +302,7 @@ def test_nothing_valid_says_what_each_constraint_removes() -> None:
         enumerate_space(kernel, DEVICE)
 
 
-def binary(count: int) -> Kernel:
+def binary(count):
     """So many parameters of two values, of which constraints leave one configuration."""
     kernel = Kernel("k.cu", problems=[Problem(n=1)], **{f"P{i}": (0, 1) for i in range(count)})
     for name in kernel.parameters:
@@ -314,7 +310,7 @@ def binary(count: int) -> Kernel:
     return kernel
 
 
-def test_a_product_that_64_bits_cannot_number_is_refused_however_few_are_valid() -> None:
+def test_a_product_that_64_bits_cannot_number_is_refused_however_few_are_valid():
     """Numbers of the full product: beyond, two configurations would have one and the same."""
     space = enumerate_space(binary(61), DEVICE)
     assert space.cartesian == 2**61
@@ -325,7 +321,7 @@ def test_a_product_that_64_bits_cannot_number_is_refused_however_few_are_valid()
             enumerate_space(binary(count), DEVICE)
 
 
-def test_a_parameter_may_have_more_values_than_16_bits_count() -> None:
+def test_a_parameter_may_have_more_values_than_16_bits_count():
     """Indices of 16 bits wrapped: A=40000 was A=-25536 from the end."""
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=tuple(range(40000)), B=(False, True))
     kernel.constraint(rule(("A",), frozenset((a,) for a in (0, 32767, 32768, 39999))))
@@ -339,13 +335,13 @@ def test_a_parameter_may_have_more_values_than_16_bits_count() -> None:
     assert enumerated(million()).rows.dtype == np.int16  # whose bytes are in fingerprints
 
 
-def digits(count: int) -> Kernel:
+def digits(count):
     """So many parameters of ten values."""
     ten = tuple(range(10))
     return Kernel("k.cu", problems=[Problem(n=1)], **{f"P{i}": ten for i in range(count)})
 
 
-def test_of_10_to_the_12_combinations_few_valid_ones_are_enumerated() -> None:
+def test_of_10_to_the_12_combinations_few_valid_ones_are_enumerated():
     kernel = digits(12)
     for i in range(11):
         kernel.constraint(rule((f"P{i}", f"P{i + 1}"), frozenset((n, n) for n in range(10))))
@@ -353,7 +349,7 @@ def test_of_10_to_the_12_combinations_few_valid_ones_are_enumerated() -> None:
     assert (space.cartesian, space.rows.tolist()) == (10**12, [[n] * 12 for n in range(10)])
 
 
-def test_more_configurations_than_memory_holds_are_refused_before_they_are_made() -> None:
+def test_more_configurations_than_memory_holds_are_refused_before_they_are_made():
     """Nothing filters, or one rule wants to see all combinations."""
     free, wide = digits(12), digits(12)
     wide.constraint(rule(tuple(wide.parameters), frozenset()))
@@ -372,11 +368,11 @@ def test_more_configurations_than_memory_holds_are_refused_before_they_are_made(
         assert most_bytes < 2**26
 
 
-def test_a_rule_that_raises_names_its_line() -> None:
+def test_a_rule_that_raises_names_its_line():
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(0, 1))
 
     @kernel.constraint
-    def divides(A: int) -> bool:
+    def divides(A):
         """One over A."""
         return 1 // A > 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +27,13 @@ from autotune.values import Configuration, Problem
 DEVICE = for_arch("sm_90")
 
 
-def kernel(**options: Any) -> Kernel:
+def kernel(**options):
     """A kernel with two parameters; options as given."""
     given = {"problems": [Problem(n=64)], "BLOCK": (32, 64), "KIND": ("plain", "tiled"), **options}
     return Kernel(given.pop("source", "add.cu"), **given)
 
 
-def test_a_declaration_reads_back() -> None:
+def test_a_declaration_reads_back():
     k = kernel(default={"BLOCK": 64}, seeds=[{"KIND": "tiled"}])
     assert k.name == "add"
     assert k.file == Path(__file__).resolve()
@@ -90,18 +89,18 @@ def test_a_declaration_reads_back() -> None:
         ),
     ],
 )
-def test_a_wrong_declaration_is_refused(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_declaration_is_refused(options, message):
     with pytest.raises(SpecError, match=message):
         kernel(**options)
 
 
-def strided(**options: Any) -> Kernel:
+def strided(**options):
     """A kernel whose rows may lie apart, and that may begin past a boundary."""
     edges = [Problem(n=7), Problem(n=7, lda=9, offset_x=0), Problem(n=8, offset_x=3)]
     return kernel(layout={"lda": 0, "offset_x": 0}, edge_problems=edges, **options)
 
 
-def test_layout_fields_are_no_part_of_what_is_tuned() -> None:
+def test_layout_fields_are_no_part_of_what_is_tuned():
     k = strided()
     assert k.fields == ("n",)
     assert k.edge_problems == (Problem(n=7), Problem(n=7, lda=9), Problem(n=8, offset_x=3))
@@ -112,27 +111,27 @@ def test_layout_fields_are_no_part_of_what_is_tuned() -> None:
     assert k.layout_of(Problem(n=7, lda=9)) == Problem(lda=9)
 
 
-def test_every_hook_sees_the_whole_layout() -> None:
+def test_every_hook_sees_the_whole_layout():
     k = strided()
     seen: dict[str, Problem] = {}
 
     @k.launch
-    def launch(c: Any, p: Any) -> Launch:
+    def launch(c, p):
         seen["launch"] = p
         return Launch(grid=(ceil_div(p.n + p.lda, c.BLOCK),), block=(c.BLOCK,))
 
     @k.scratch
-    def scratch(c: Any, p: Any) -> dict[str, Out]:
+    def scratch(c, p):
         seen["scratch"] = p
         return {}
 
     @k.requires
-    def requires(c: Any, p: Any) -> Any:
+    def requires(c, p):
         seen["requires"] = p
         return (p.offset_x % 4 == 0) & (p.lda <= p.n)
 
     @k.tolerance
-    def tolerance(p: Any) -> float:
+    def tolerance(p):
         seen["tolerance"] = p
         return float(p.lda)
 
@@ -148,7 +147,7 @@ def test_every_hook_sees_the_whole_layout() -> None:
     assert requirement(k, c) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
 
 
-def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:
+def test_what_lies_otherwise_is_verified_and_not_tuned():
     k = strided()
     views = (Problem(n=7, lda=9), Problem(n=7, offset_x=0), Problem(n=7))
     with pytest.raises(UsageError, match=r"add: lda=9 says how arrays lie, .* give --config"):
@@ -165,11 +164,11 @@ def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:
         ("offset_x=1,n=5", Problem(n=5, offset_x=1)),
     ],
 )
-def test_problems_of_the_command_line_may_name_the_layout(text: str, problem: Problem) -> None:
+def test_problems_of_the_command_line_may_name_the_layout(text, problem):
     assert parsing.problem(strided(), text) == problem
 
 
-def test_an_unknown_field_of_the_command_line_is_told_the_layout_too() -> None:
+def test_an_unknown_field_of_the_command_line_is_told_the_layout_too():
     with pytest.raises(UsageError, match=r"unknown problem field 'ldb'.*n, lda, offset_x"):
         parsing.problem(strided(), "n=5,ldb=7")
     with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example n="):
@@ -185,24 +184,22 @@ def test_an_unknown_field_of_the_command_line_is_told_the_layout_too() -> None:
         ("argument", ["x", "Out", "n", "arch"], ["../x", "a/b", "x.expected", "None", 3, ""]),
     ],
 )
-def test_names_that_every_format_can_hold(
-    kind: str, allowed: list[str], refused: list[object]
-) -> None:
+def test_names_that_every_format_can_hold(kind, allowed, refused):
     assert {name: fault(kind, name) for name in allowed} == dict.fromkeys(allowed, "")
     assert all(f"{kind} {name!r}" in fault(kind, name) for name in refused)
 
 
-def test_a_scratch_buffer_has_a_name_as_arguments_have() -> None:
+def test_a_scratch_buffer_has_a_name_as_arguments_have():
     k = kernel()
     k.scratch(lambda c, p: {"a/b": Out(1)})
     with pytest.raises(SpecError, match=r"argument 'a/b': .*for example 'a_b'"):
         k.workspaces(k.default(), Problem(n=1), DEVICE)
 
 
-def test_rules_name_parameters_that_exist() -> None:
+def test_rules_name_parameters_that_exist():
     k = kernel()
 
-    def misspelt(BLOK: int) -> bool:
+    def misspelt(BLOK):
         """Whole warps."""
         return True
 
@@ -215,16 +212,16 @@ def test_rules_name_parameters_that_exist() -> None:
     with pytest.raises(SpecError, match=r"applies 'by_device': unknown parameter 'device'"):
 
         @k.applies("BLOCK")
-        def by_device(device: Any) -> bool:
+        def by_device(device):
             return True
 
 
-def test_a_constraint_needs_a_docstring() -> None:
+def test_a_constraint_needs_a_docstring():
     k = kernel()
     with pytest.raises(SpecError, match=r"constraint 'silent' needs a docstring"):
 
         @k.constraint
-        def silent(BLOCK: int) -> bool:
+        def silent(BLOCK):
             return True
 
 
@@ -238,7 +235,7 @@ def test_a_constraint_needs_a_docstring() -> None:
         ("exclusive", lambda c, p: None, r"exclusive takes \(c\) and optionally device"),
     ],
 )
-def test_hooks_take_what_they_are_given(hook: str, function: Any, message: str) -> None:
+def test_hooks_take_what_they_are_given(hook, function, message):
     with pytest.raises(SpecError, match=message):
         getattr(kernel(), hook)(function)
 
@@ -248,9 +245,7 @@ def test_hooks_take_what_they_are_given(hook: str, function: Any, message: str) 
     [math.nan, math.inf, -1e-6, "1e-6", None, True, 2**1025, 1j, np.ones(2)],
     ids=lambda bound: str(bound)[:6],
 )
-def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(
-    bound: Any, tmp_path: Path
-) -> None:
+def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(bound, tmp_path):
     """NaN and inf let every result pass; each is told by `check` and by a run, of odd sizes too."""
     k = kernel(edge_problems=[Problem(n=7)])
     k.tolerance(lambda p: bound if p.n == 7 else np.float32(1e-6))
@@ -262,14 +257,14 @@ def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(
         execute(Request(k, DEVICE, k.problems["cuda"]), store)
 
 
-def test_a_missing_hook_says_how_to_attach_it() -> None:
+def test_a_missing_hook_says_how_to_attach_it():
     with pytest.raises(SpecError, match=r"no launch function; attach one with @add\.launch"):
         kernel().hook("launch")
     with pytest.raises(SpecError, match=r"no arguments function"):
         kernel().validate()
 
 
-def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> None:
+def test_a_kernel_says_of_which_configurations_launches_must_not_overlap():
     k = kernel()
     tiled = k.completed({"KIND": "tiled"})
     assert not k.is_exclusive(tiled)
@@ -278,7 +273,7 @@ def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> No
     assert not k.is_exclusive(k.default())
 
 
-def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
+def test_a_kernel_says_which_configurations_give_the_same_bits():
     k = kernel(static=("dtype",), problems=[Problem(n=64, dtype="half")])
     tiled, half = k.completed({"KIND": "tiled"}), Problem(n=64, dtype="half")
     assert not k.is_deterministic(tiled, half)
@@ -291,14 +286,14 @@ def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
         k.is_deterministic(tiled, half)
 
 
-def test_a_default_is_deterministic_if_it_is_for_every_problem() -> None:
+def test_a_default_is_deterministic_if_it_is_for_every_problem():
     for name, expected in (("copy", False), ("gemv", True)):
         bundled = find_kernel(name)
         made = default_plan(bundled, bundled.first_problem("cuda"), DEVICE)
         assert made.deterministic == expected, name
 
 
-def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module() -> None:
+def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module():
     for name, values, expected in (
         ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, True),
         ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, True),
@@ -311,7 +306,7 @@ def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module
         assert bundled.is_exclusive(bundled.completed(values)) == expected, (name, values)
 
 
-def test_bundled_kernels_are_deterministic_but_for_atomic_sums() -> None:
+def test_bundled_kernels_are_deterministic_but_for_atomic_sums():
     for name, values, fields, expected in (
         ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, {}, True),
         ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, {}, False),
@@ -328,7 +323,7 @@ def test_bundled_kernels_are_deterministic_but_for_atomic_sums() -> None:
         assert found == expected, (name, values, fields)
 
 
-def test_defines_tell_text_values_apart() -> None:
+def test_defines_tell_text_values_apart():
     k = kernel(static=("n",), FAST=(False, True))
     defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
     assert defines == {
@@ -341,7 +336,7 @@ def test_defines_tell_text_values_apart() -> None:
     }
 
 
-def test_values_of_any_library_are_pythons_own() -> None:
+def test_values_of_any_library_are_pythons_own():
     k = kernel(
         block_size_x=range(32, 97, 32),
         tile=np.arange(1, 4),
@@ -357,7 +352,7 @@ def test_values_of_any_library_are_pythons_own() -> None:
     assert (macros["block_size_x"], macros["scale"]) == ("32", "2.0")
 
 
-def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone() -> None:
+def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone():
     k = kernel(problems=[Problem(n=8, width=3)], static=("width",), layout={"lda": 0})
     k.defines(lambda c, p: {**c, "image_width": p.width, "real": "unsigned int", "scale": 0.5})
     chosen = Configuration(BLOCK=64, KIND="tiled")
@@ -382,19 +377,19 @@ def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone() -> No
         ({"A": "1\n#include"}, "expected a number or a line of text"),
     ],
 )
-def test_what_cannot_be_a_macro_is_refused(returned: Any, message: str) -> None:
+def test_what_cannot_be_a_macro_is_refused(returned, message):
     k = kernel()
     k.defines(lambda c, p: returned)
     with pytest.raises(SpecError, match=message):
         k.macros(k.default(), Problem(n=1))
 
 
-def test_a_launch_that_would_depend_on_data_is_told_what_to_do() -> None:
+def test_a_launch_that_would_depend_on_data_is_told_what_to_do():
     with pytest.raises(SpecError, match="is a parameter or a problem field, never data"):
         kernel().launch(lambda c, p, rows: Launch((1,), (1,)))
 
 
-def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:
+def test_sources_are_looked_for_beside_the_space_file(tmp_path):
     (tmp_path / "spaces").mkdir()
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "add.cu").write_text("// portable\n")

@@ -6,7 +6,6 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -25,7 +24,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
 from autotune.search import replay
-from autotune.search.base import AtHand, Outlook, Tell
+from autotune.search.base import Outlook
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
 from autotune.search.session import Budget
@@ -39,7 +38,7 @@ load = cache(read)
 
 
 @pytest.fixture(scope="module")
-def synthetic() -> Recording:
+def synthetic():
     """A made-up space; see data/make_synthetic.py."""
     return load(DATA)
 
@@ -52,31 +51,29 @@ class Watched:
     compiled = ()
     outlook: Outlook | None = None
 
-    def __init__(self, recording: Recording, budget: int | None) -> None:
+    def __init__(self, recording, budget):
         self.recording = recording
         self.session = replay.session(recording, Budget(evaluations=budget))
 
     @property
-    def path(self) -> list[int]:
+    def path(self):
         """Numbers of the configurations measured, in order."""
         return list(self.session.asked)
 
     @property
-    def evaluations_left(self) -> int | None:
+    def evaluations_left(self):
         return self.session.evaluations_left
 
-    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+    def measure(self, indices):
         return self.session.measure(indices)
 
-    def stream(
-        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
-    ) -> None:
+    def stream(self, proposals, tell, ahead, at_hand=nothing):
         self.session.stream(proposals, tell, ahead, at_hand)
 
-    def best(self, count: int) -> list[int]:
+    def best(self, count):
         return self.session.best(count)
 
-    def hint(self, indices: Sequence[int]) -> None:
+    def hint(self, indices):
         self.session.hint(indices)
 
 
@@ -86,11 +83,11 @@ class StrictSession(Watched):
     ended = False
 
     @property
-    def is_enough(self) -> bool:
+    def is_enough(self):
         """Whether the strategy said that little is left to gain."""
         return self.outlook is not None and self.outlook.is_enough
 
-    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+    def measure(self, indices):
         assert not self.ended, "measured after the budget was spent"
         assert indices, "an empty batch"
         for index in indices:
@@ -107,10 +104,8 @@ class StrictSession(Watched):
             self.ended = True
             raise
 
-    def stream(
-        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
-    ) -> None:
-        def checked() -> Iterator[int]:
+    def stream(self, proposals, tell, ahead, at_hand=nothing):
+        def checked():
             for number in proposals:
                 assert 0 <= number < len(self.recording.space), "an invalid configuration"
                 assert number not in self.session.asked, "measured before"
@@ -123,11 +118,11 @@ class StrictSession(Watched):
             self.ended = True
             raise
 
-    def hint(self, indices: Sequence[int]) -> None:
+    def hint(self, indices):
         assert all(0 <= index < len(self.recording.space) for index in indices)
 
 
-def run(name: str, recording: Recording, budget: int, seed: int = 0) -> StrictSession:
+def run(name, recording, budget, seed=0):
     """Search until the end: the budget's, the space's, or where little is left to gain."""
     strict = StrictSession(recording, budget)
     try:
@@ -140,7 +135,7 @@ def run(name: str, recording: Recording, budget: int, seed: int = 0) -> StrictSe
     return strict
 
 
-def part(recording: Recording, count: int) -> Recording:
+def part(recording, count):
     """A recording of some configurations, spread over the whole."""
     chosen = np.linspace(0, len(recording.space) - 1, count).astype(int)
     return replace(
@@ -150,7 +145,7 @@ def part(recording: Recording, count: int) -> Recording:
     )
 
 
-def failing(recording: Recording) -> Recording:
+def failing(recording):
     """The recording as if nothing had compiled."""
     return replace(
         recording,
@@ -162,13 +157,13 @@ def failing(recording: Recording) -> Recording:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> None:
+def test_keeps_the_budget_to_the_evaluation(name, synthetic):
     for budget in (1, 7, 60):
         assert len(run(name, synthetic, budget).path) == budget
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
+def test_same_seed_same_path(name, synthetic):
     random.seed(1)
     np.random.seed(1)
     first = run(name, synthetic, 50, seed=5).path
@@ -179,7 +174,7 @@ def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
     assert (other == first) == (name in IN_ORDER)
 
 
-def test_same_seed_same_path_in_another_process(synthetic: Recording) -> None:
+def test_same_seed_same_path_in_another_process(synthetic):
     """Hashes of text differ between processes; paths must not."""
     names = [
         "surrogate",
@@ -199,22 +194,22 @@ def test_same_seed_same_path_in_another_process(synthetic: Recording) -> None:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_measures_everything_when_the_budget_allows(name: str, synthetic: Recording) -> None:
+def test_measures_everything_when_the_budget_allows(name, synthetic):
     for count in (1, 2, 5, 9, 40):
         strict = run(name, part(synthetic, count), count + 10)
         assert sorted(strict.path) == list(range(count))
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_survives_a_space_where_all_fails(name: str, synthetic: Recording) -> None:
+def test_survives_a_space_where_all_fails(name, synthetic):
     assert len(run(name, failing(synthetic), 40).path) == 40
     run(name, failing(part(synthetic, 12)), 100)
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_leaves_the_global_random_streams_alone(name: str, synthetic: Recording) -> None:
+def test_leaves_the_global_random_streams_alone(name, synthetic):
     class Untouched(Watched):
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        def measure(self, indices):
             assert random.getstate() == before[0]
             assert str(np.random.get_state()) == before[1]
             return super().measure(indices)
@@ -226,13 +221,11 @@ def test_leaves_the_global_random_streams_alone(name: str, synthetic: Recording)
 
 
 @pytest.mark.parametrize("name", [name for name in RUNNABLE if name.startswith("kt:")])
-def test_kernel_tuner_proposed_what_was_measured(
-    name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_tuner_proposed_what_was_measured(name, synthetic, monkeypatch):
     proposed: list[Point] = []
     measured = kernel_tuner_adapter.Runner.measured
 
-    def watched(runner: kernel_tuner_adapter.Runner, points: list[Point]) -> list[int | None]:
+    def watched(runner, points):
         proposed.extend(points)
         return measured(runner, points)
 
@@ -240,13 +233,13 @@ def test_kernel_tuner_proposed_what_was_measured(
     check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
 
 
-def check_origin(name: str, recording: Recording, proposed: list[Point], patience: int) -> None:
+def check_origin(name, recording, proposed, patience):
     """Everything measured was proposed, or is nearest to the last of many futile proposals."""
     lattice = Lattice(recording.space)
     moved = []
 
     class Watching(StrictSession):
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        def measure(self, indices):
             for index in indices:
                 if lattice.point(index) not in proposed:
                     distances = lattice.distances(proposed[-1])
@@ -265,11 +258,11 @@ def check_origin(name: str, recording: Recording, proposed: list[Point], patienc
     assert len(moved) <= (20 if name == "optuna:cmaes" else 6)
 
 
-def test_finds_good_configurations_faster_than_chance(synthetic: Recording) -> None:
+def test_finds_good_configurations_faster_than_chance(synthetic):
     """Medians over seeds on the synthetic space; what they are on real ones, benchmarks say."""
     best_ms = synthetic.best_ms or 0.0
 
-    def typical(name: str) -> float:
+    def typical(name):
         fractions = []
         for seed in range(7):
             times = [
@@ -283,31 +276,31 @@ def test_finds_good_configurations_faster_than_chance(synthetic: Recording) -> N
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_contract_on_a_recorded_space(name: str, path: Path) -> None:
+def test_contract_on_a_recorded_space(name, path):
     assert len(run(name, load(path), 40).path) == 40
 
 
 class HintedSession(StrictSession):
     """Takes hints as a session with compilers does: with work that could move a global stream."""
 
-    def __init__(self, recording: Recording, budget: int | None) -> None:
+    def __init__(self, recording, budget):
         super().__init__(recording, budget)
         self.hints: list[set[int]] = [set(), set()]
         self.foreseen = 0
 
-    def hint(self, indices: Sequence[int]) -> None:
+    def hint(self, indices):
         super().hint(indices)
         random.random()
         np.random.random()
         self.hints.append(set(indices))
 
-    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+    def measure(self, indices):
         # The last hint comes with what is measured: nobody had time to compile that ahead.
         self.foreseen += len(self.hints[-2].intersection(indices))
         return super().measure(indices)
 
 
-def hinted(name: str, recording: Recording, budget: int) -> HintedSession:
+def hinted(name, recording, budget):
     hinted = HintedSession(recording, budget)
     with suppress(BudgetSpent):
         strategies.find(name)(recording.space, hinted, np.random.default_rng(0))
@@ -315,9 +308,9 @@ def hinted(name: str, recording: Recording, budget: int) -> HintedSession:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_compiling_ahead_changes_no_path(name: str, synthetic: Recording) -> None:
+def test_compiling_ahead_changes_no_path(name, synthetic):
     class Deaf(StrictSession):
-        def hint(self, indices: Sequence[int]) -> None:
+        def hint(self, indices):
             """Compiles nothing ahead."""
 
     deaf = Deaf(synthetic, 30)
@@ -326,7 +319,7 @@ def test_compiling_ahead_changes_no_path(name: str, synthetic: Recording) -> Non
     assert hinted(name, synthetic, 30).path == deaf.path
 
 
-def test_unavailable_and_unknown_strategies_say_why() -> None:
+def test_unavailable_and_unknown_strategies_say_why():
     reasons = {info.name: info.unavailable for info in strategies.available()}
     assert "pyatf" in reasons["kt:pyatf"]
     assert "scikit-optimize" in reasons["kt:skopt"]
@@ -336,7 +329,7 @@ def test_unavailable_and_unknown_strategies_say_why() -> None:
         strategies.find("optuna:tpee")
 
 
-def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_a_reason(monkeypatch):
     for package in ("kernel_tuner", "optuna", "scipy"):
         monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
     usable = [info.name for info in strategies.available() if not info.unavailable]
@@ -345,7 +338,7 @@ def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         strategies.find("optuna:tpe")
 
 
-def test_listing_imports_no_library() -> None:
+def test_listing_imports_no_library():
     code = (
         "import sys; from autotune.search.names import available, find; available(); find('random'); "
         "find('kt:pso'); print({'kernel_tuner', 'optuna', 'scipy'} & set(sys.modules))"
@@ -356,7 +349,7 @@ def test_listing_imports_no_library() -> None:
     assert output.stdout.strip() == "set()"
 
 
-def test_ranks_follow_values_not_their_declared_order() -> None:
+def test_ranks_follow_values_not_their_declared_order():
     rows = np.array([[0, 2], [1, 0], [2, 1]], np.int16)
     lattice = Lattice(Space({"A": (64, 16, 32, 8), "B": ("x", "y", "z")}, rows))
     assert lattice.sizes == (3, 3)  # nothing valid has A=8
@@ -371,7 +364,7 @@ def test_ranks_follow_values_not_their_declared_order() -> None:
 
 
 @pytest.fixture(scope="module")
-def conditional() -> Recording:
+def conditional():
     """A thin space: most parameters apply in one variant only, so that most points are twins."""
     four = (1, 2, 3, 4)
     kernel = Kernel(
@@ -381,15 +374,15 @@ def conditional() -> Recording:
     )  # fmt: skip
 
     @kernel.applies("P", "Q")
-    def of_a(VARIANT: str) -> bool:
+    def of_a(VARIANT):
         return VARIANT == "a"
 
     @kernel.applies("R", "S", "T")
-    def of_b(VARIANT: str) -> bool:
+    def of_b(VARIANT):
         return VARIANT == "b"
 
     @kernel.constraint
-    def sums(R: int, S: int, T: int) -> bool:
+    def sums(R, S, T):
         """A multiple of three."""
         return (R + S + T) % 3 == 0
 
@@ -402,9 +395,7 @@ def conditional() -> Recording:
         space=space,
         measurements=tuple(
             Measurement(
-                configuration,
-                Status.OK,
-                samples_ms=(1.0 + sum(list(configuration.values())[1:]),),
+                configuration, Status.OK, samples_ms=(1.0 + sum(list(configuration.values())[1:]),)
             )
             for configuration in space
         ),
@@ -412,7 +403,7 @@ def conditional() -> Recording:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_contract_on_a_space_with_conditional_parameters(name: str, conditional: Recording) -> None:
+def test_contract_on_a_space_with_conditional_parameters(name, conditional):
     assert len(conditional.space) == 16 + 22 + 1
     searched = run(name, conditional, 30)
     assert len(searched.path) == 30 or searched.is_enough

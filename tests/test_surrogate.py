@@ -6,7 +6,6 @@ import itertools
 import math
 import tracemalloc
 import warnings
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import optuna
@@ -20,12 +19,12 @@ from autotune.search.encoding import Encoding
 from autotune.search.proposals import EndRule, Proposer
 from autotune.search.sampler import SurrogateSampler
 from autotune.search.surrogate import Covariance, Points, Posterior
-from autotune.values import Configuration, Value
+from autotune.values import Configuration
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def full(**parameters: tuple[Value, ...]) -> Space:
+def full(**parameters):
     """A space without constraints."""
     rows = (
         np.indices([len(values) for values in parameters.values()]).reshape(len(parameters), -1).T
@@ -33,9 +32,7 @@ def full(**parameters: tuple[Value, ...]) -> Space:
     return Space(parameters, rows.astype(index_type(map(len, parameters.values()))))
 
 
-def searched(
-    space: Space, time_ms: Callable[[Configuration], float | None], count: int, seed: int = 0
-) -> list[int]:
+def searched(space, time_ms, count, seed=0):
     """The numbers proposed, each told what it takes; no warning is allowed."""
     path: list[int] = []
     with warnings.catch_warnings():
@@ -48,7 +45,7 @@ def searched(
     return path
 
 
-def bowl(configuration: Configuration) -> float:
+def bowl(configuration):
     """Best at A=32, B=3."""
     return 1 + abs(math.log2(configuration["A"]) - 5) + 0.5 * abs(configuration["B"] - 3)
 
@@ -61,7 +58,7 @@ SMALL_BOWL = full(A=tuple(2**k for k in range(12)), B=tuple(range(12)))
 # --- the encoding
 
 
-def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
+def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters():
     space = full(A=(1, 2, 3, 4), B=(1, 2, 3), C=("u", "v"))
     space = Space(space.parameters, space.rows[space.rows[:, :2].sum(axis=1) % 2 == 0])
     encoding = Encoding(space)
@@ -74,7 +71,7 @@ def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
 # --- the Gaussian process
 
 
-def test_a_parameter_of_thousands_of_values_is_searched_in_little_memory() -> None:
+def test_a_parameter_of_thousands_of_values_is_searched_in_little_memory():
     """An indicator for each value, and pairs of changes, took more than 20 GB."""
     space = full(A=tuple(range(40000)), B=(0, 1), C=(1, 2, 4))
     encoding = Encoding(space)
@@ -89,7 +86,7 @@ def test_a_parameter_of_thousands_of_values_is_searched_in_little_memory() -> No
     assert most_bytes < 100e6
 
 
-def points(count: int, seed: int = 0) -> Points:
+def points(count, seed=0):
     rng = np.random.default_rng(seed)
     features = rng.random((count, 3), np.float32)
     return Points(features, np.eye(3, dtype=np.float32)[rng.integers(0, 3, count)])
@@ -98,7 +95,7 @@ def points(count: int, seed: int = 0) -> Points:
 COVARIANCE = Covariance(np.log([0.5, 1.0, 2.0]), 0.2, -1.0, math.log(0.1))
 
 
-def test_what_is_believed_is_the_textbooks() -> None:
+def test_what_is_believed_is_the_textbooks():
     given, candidates = points(20), points(7, seed=1)
     values = np.random.default_rng(2).standard_normal(20)
     posterior = Posterior(COVARIANCE, given, candidates, spare=0)
@@ -111,7 +108,7 @@ def test_what_is_believed_is_the_textbooks() -> None:
     assert posterior.variances == pytest.approx(COVARIANCE.variance - explained, abs=1e-4)
 
 
-def test_points_that_are_nearly_one_are_no_error() -> None:
+def test_points_that_are_nearly_one_are_no_error():
     """Rounding in single precision would make their covariance indefinite."""
     near = Points(1 + 1e-4 * points(200).features, np.ones((200, 1), np.float32))
     covariance = Covariance(np.full(3, 3.0), 1.5, 1.0, math.log(1e-3))
@@ -125,7 +122,7 @@ def test_points_that_are_nearly_one_are_no_error() -> None:
 # --- the asking
 
 
-def test_a_smooth_optimum_is_found_early() -> None:
+def test_a_smooth_optimum_is_found_early():
     best = BOWL.index({"A": 32, "B": 3, "T": "x"})
     assert best is not None
     for seed in range(5):
@@ -133,7 +130,7 @@ def test_a_smooth_optimum_is_found_early() -> None:
         assert any(bowl(BOWL.configuration(number)) == 1 for number in path)
 
 
-def test_what_was_stopped_early_is_neither_the_best_nor_believed() -> None:
+def test_what_was_stopped_early_is_neither_the_best_nor_believed():
     """Everything far away is stopped just above the best: as values those would look like the best."""
     for seed in range(3):
         proposer = Proposer(BOWL, np.random.default_rng(seed))
@@ -148,7 +145,7 @@ def test_what_was_stopped_early_is_neither_the_best_nor_believed() -> None:
         assert best_ms == 1
 
 
-def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order() -> None:
+def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order():
     proposer = Proposer(SMALL_BOWL, np.random.default_rng(3))
     waiting: list[int] = []
     told: list[int] = []
@@ -161,7 +158,7 @@ def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order() -> None
     assert sorted(told + waiting) == list(range(len(SMALL_BOWL)))
 
 
-def test_the_chance_of_a_gain_falls() -> None:
+def test_the_chance_of_a_gain_falls():
     proposer = Proposer(SMALL_BOWL, np.random.default_rng(0))
     assert proposer.chance_left() == 1
     chances = []
@@ -172,7 +169,7 @@ def test_the_chance_of_a_gain_falls() -> None:
     assert chances[-1] == 0
 
 
-def test_a_search_ends_when_little_is_left_to_gain() -> None:
+def test_a_search_ends_when_little_is_left_to_gain():
     class Counting:
         evaluations_left = 400
         problem_features = related = compiled = ()
@@ -180,7 +177,7 @@ def test_a_search_ends_when_little_is_left_to_gain() -> None:
         best_ms = math.inf
         count = 0
 
-        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        def measure(self, indices):
             self.count += len(indices)
             configurations = [BOWL.configuration(index) for index in indices]
             times = [bowl(configuration) for configuration in configurations]
@@ -190,10 +187,10 @@ def test_a_search_ends_when_little_is_left_to_gain() -> None:
                 for configuration, time_ms in zip(configurations, times, strict=True)
             ]
 
-        def best(self, count: int) -> list[int]:
+        def best(self, count):
             return []
 
-        def hint(self, indices: Sequence[int]) -> None:
+        def hint(self, indices):
             pass
 
     session = Counting()
@@ -206,7 +203,7 @@ def test_a_search_ends_when_little_is_left_to_gain() -> None:
 # --- hostile spaces
 
 
-def test_one_configuration() -> None:
+def test_one_configuration():
     assert searched(full(A=(3,), B=("x",)), lambda _: 1.0, 9) == [0]
 
 
@@ -221,14 +218,12 @@ def test_one_configuration() -> None:
         pytest.param(lambda c: 10.0 ** (20 * c["B"] - 150), id="all-magnitudes"),
     ],
 )
-def test_hostile_times_end_with_everything_asked_once(
-    time_ms: Callable[[Configuration], float | None],
-) -> None:
+def test_hostile_times_end_with_everything_asked_once(time_ms):
     space = full(A=(1, 2, 4, 8, 16), B=tuple(range(13)), C=(False, True))
     assert len(searched(space, time_ms, 1000)) == len(space)
 
 
-def test_nothing_but_bounds() -> None:
+def test_nothing_but_bounds():
     proposer = Proposer(BOWL, np.random.default_rng(0))
     for _ in range(30):
         number = proposer.ask()
@@ -236,7 +231,7 @@ def test_nothing_but_bounds() -> None:
         proposer.tell(number, 1 + number / 7, is_bound=True)
 
 
-def test_a_million_configurations_in_a_hundred_megabytes() -> None:
+def test_a_million_configurations_in_a_hundred_megabytes():
     parameters = {f"P{place}": tuple(range(1, 11)) for place in range(6)}
     space = full(**parameters)
     assert len(space) == 10**6
@@ -255,7 +250,7 @@ def test_a_million_configurations_in_a_hundred_megabytes() -> None:
 # --- the sampler, in people's own studies
 
 
-def test_a_rate_is_maximised_and_failures_and_prunings_are_taken() -> None:
+def test_a_rate_is_maximised_and_failures_and_prunings_are_taken():
     sampler = SurrogateSampler(BOWL, seed=1)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     for _ in range(40):
@@ -270,7 +265,7 @@ def test_a_rate_is_maximised_and_failures_and_prunings_are_taken() -> None:
     assert study.best_value == 1
 
 
-def test_trials_of_others_are_learned_and_not_asked_again() -> None:
+def test_trials_of_others_are_learned_and_not_asked_again():
     sampler = SurrogateSampler(BOWL, seed=1)
     study = optuna.create_study(sampler=sampler)
     enqueued = {"A": 8, "B": 3, "T": "z"}
@@ -294,7 +289,7 @@ def test_trials_of_others_are_learned_and_not_asked_again() -> None:
     assert len({tuple(params.values()) for params in asked}) == 30
 
 
-def test_what_cannot_be_sampled_is_said() -> None:
+def test_what_cannot_be_sampled_is_said():
     with pytest.raises(UsageError, match="no configuration to sample from"):
         SurrogateSampler([])
     with pytest.raises(UsageError, match=r"need the parameters A and no others"):

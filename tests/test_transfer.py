@@ -1,10 +1,8 @@
 """Related problems and other devices in a search."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
 from autotune.run.request import Request
-from autotune.run.result import RunResult
 from autotune.run.run import Run
 from autotune.run.transfer import (
     OtherDevices,
@@ -41,24 +38,24 @@ GRID = Space(
 )
 
 
-def time_ms(number: int, best: tuple[int, int]) -> float:
+def time_ms(number, best):
     """Best where A and B are so."""
     a, b = divmod(number, 24)
     return 1 + (a - best[0]) ** 2 / 20 + (b - best[1]) ** 2 / 20
 
 
-def timed(number: int, ms: float, status: Status = Status.OK) -> Measurement:
+def timed(number, ms, status=Status.OK):
     return Measurement(GRID.configuration(number), status, samples_ms=(ms,))
 
 
-def related(place: float, best: tuple[int, int], scale: float = 1.0) -> RelatedProblem:
+def related(place, best, scale=1.0):
     """60 random configurations at another size, in other units."""
     numbers = np.random.default_rng(0).choice(len(GRID), 60, replace=False)
     measured = {int(n): timed(int(n), scale * time_ms(int(n), best)) for n in numbers}
     return RelatedProblem((place,), measured)
 
 
-def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
+def evaluations_to_best(proposer, best):
     for count in range(1, len(GRID) + 1):
         number = proposer.ask()
         assert number is not None
@@ -68,7 +65,7 @@ def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
     raise AssertionError("never asked for")
 
 
-def median_to_best(problems: list[RelatedProblem]) -> float:
+def median_to_best(problems):
     counts = [
         evaluations_to_best(Proposer(GRID, np.random.default_rng(seed), (0.0,), problems), (15, 5))
         for seed in range(5)
@@ -79,7 +76,7 @@ def median_to_best(problems: list[RelatedProblem]) -> float:
 # --- the model
 
 
-def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_little() -> None:
+def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_little():
     """Times there are a hundred times as long: only their order is worth anything."""
     alone = median_to_best([])
     alike = median_to_best([related(0.5, (15, 5), scale=100.0)])
@@ -88,11 +85,11 @@ def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_lit
     assert unlike <= alone + 10
 
 
-def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> None:
+def test_what_is_compiled_is_asked_for_before_what_promises_little_more():
     problems = [related(0.1, (15, 5))] * 4
     measured = problems[0].measured
 
-    def proposer() -> Proposer:
+    def proposer():
         return Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=measured)
 
     first = proposer().ask()
@@ -104,7 +101,7 @@ def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> Non
 # --- coordinates
 
 
-def test_coordinates_are_octaves_twos_and_words() -> None:
+def test_coordinates_are_octaves_twos_and_words():
     here = Problem(m=4096, kind="sum")
     assert problem_features(here, here) == (0.0, 3.0, 1.0, 0.0)
     assert problem_features(Problem(m=4097, kind="max"), here, 0.5) == pytest.approx(
@@ -113,7 +110,7 @@ def test_coordinates_are_octaves_twos_and_words() -> None:
     assert problem_features(Problem(m=0, kind="sum"), here)[1] == 0.0
 
 
-def test_coordinates_that_all_share_are_left_out() -> None:
+def test_coordinates_that_all_share_are_left_out():
     others = [RelatedProblem((1.0, 0.0, 3.0), {})]
     here, there = drop_constant_features((1.0, 2.0, 3.0), others)
     assert here == (2.0,)
@@ -121,7 +118,7 @@ def test_coordinates_that_all_share_are_left_out() -> None:
     assert drop_constant_features((1.0,), []) == ((), [])
 
 
-def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path: Path) -> None:
+def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path):
     kernel = find_kernel("transpose")
     device = choose_device("opencl:cpu")
     space = enumerate_space(kernel, device)
@@ -137,7 +134,7 @@ def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path:
         assert devices.best(problem, 0) == []
 
 
-def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_a_like_device_come_first(monkeypatch):
     """An H200 begins with what won on the H100 at this very size."""
     monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
     h100, h200 = (read(REPORTS / name / "sgemm.json") for name in (H100, "NVIDIA_H200"))
@@ -151,16 +148,14 @@ def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.opencl
-def test_a_run_begins_with_what_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begins_with_what_is_recorded(tmp_path, monkeypatch):
     """So that however short it is it finds nothing worse than what was known on this device."""
     kernel = find_kernel("saxpy", ROOT / "examples" / "saxpy" / "spaces")
     device, problem = choose_device("opencl:cpu"), Problem(n=4096)
     winner = Configuration({**kernel.default(), "BLOCK": 512})
     assert winner != kernel.default()
 
-    def measured(name: str, **options: Any) -> RunResult:
+    def measured(name, **options):
         request = Request(kernel, device, (problem,), **{"goal": Search(fresh=True), **options})
         with Store.open(tmp_path / name) as store, closing(Run(request, store)) as tuning:
             return tuning.run()

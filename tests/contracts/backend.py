@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +13,12 @@ from autotune.devices.base import (
     BoundLaunch,
     Comparison,
     CompileError,
-    Executor,
     LaunchError,
     Poison,
     Side,
 )
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks
 from autotune.errors import DeviceError
 from autotune.kernel.source import flattened
 
@@ -42,7 +40,7 @@ DTYPES = (
 )
 
 
-def source() -> str:
+def source():
     return flattened(KERNELS / "contract.cu")
 
 
@@ -52,46 +50,46 @@ class CompileContract:
     name: str
 
     @pytest.fixture
-    def device(self) -> Device:
+    def device(self):
         raise NotImplementedError
 
-    def compiled(self, device: Device, text: str, *options: str, **defines: object) -> Any:
+    def compiled(self, device, text, *options, **defines):
         written = {key: str(value) for key, value in defines.items()}
         return backend(self.name).compile(text, written, options, device)
 
-    def test_the_toolchain_has_a_name_and_a_version(self) -> None:
+    def test_the_toolchain_has_a_name_and_a_version(self):
         """It is part of every binary's key: without the version an update would go unnoticed."""
         toolchain = backend(self.name).toolchain()
         assert any(letter.isdigit() for letter in toolchain)
         assert toolchain == backend(self.name).toolchain()
 
-    def test_every_kernel_function_is_reported(self, device: Device) -> None:
+    def test_every_kernel_function_is_reported(self, device):
         binary = self.compiled(device, source())
         names = {entry.name for entry in binary.entries}
         assert names == {"scaled", "reversed_tile", "poke", "typed", "where", "spin"}
         assert binary.code
         assert binary.entry("nothing") is None
 
-    def test_static_shared_memory_is_reported(self, device: Device) -> None:
+    def test_static_shared_memory_is_reported(self, device):
         binary = self.compiled(device, source())
         tile, spin = binary.entry("reversed_tile"), binary.entry("spin")
         assert tile and spin
         assert 1024 <= tile.shared_bytes < 4096
         assert spin.shared_bytes < 1024
 
-    def test_defines_reach_the_source(self, device: Device) -> None:
+    def test_defines_reach_the_source(self, device):
         text = "#if FACTOR != 7\n#error factor is not seven\n#endif\n" + source()
         assert self.compiled(device, text, FACTOR=7).code
         with pytest.raises(CompileError, match="factor is not seven"):
             self.compiled(device, text, FACTOR=8)
 
-    def test_a_mistake_fails_with_the_compilers_words_and_line(self, device: Device) -> None:
+    def test_a_mistake_fails_with_the_compilers_words_and_line(self, device):
         text = source().replace("out[index] = value;", "out[index] = valeu;")
         with pytest.raises(CompileError, match="valeu") as caught:
             self.compiled(device, text)
         assert "contract.cu" in str(caught.value)
 
-    def test_an_empty_source_is_no_crash(self, device: Device) -> None:
+    def test_an_empty_source_is_no_crash(self, device):
         try:
             assert self.compiled(device, "").entries == ()
         except CompileError as error:
@@ -105,36 +103,36 @@ class ExecutorContract:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def executor(cls) -> Executor:
+    def executor(cls):
         device = choose_device(cls.selector)
         return backend(device.backend).open(device)
 
     @pytest.fixture(scope="class")
     @classmethod
-    def module(cls, executor: Executor) -> Any:
+    def module(cls, executor):
         binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
         return executor.load(binary, {})
 
-    def buffer(self, executor: Executor, array: Any, offset_bytes: int = 0) -> Any:
+    def buffer(self, executor, array, offset_bytes=0):
         """A buffer that holds an array."""
         given = np.asarray(array)
         made = executor.allocate(given.nbytes, offset_bytes)
         executor.write(made, given)
         return made
 
-    def intact(self, executor: Executor, buffer: Any) -> bool:
+    def intact(self, executor, buffer):
         """Whether the guard bands of a buffer are as allocated."""
         _, (found,), _ = executor.inspect([], [buffer])
         return found
 
-    def same(self, executor: Executor, buffer: Any, other: Any) -> bool:
+    def same(self, executor, buffer, other):
         """Whether two buffers hold the same bytes."""
         _, _, (found,) = executor.inspect([], [], [(buffer, other)])
         return found
 
     # ------------------------------------------------------------ devices
 
-    def test_devices_are_told_apart_and_know_their_limits(self) -> None:
+    def test_devices_are_told_apart_and_know_their_limits(self):
         kind = backend(self.selector.partition(":")[0])
         devices = kind.devices()
         assert devices == kind.devices()
@@ -149,7 +147,7 @@ class ExecutorContract:
             assert device.memory_bytes > 1 << 28
             assert choose_device(device.selector) == device
 
-    def test_the_executor_knows_its_device(self, executor: Executor) -> None:
+    def test_the_executor_knows_its_device(self, executor):
         assert executor.device == choose_device(self.selector)
         assert isinstance(executor.clocks(), Clocks)
 
@@ -157,7 +155,7 @@ class ExecutorContract:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("count", ODD_COUNTS)
-    def test_what_is_written_is_read(self, executor: Executor, dtype: str, count: int) -> None:
+    def test_what_is_written_is_read(self, executor, dtype, count):
         array = np.random.default_rng(count).integers(0, 100, count).astype(dtype)
         buffer = self.buffer(executor, array)
         read = executor.read(buffer, np.dtype(dtype), (count,))
@@ -165,9 +163,7 @@ class ExecutorContract:
         assert np.array_equal(read, array)
         assert self.intact(executor, buffer)
 
-    def test_arrays_of_any_layout_and_structured_ones_are_written_in_order(
-        self, executor: Executor
-    ) -> None:
+    def test_arrays_of_any_layout_and_structured_ones_are_written_in_order(self, executor):
         square = np.arange(12, dtype=np.float32).reshape(3, 4).T
         assert np.array_equal(
             executor.read(self.buffer(executor, square), np.dtype("f4"), (4, 3)), square
@@ -176,15 +172,13 @@ class ExecutorContract:
         raw = executor.read(self.buffer(executor, pairs), np.dtype("u1"), (16,))
         assert raw.tobytes() == pairs.tobytes()
 
-    def test_more_memory_than_there_is_is_a_memory_error(self, executor: Executor) -> None:
+    def test_more_memory_than_there_is_is_a_memory_error(self, executor):
         with pytest.raises(MemoryError, match="bytes"):
             executor.allocate(1 << 50)
         assert self.intact(executor, executor.allocate(64))
 
     @pytest.mark.parametrize("nbytes", [4, 12, 1020, 4096])
-    def test_a_write_beyond_either_end_is_seen(
-        self, executor: Executor, module: Any, nbytes: int
-    ) -> None:
+    def test_a_write_beyond_either_end_is_seen(self, executor, module, nbytes):
         """One element past the end or before the start, and at the far edge of the guard bands."""
         count, band = nbytes // 4, GUARD_BYTES // 4
         buffer = self.buffer(executor, np.arange(count, dtype=np.int32))
@@ -201,8 +195,8 @@ class ExecutorContract:
     @pytest.mark.parametrize("count", [1, 3, 5, 1001])
     @pytest.mark.parametrize("offset_bytes", [4, 8, 12])
     def test_a_buffer_begins_where_it_is_to_and_lies_between_guard_bands_there(
-        self, executor: Executor, module: Any, offset_bytes: int, count: int
-    ) -> None:
+        self, executor, module, offset_bytes, count
+    ):
         array = np.arange(count, dtype=np.int32)
         if not executor.device.places_arrays:
             with pytest.raises(DeviceError, match=f"begin aligned, not {offset_bytes} bytes on"):
@@ -228,18 +222,16 @@ class ExecutorContract:
         assert (executor.read(one, np.dtype("i4"), (count,)) == 12345).all()
         assert self.intact(executor, one)
 
-    def address(self, buffer: Any) -> int:
+    def address(self, buffer):
         """Where a buffer begins, of a backend that places arrays."""
         raise NotImplementedError
 
-    def poke(self, executor: Executor, module: Any, buffer: Any, index: int, value: int) -> None:
+    def poke(self, executor, module, buffer, index, value):
         args = (buffer, np.int32(index), np.int32(value))
         executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
 
     @pytest.mark.parametrize("count", ODD_COUNTS)
-    def test_poison_is_nan_or_a_large_number_and_stays_inside(
-        self, executor: Executor, count: int
-    ) -> None:
+    def test_poison_is_nan_or_a_large_number_and_stays_inside(self, executor, count):
         buffer = self.buffer(executor, np.zeros(count, np.int32))
         executor.poison(buffer, Poison.NAN)
         assert np.isnan(executor.read(buffer, np.dtype("f4"), (count,))).all()
@@ -252,7 +244,7 @@ class ExecutorContract:
         assert self.intact(executor, buffer)
 
     @pytest.mark.parametrize("nbytes", ODD_COUNTS)
-    def test_a_copy_is_equal_and_leaves_its_source(self, executor: Executor, nbytes: int) -> None:
+    def test_a_copy_is_equal_and_leaves_its_source(self, executor, nbytes):
         array = np.random.default_rng(0).integers(0, 255, nbytes).astype(np.uint8)
         source, target = self.buffer(executor, array), self.buffer(executor, array[::-1] ^ 0xFF)
         assert not self.same(executor, source, target)
@@ -262,13 +254,13 @@ class ExecutorContract:
         assert self.intact(executor, target)
 
     @pytest.mark.parametrize("position", [0, 500, 1000])
-    def test_equal_means_every_byte(self, executor: Executor, position: int) -> None:
+    def test_equal_means_every_byte(self, executor, position):
         array = np.zeros(1001, np.uint8)
         buffer = self.buffer(executor, array)
         array[position] ^= 1
         assert not self.same(executor, buffer, self.buffer(executor, array))
 
-    def test_equal_compares_bytes_not_numbers(self, executor: Executor) -> None:
+    def test_equal_compares_bytes_not_numbers(self, executor):
         """NaN was changed by nobody; a zero that changed its sign was changed."""
         nan = np.array([np.nan], np.float32)
         assert self.same(executor, self.buffer(executor, nan), self.buffer(executor, nan))
@@ -277,13 +269,13 @@ class ExecutorContract:
 
     # ------------------------------------------------------------ comparing
 
-    def compared(self, executor: Executor, got: Any, want: Any, bound: float = 0.0) -> Any:
+    def compared(self, executor, got, want, bound=0.0):
         """How an output differs from its expectation: of float64, or an integer of its own type."""
         found = np.asarray(got)
         expected = np.asarray(want, np.float64 if found.dtype.kind == "f" else found.dtype)
         return self.differences(executor, (found, expected, bound))[0]
 
-    def differences(self, executor: Executor, *asked: tuple[Any, Any, float]) -> Any:
+    def differences(self, executor, *asked):
         """How outputs differ from expectations that are stored as they come."""
         comparisons = [
             Comparison(
@@ -295,9 +287,7 @@ class ExecutorContract:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("count", ODD_COUNTS)
-    def test_one_wrong_element_is_found_wherever_it_is(
-        self, executor: Executor, dtype: str, count: int
-    ) -> None:
+    def test_one_wrong_element_is_found_wherever_it_is(self, executor, dtype, count):
         right = np.random.default_rng(1).integers(0, 100, count).astype(dtype)
         found = self.compared(executor, right, right)
         assert (found.max_error, found.rms_error, found.first_wrong) == (0, 0, None)
@@ -308,7 +298,7 @@ class ExecutorContract:
             assert (found.max_error, found.first_wrong) == (1, position)
             assert found.rms_error == pytest.approx(count**-0.5)
 
-    def test_the_first_of_several_wrong_elements_is_named(self, executor: Executor) -> None:
+    def test_the_first_of_several_wrong_elements_is_named(self, executor):
         want = np.zeros(900_000)
         got = want.astype(np.float32)
         got[[899_999, 331_337, 400_000]] = (1, -4, 2)
@@ -316,15 +306,13 @@ class ExecutorContract:
         assert (found.max_error, found.first_wrong) == (4, 331_337)
         assert found.rms_error == pytest.approx((21 / 900_000) ** 0.5)
 
-    def test_an_error_of_exactly_the_bound_is_right(self, executor: Executor) -> None:
+    def test_an_error_of_exactly_the_bound_is_right(self, executor):
         got = np.array([1.5, -0.5], np.float32)
         assert self.compared(executor, got, [1, 0], bound=0.5).first_wrong is None
         assert self.compared(executor, got, [1, 0], bound=0.499).first_wrong == 0
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-    def test_nan_and_infinity_are_right_only_where_they_are_expected(
-        self, executor: Executor, dtype: str
-    ) -> None:
+    def test_nan_and_infinity_are_right_only_where_they_are_expected(self, executor, dtype):
         inf, nan = np.inf, np.nan
         special = np.array([nan, inf, -inf, 1], dtype)
         assert self.compared(executor, special, special).first_wrong is None
@@ -333,7 +321,7 @@ class ExecutorContract:
             assert found.first_wrong == 1, (got, want)
             assert found.max_error == inf
 
-    def test_a_poisoned_output_is_wrong_from_its_first_element(self, executor: Executor) -> None:
+    def test_a_poisoned_output_is_wrong_from_its_first_element(self, executor):
         for dtype, wide, bound in (("f4", "f8", 1e7), ("i4", "i4", 0.0), ("?", "?", 0.0)):
             want = self.buffer(executor, np.ones(100, wide))
             buffer = executor.allocate(100 * np.dtype(dtype).itemsize)
@@ -342,11 +330,11 @@ class ExecutorContract:
                 comparison = Comparison(buffer, np.dtype(dtype), want, 100, bound)
                 assert executor.inspect([comparison])[0][0].first_wrong == 0, (dtype, poison)
 
-    def test_negative_zero_is_zero(self, executor: Executor) -> None:
+    def test_negative_zero_is_zero(self, executor):
         assert self.compared(executor, np.array([-0.0], np.float32), [0.0]).first_wrong is None
 
     @pytest.mark.parametrize("dtype", ["float16", "float32"])
-    def test_expectations_may_be_stored_as_float32(self, executor: Executor, dtype: str) -> None:
+    def test_expectations_may_be_stored_as_float32(self, executor, dtype):
         got = np.arange(1000).astype(dtype)
         wrong, want = got.copy(), got.astype(np.float32)
         wrong[[700, 999]] += 2
@@ -368,9 +356,7 @@ class ExecutorContract:
             ("bool", False, True, 1),
         ],
     )
-    def test_integers_are_compared_bit_for_bit(
-        self, executor: Executor, dtype: str, got: int, want: int, off: int
-    ) -> None:
+    def test_integers_are_compared_bit_for_bit(self, executor, dtype, got, want, off):
         """As float64 the first would be equal from 2^53 on; how far they are off is rounded only."""
         found, expected = np.full(3, want, dtype), np.full(3, want, dtype)
         found[1] = got
@@ -378,11 +364,11 @@ class ExecutorContract:
         assert (right.max_error, right.first_wrong) == (0, None)
         assert (wrong.max_error, wrong.first_wrong) == (off, 1)
 
-    def test_float64_keeps_its_last_bit(self, executor: Executor) -> None:
+    def test_float64_keeps_its_last_bit(self, executor):
         found = self.compared(executor, np.array([1.0, 1 + 2.0**-52]), [1.0, 1.0])
         assert (found.max_error, found.first_wrong) == (2.0**-52, 1)
 
-    def test_everything_is_looked_at_together(self, executor: Executor, module: Any) -> None:
+    def test_everything_is_looked_at_together(self, executor, module):
         """Results of several outputs, of guards and of bytes do not mix."""
         arrays = [np.arange(7, dtype=dtype) for dtype in ("f4", "i8", "f2")]
         buffers = [self.buffer(executor, array) for array in arrays]
@@ -401,19 +387,19 @@ class ExecutorContract:
         assert [(one.first_wrong, one.max_error) for one in found] == [(None, 0), (5, 4), (None, 0)]
         assert (intact, same) == ([True, True, False], [False, True])
 
-    def test_expectations_keep_double_precision(self, executor: Executor) -> None:
+    def test_expectations_keep_double_precision(self, executor):
         """Rounded to the output's type first, an error of half a step would vanish."""
         found = self.compared(executor, np.array([1.0], np.float32), [1 + 2.0**-30], bound=1.0)
         assert found.max_error == 2.0**-30
 
-    def test_a_half_that_overflowed_is_wrong(self, executor: Executor) -> None:
+    def test_a_half_that_overflowed_is_wrong(self, executor):
         found = self.compared(executor, np.array([np.inf], np.float16), [70_000.0], bound=1.0)
         assert found.first_wrong == 0
 
     # ------------------------------------------------------------ running
 
     @pytest.mark.parametrize("count", ODD_COUNTS)
-    def test_a_kernel_computes(self, executor: Executor, module: Any, count: int) -> None:
+    def test_a_kernel_computes(self, executor, module, count):
         x = np.arange(count, dtype=np.float32)
         out = self.buffer(executor, np.full(count, -9, np.float32))
         args = (self.buffer(executor, x), out, np.float32(0.5), np.int32(count))
@@ -421,14 +407,14 @@ class ExecutorContract:
         assert np.array_equal(executor.read(out, np.dtype("f4"), (count,)), 2 * x + 0.5)
         assert self.intact(executor, out)
 
-    def test_shared_memory_and_barriers_work(self, executor: Executor, module: Any) -> None:
+    def test_shared_memory_and_barriers_work(self, executor, module):
         x = np.arange(256, dtype=np.float32)
         out = executor.allocate(1024)
         args = (self.buffer(executor, x), out)
         executor.run(module, [BoundLaunch("reversed_tile", ONE, (32, 1, 1), 0, args)])
         assert np.array_equal(executor.read(out, np.dtype("f4"), (256,)), x[::-1])
 
-    def test_grid_and_block_have_their_dimensions(self, executor: Executor, module: Any) -> None:
+    def test_grid_and_block_have_their_dimensions(self, executor, module):
         out = self.buffer(executor, np.full((6, 8), -1, np.int32))
         step = BoundLaunch("where", (2, 3, 1), (4, 2, 1), 0, (out, np.int32(8)))
         executor.run(module, [step])
@@ -436,7 +422,7 @@ class ExecutorContract:
         expected = 1000 * (y // 2) + 100 * (x // 4) + 10 * (y % 2) + x % 4
         assert np.array_equal(executor.read(out, np.dtype("i4"), (6, 8)), expected)
 
-    def test_scalars_arrive_in_their_type(self, executor: Executor, module: Any) -> None:
+    def test_scalars_arrive_in_their_type(self, executor, module):
         out = executor.allocate(40)
         scalars = (
             np.int64(2**40 + 1),
@@ -456,18 +442,16 @@ class ExecutorContract:
         ids=repr,
     )  # fmt: skip
     @pytest.mark.parametrize("count", [1, 3, 1000, 4099])
-    def test_a_fill_sets_every_element_and_no_more(
-        self, executor: Executor, module: Any, value: Any, count: int
-    ) -> None:
+    def test_a_fill_sets_every_element_and_no_more(self, executor, module, value, count):
         buffer = self.buffer(executor, np.full(count, 7, value.dtype))
         executor.run(module, [BoundFill(buffer, value)])
         assert (executor.read(buffer, value.dtype, (count,)) == value).all()
         assert self.intact(executor, buffer)
 
-    def test_steps_run_in_order_every_time(self, executor: Executor, module: Any) -> None:
+    def test_steps_run_in_order_every_time(self, executor, module):
         buffer = self.buffer(executor, np.zeros(4, np.int32))
 
-        def poke(value: int) -> BoundLaunch:
+        def poke(value):
             return BoundLaunch("poke", ONE, ONE, 0, (buffer, np.int32(1), np.int32(value)))
 
         steps = [poke(5), BoundFill(buffer, np.int32(3)), poke(6)]
@@ -477,9 +461,7 @@ class ExecutorContract:
         executor.run(module, steps[::-1])
         assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [3, 5, 3, 3]
 
-    def test_a_refused_launch_leaves_the_context_usable(
-        self, executor: Executor, module: Any
-    ) -> None:
+    def test_a_refused_launch_leaves_the_context_usable(self, executor, module):
         buffer = self.buffer(executor, np.zeros(4, np.int32))
         args = (buffer, np.int32(1), np.int32(5))
         refused = [
@@ -492,12 +474,12 @@ class ExecutorContract:
         executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
         assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [0, 5, 0, 0]
 
-    def test_a_foreign_binary_is_refused(self, executor: Executor) -> None:
+    def test_a_foreign_binary_is_refused(self, executor):
         binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
         with pytest.raises(LaunchError):
             executor.load(type(binary)(b"no code at all", binary.entries, "", "key"), {})
 
-    def test_two_binaries_are_loaded_side_by_side(self, executor: Executor) -> None:
+    def test_two_binaries_are_loaded_side_by_side(self, executor):
         x, out = self.buffer(executor, np.ones(1, np.float32)), executor.allocate(4)
         args = (x, out, np.float32(0), np.int32(1))
         modules = {}
@@ -510,9 +492,7 @@ class ExecutorContract:
             executor.run(modules[factor], [step])
             assert executor.read(out, np.dtype("f4"), (1,))[0] == factor
 
-    def test_sequences_at_once_run_each_on_its_own_buffers(
-        self, executor: Executor, module: Any
-    ) -> None:
+    def test_sequences_at_once_run_each_on_its_own_buffers(self, executor, module):
         """So often, each made fresh before; the executor goes on where it was."""
         n = 100_003
         x = self.buffer(executor, np.arange(n, dtype=np.float32))
@@ -521,7 +501,7 @@ class ExecutorContract:
         for place, out in enumerate(outs):
             args = (x, out, np.float32(place), np.int32(n))
 
-            def renew(place: int = place, out: Any = out) -> None:
+            def renew(place=place, out=out):
                 fresh[place] += 1
                 executor.poison(out)
 
@@ -542,19 +522,17 @@ class ExecutorContract:
 
     # ------------------------------------------------------------ timing
 
-    def spin(self, executor: Executor, turns: int) -> BoundLaunch:
+    def spin(self, executor, turns):
         buffer = self.buffer(executor, np.zeros(32, np.float32))
         return BoundLaunch("spin", ONE, (32, 1, 1), 0, (buffer, np.int32(turns)))
 
-    def ready(self, executor: Executor, module: Any, steps: Any, cold: bool = True) -> Any:
+    def ready(self, executor, module, steps, cold=True):
         """A timer of a sequence, which has run before as timers ask."""
         executor.run(module, steps)
         return executor.timer(module, steps, cold)
 
     @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
-    def test_a_timer_takes_as_many_samples_as_asked_again_and_again(
-        self, executor: Executor, module: Any, cold: bool
-    ) -> None:
+    def test_a_timer_takes_as_many_samples_as_asked_again_and_again(self, executor, module, cold):
         timer = self.ready(executor, module, [self.spin(executor, 1000)], cold)
         for take in (timer, timer.clean, timer.hot):
             for count in (0, 1, 5):
@@ -562,7 +540,7 @@ class ExecutorContract:
                 assert len(samples) == count
                 assert all(isinstance(sample_ms, float) and sample_ms > 0 for sample_ms in samples)
 
-    def test_what_a_timer_takes_grows_with_the_work(self, executor: Executor, module: Any) -> None:
+    def test_what_a_timer_takes_grows_with_the_work(self, executor, module):
         """Hot samples too: they are milliseconds of one call, however many make a batch."""
         little, much = (
             self.ready(executor, module, [self.spin(executor, turns)])
@@ -572,7 +550,7 @@ class ExecutorContract:
         assert min(much.hot(3)) > 20 * min(little.hot(5))
         assert min(much.clean(3)) > 20 * min(little.clean(5))
 
-    def test_a_sustained_load_ends_when_it_is_enough(self, executor: Executor, module: Any) -> None:
+    def test_a_sustained_load_ends_when_it_is_enough(self, executor, module):
         """And tells how many calls are done: no more than have run, and more and more."""
         x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
         args = (x, out, np.float32(1), np.int32(64))
@@ -580,7 +558,7 @@ class ExecutorContract:
         for launched_by in ("as it is", "launch by launch"):
             told: list[int] = []
 
-            def is_enough(calls: int, told: list[int] = told) -> bool:
+            def is_enough(calls, told=told):
                 told.append(calls)
                 return calls >= 100
 
@@ -591,7 +569,7 @@ class ExecutorContract:
             assert (executor.read(out, np.dtype("f4"), (64,)) == 3).all()
             timer.by_stream()
 
-    def test_every_step_is_in_a_timers_sample(self, executor: Executor, module: Any) -> None:
+    def test_every_step_is_in_a_timers_sample(self, executor, module):
         fill = BoundFill(executor.allocate(64), np.int32(0))
         little, much = (self.spin(executor, turns) for turns in (2_000, 3_000_000))
         short = self.ready(executor, module, [little, fill, little])
@@ -600,7 +578,7 @@ class ExecutorContract:
             assert min(long(3)) > 5 * min(short(5))
             assert min(long.hot(3)) > 5 * min(short.hot(5))
 
-    def test_a_timer_runs_the_sequence_each_time(self, executor: Executor, module: Any) -> None:
+    def test_a_timer_runs_the_sequence_each_time(self, executor, module):
         """On what the buffers hold then, as a graph and launch by launch."""
         x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
         args = (x, out, np.float32(1), np.int32(64))

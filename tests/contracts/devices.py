@@ -11,9 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,8 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
 from autotune.run.goal import Search
 from autotune.run.request import Request
-from autotune.run.result import RunResult
 from autotune.run.run import Run
-from autotune.search.session import Budget, Listener, Measured, SearchStarted, ignore
+from autotune.search.session import Budget, Measured, SearchStarted, ignore
 from autotune.store import Store
 from contracts.faults import EXPECTED, SPACES
 
@@ -36,7 +33,7 @@ TWIN = "the other of the same model"
 TIMED = {Status.OK, Status.STOPPED_EARLY}
 
 
-def by_name(measured: Iterable[Measurement]) -> list[Measurement]:
+def by_name(measured):
     """In an order of their own: rows are in the order in which they were done."""
     return sorted(measured, key=lambda measurement: measurement.configuration.canonical_json())
 
@@ -46,7 +43,7 @@ class SeveralDevicesContract:
 
     selector: str
 
-    def request(self, *faults: str, twins: bool = True) -> Request:
+    def request(self, *faults, twins=True):
         kernel, device = find_kernel("faulty", SPACES), choose_device(self.selector)
         return Request(
             kernel=kernel,
@@ -58,10 +55,10 @@ class SeveralDevicesContract:
             others=(replace(device, uuid=TWIN),) if twins else (),
         )
 
-    def tuned(self, request: Request, file: Path, listener: Listener = ignore) -> RunResult:
+    def tuned(self, request, file, listener=ignore):
         waited: list[int] = []
 
-        def together(event: object) -> None:
+        def together(event):
             """After the first result wait for all: else a quick device may do what is there alone."""
             if isinstance(event, Measured) and not waited:
                 waited.extend(
@@ -77,7 +74,7 @@ class SeveralDevicesContract:
             finally:
                 tuning.close()
 
-    def rows(self, file: Path) -> list[Measurement]:
+    def rows(self, file):
         """What the store holds; each row names the device that its column does."""
         with Store.open(file) as store:
             rows = store.rows()
@@ -85,7 +82,7 @@ class SeveralDevicesContract:
             assert row.measurement.device_uuid in ("", row.device_uuid)
         return [row.measurement for row in rows]
 
-    def test_both_devices_measure_and_results_are_in_the_order_asked(self, tmp_path: Path) -> None:
+    def test_both_devices_measure_and_results_are_in_the_order_asked(self, tmp_path):
         faults = ("none", "nan", "syntax_error", "unwritten", "too_much_shared")
         result = self.tuned(self.request(*faults), tmp_path / "two.sqlite")
         alone = self.tuned(self.request(*faults, twins=False), tmp_path / "one.sqlite")
@@ -103,7 +100,7 @@ class SeveralDevicesContract:
             row.status in (*TIMED, Status.WRONG_RESULT, Status.LAUNCH_FAILED) for row in rows
         )
 
-    def test_one_device_measures_all_of_a_batch_on_a_cpu_in_its_order(self) -> None:
+    def test_one_device_measures_all_of_a_batch_on_a_cpu_in_its_order(self):
         """On a GPU what is compiled first comes first."""
         request = self.request("none", "syntax_error", "too_much_shared", twins=False)
         space = enumerate_space(request.kernel, request.device).restricted(request.goal.fixed)
@@ -123,7 +120,7 @@ class SeveralDevicesContract:
         for measurement in measured:
             assert measurement.status in EXPECTED[str(measurement.configuration["FAULT"])]
 
-    def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path: Path) -> None:
+    def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path):
         result = self.tuned(self.request("none"), tmp_path / "s.sqlite")
         outcome = result.problems[0].result
         assert outcome is not None
@@ -133,12 +130,12 @@ class SeveralDevicesContract:
             best = min((m for m in right if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
             assert best.configuration in entered
 
-    def test_a_later_run_remembers_what_either_measured(self, tmp_path: Path) -> None:
+    def test_a_later_run_remembers_what_either_measured(self, tmp_path):
         """On both devices again nothing is measured; on one, only what the other had."""
         file = tmp_path / "s.sqlite"
         events: list[Measured] = []
 
-        def note(event: object) -> None:
+        def note(event):
             if isinstance(event, Measured):
                 events.append(event)
 
@@ -154,12 +151,12 @@ class SeveralDevicesContract:
             event.measurement.configuration for event in events if not event.remembered
         } == by_twin
 
-    def test_a_worker_that_is_killed_costs_no_row(self, tmp_path: Path) -> None:
+    def test_a_worker_that_is_killed_costs_no_row(self, tmp_path):
         """The second device's process goes at the first result, in the middle of what it does."""
         second: list[int] = []
         killed: list[int] = []
 
-        def kill(event: object) -> None:
+        def kill(event):
             if isinstance(event, SearchStarted):
                 second.append(self.tuning.workers[1].actor.ask(os.getpid, timeout_s=60))
             elif isinstance(event, Measured) and not killed:
@@ -176,7 +173,7 @@ class SeveralDevicesContract:
             assert measurement.status in expected, measurement.message
 
     @pytest.mark.parametrize("strategy", ["auto", "kt:pso", "optuna:tpe"])
-    def test_strategies_that_ask_for_batches_use_both(self, tmp_path: Path, strategy: str) -> None:
+    def test_strategies_that_ask_for_batches_use_both(self, tmp_path, strategy):
         """The default among them; where all fits in the budget it would measure all in order."""
         request = replace(
             self.request("none", "nan", "unwritten"),
@@ -190,13 +187,13 @@ class SeveralDevicesContract:
             TWIN,
         }
 
-    def test_an_interrupted_run_keeps_its_rows_and_leaves_no_thread(self, tmp_path: Path) -> None:
+    def test_an_interrupted_run_keeps_its_rows_and_leaves_no_thread(self, tmp_path):
         seen: list[Measurement] = []
         threads = set(threading.enumerate())
 
         switch_s = sys.getswitchinterval()
 
-        def interrupt(event: object) -> None:
+        def interrupt(event):
             if isinstance(event, Measured):
                 seen.append(event.measurement)
                 if len(seen) == 4:
@@ -211,9 +208,7 @@ class SeveralDevicesContract:
         assert not left
         assert sys.getswitchinterval() == switch_s
 
-    def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(self, tmp_path):
         """Its process can make no context: the device has gone."""
         request = self.request("none", "nan")
         gone = replace(request.others[0], index=99)

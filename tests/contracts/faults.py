@@ -14,12 +14,11 @@ from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.compiler import compile_job
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.run.bench import Bench
 from autotune.run.goal import Search
 from autotune.run.request import Request
-from autotune.run.result import RunResult
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured
 from autotune.store import Store
@@ -66,13 +65,13 @@ class FaultContract:
     selector: str
     timeout_s = 10.0
 
-    def tuned(self, store: Path, **fixed: tuple[object, ...]) -> RunResult:
+    def tuned(self, store, **fixed):
         kernel = find_kernel("faulty", SPACES)
         request = Request(
             kernel=kernel,
             device=choose_device(self.selector),
             problems=kernel.problems["cuda"],
-            goal=Search("exhaustive", fixed),  # type: ignore[arg-type]
+            goal=Search("exhaustive", fixed),
             budget=Budget(),
             timeout_s=self.timeout_s,
         )
@@ -83,7 +82,7 @@ class FaultContract:
             finally:
                 tuning.close()
 
-    def test_every_fault_gets_its_status_and_the_innocent_survive(self, tmp_path: Path) -> None:
+    def test_every_fault_gets_its_status_and_the_innocent_survive(self, tmp_path):
         """All faults in one run, interleaved with right configurations."""
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=tuple(EXPECTED))
         (result,) = run.problems
@@ -105,18 +104,18 @@ class FaultContract:
         assert result.winner is not None
         assert result.winner["FAULT"] == "none"
 
-    def test_too_many_threads_are_pruned_before_compiling(self, tmp_path: Path) -> None:
+    def test_too_many_threads_are_pruned_before_compiling(self, tmp_path):
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(64, 16384), FAULT=("none",))
         pruned = _only(run, Status.PRUNED)
         assert "16384 threads" in pruned.message
         assert pruned.compile_s == 0
 
     @pytest.mark.parametrize("fault", ["k_step_dropped", "nan"])
-    def test_a_kernel_that_is_only_wrong_has_no_winner(self, tmp_path: Path, fault: str) -> None:
+    def test_a_kernel_that_is_only_wrong_has_no_winner(self, tmp_path, fault):
         with pytest.raises(NothingValidError, match="no configuration is right"):
             self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault,))
 
-    def test_a_worker_killed_from_outside_costs_no_row(self, tmp_path: Path) -> None:
+    def test_a_worker_killed_from_outside_costs_no_row(self, tmp_path):
         """Killed after each result, as the system does when memory is short."""
         kernel = find_kernel("faulty", SPACES)
         request = Request(
@@ -128,7 +127,7 @@ class FaultContract:
         )
         killed = []
 
-        def kill(event: object) -> None:
+        def kill(event):
             if isinstance(event, Measured):
                 killed.append(tuning.worker.actor.pid)
                 os.kill(tuning.worker.actor.pid, signal.SIGKILL)
@@ -145,7 +144,7 @@ class FaultContract:
         for measurement in run.problems[0].measured:
             assert measurement.status in EXPECTED[str(measurement.configuration["FAULT"])]
 
-    def test_a_race_goes_on_without_those_that_hang_break_the_context_or_become_wrong(self) -> None:
+    def test_a_race_goes_on_without_those_that_hang_break_the_context_or_become_wrong(self):
         """As finalists may that were right whenever they ran alone."""
         kernel, device = find_kernel("faulty", SPACES), choose_device(self.selector)
         space = enumerate_space(kernel, device).restricted(
@@ -178,7 +177,7 @@ class FaultContract:
         # Of the heat that went through; a CPU does not say.
         assert (raced.clocks.sm_mhz is not None) == (device.backend == "cuda")
 
-    def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
+    def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path):
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))
         wrong = _only(run, Status.WRONG_RESULT)
         (check,) = wrong.checks
@@ -187,6 +186,6 @@ class FaultContract:
         assert check.bound == 0
 
 
-def _only(run: RunResult, status: Status) -> Measurement:
+def _only(run, status):
     (only,) = [found for found in run.problems[0].measured if found.status is status]
     return only

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
@@ -25,7 +24,7 @@ class OverlapContract:
 
     selector: str
 
-    def test_launches_that_share_a_ticket_are_told_from_those_that_do_not(self) -> None:
+    def test_launches_that_share_a_ticket_are_told_from_those_that_do_not(self):
         """Both are right whenever they run alone, also after they ran at once."""
         kernel, device = find_kernel("ticket", SPACES), choose_device(self.selector)
         (problem,) = kernel.problems[device.backend]
@@ -47,7 +46,7 @@ class OverlapContract:
                 assert found.status is expected, found.message
                 assert found.message.startswith("out is wrong, by up to" if found.message else "")
 
-    def test_what_shares_state_is_out_unless_it_is_declared(self, tmp_path: Path) -> None:
+    def test_what_shares_state_is_out_unless_it_is_declared(self, tmp_path):
         kernel, device = find_kernel("ticket", SPACES), choose_device(self.selector)
         problems, budget = kernel.problems[device.backend], Budget()
         fixed = {"PIECE": (1 << 8,), "TICKET": ("module", "declared")}

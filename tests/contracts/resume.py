@@ -18,7 +18,7 @@ CONFIGURATIONS = 24
 STARTING, FINISHING = 3, 2
 
 
-def start(home: Path, device: str, *before: str) -> subprocess.Popen[bytes]:
+def start(home, device, *before):
     """Begin a search of every configuration; ``before`` is what runs the command."""
     command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", str(SPACES)]
     command += ["--problem", "n=10007", "--strategy", "exhaustive", "--device", device]
@@ -35,7 +35,7 @@ def start(home: Path, device: str, *before: str) -> subprocess.Popen[bytes]:
     )
 
 
-def finish(home: Path, device: str) -> Counter[str]:
+def finish(home, device):
     """Run to the end; rows per configuration."""
     _, errors = start(home, device).communicate(timeout=120)
     found = rows(home)
@@ -43,7 +43,7 @@ def finish(home: Path, device: str) -> Counter[str]:
     return found
 
 
-def rows(home: Path) -> Counter[str]:
+def rows(home):
     """Rows per configuration; empty while there is no store."""
     file = home / "data" / "autotune" / "store.sqlite"
     if not file.exists():
@@ -61,7 +61,7 @@ def rows(home: Path) -> Counter[str]:
     return Counter(configuration for (configuration,) in found)
 
 
-def _moments(kills: int) -> list[tuple[int, float]]:
+def _moments(kills):
     """When to kill: after so many rows, and so many seconds more."""
     seed = 20261121
     draw = random.Random(seed)
@@ -78,7 +78,7 @@ def _moments(kills: int) -> list[tuple[int, float]]:
     return moments
 
 
-def _kill_at(home: Path, device: str, event: int, seconds: float) -> None:
+def _kill_at(home, device, event, seconds):
     """Run until ``event`` rows are there and some time more, then SIGKILL the tuner."""
     process = start(home, device)
     deadline = time.monotonic() + 120
@@ -91,7 +91,7 @@ def _kill_at(home: Path, device: str, event: int, seconds: float) -> None:
     process.communicate()
 
 
-def kill_and_finish(home: Path, device: str, kills: int = 20) -> None:
+def kill_and_finish(home, device, kills=20):
     """Kill a run of every configuration at so many moments, then let it finish."""
     for event, seconds in _moments(kills):
         before = rows(home)
