@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from sample_spaces import SOURCE, write_space
 
-from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
@@ -21,7 +20,6 @@ from autotune.files import cache_folder
 from autotune.kernel import source as source_module
 from autotune.kernel.catalog import load_file
 from autotune.measure import compiler
-from autotune.measure.cache import BINARIES, make_room
 from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
@@ -165,20 +163,6 @@ def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
     assert compiler.compiled_before(job.key).binary == compiled.binary
 
 
-@pytest.mark.usefixtures("own_cache")
-def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
-    made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
-    for age, written in enumerate(made):
-        compiler.write_cached(written)
-        os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
-    assert compiler.compiled_before(made[3].key).binary == made[3]  # used again
-    size = compiler._cached_file(made[0].key).stat().st_size
-    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
-    make_room(BINARIES)
-    kept = {file.stem for file in cached_files()}
-    assert kept == {made[number].key for number in (0, 1, 3)}
-
-
 def test_a_cache_that_cannot_be_written_only_costs_time(job, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "file"))
@@ -311,17 +295,6 @@ def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path
     assert found.status is Status.COMPILE_FAILED
     assert "the compiler process died" in found.message
     assert pool.result(innocent).binary is not None
-
-
-def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
-    """As the kernel does when memory is short."""
-    assert pool.result(replace(job, source=job.source + "// before\n")).binary is not None
-    (process,) = children()
-    os.kill(process, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while process in children() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert pool.result(replace(job, source=job.source + "// after\n")).binary is not None
 
 
 def wait_until(holds, timeout_s=60):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from sample_records import KERNEL, answering, entry, plan, problem, record
+from sample_records import KERNEL, entry, plan, problem, record
 
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
@@ -34,7 +34,7 @@ from autotune.tuned.fallback import answer_tables
 from autotune.tuned.importing import check_values
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import AnswerTable, Portfolio, TableRow
+from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import encode, merge, write
 from autotune.values import Configuration, Problem
 
@@ -214,28 +214,6 @@ def test_where_nothing_takes_a_layout_the_answer_says_so(asked):
     assert (found["BM"], found.quality, found.requires_met) == (32, "default", False)
     able = with_layout((64, aligned(128)))
     assert asked([able], offset_a=1).requires_met
-
-
-def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked):
-    able = plan(64, requires=["<=", "offset_a", 2])
-    far = TableRow(problem=problem(4096, 4096), plans=(plan(64, variant="auto"),))
-
-    def tabled(*plans):
-        row = TableRow(problem=problem(64, 64), plans=plans)
-        return with_layout(portfolio=answering(AnswerTable(rows=(row, far))))
-
-    known = tabled(aligned(128), able, plan(32))
-    answers = {offset: asked([known], offset_a=offset) for offset in range(5)}
-    assert {offset: found["BM"] for offset, found in answers.items()} == {
-        0: 128,
-        1: 64,
-        2: 64,
-        3: 32,
-        4: 128,
-    }
-    assert {found.quality for found in answers.values()} == {"nearest_problem"}
-    plain = asked([tabled(plan(128, requires=["==", "n", 7]), able, plan(32))])
-    assert plain["VARIANT"] == "auto", "further plans are for other layouts alone"
 
 
 def test_further_plans_are_the_fastest_that_take_a_layout():

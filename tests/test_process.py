@@ -148,12 +148,6 @@ def test_a_task_that_hangs_is_ended_in_time(child, task):
     assert not child.is_ready
 
 
-def test_a_task_that_is_stuck_is_ended_before_its_time(child):
-    with pytest.raises(ActorTimeout, match="no progress"):
-        child.ask(600, hang, is_stuck=lambda: True)
-    assert not alive(child.pid)
-
-
 def test_one_that_dies_while_idle_is_not_ready(child):
     assert child.is_ready
     os.kill(child.pid, signal.SIGKILL)
