@@ -74,6 +74,13 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
 
 
+def test_a_configuration_that_is_wrong_is_a_regression(project: Path, check: Check) -> None:
+    edit_record("twin", configuration={"BLOCK": 1024, "ITEMS": 1})
+    (found,) = check(names=("twin",), code=5)["checked"]
+    assert found["verdict"] == "wrong"
+    assert "wrong_result" in found["message"]
+
+
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
     edit_record("twin", configuration={"BLOCK": 7, "ITEMS": 1})
     (found,) = check(names=("twin",), code=5)["checked"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 
-from autotune import __version__
+from autotune import __version__, lookup
 from autotune.cli import run
 from autotune.export import export_records
 from autotune.tuned.reading import read
 from autotune.tuned.record import TunedRecord
+from autotune.tuned.table import QUALITIES
 
 ROOT = Path(__file__).parents[1]
 INCLUDE = ROOT / "cpp" / "include"
@@ -172,3 +174,81 @@ def test_compilers_take_all_headers_that_ship(
         output_of(nvcc, "-x", "cu", "-Werror", "all-warnings", *flags, cwd=tmp_path)
     else:
         output_of(tool(compiler), *STRICT, *flags, cwd=tmp_path)
+
+
+#: Answers every question of one kernel: a device (below 0) or architecture, and the fields.
+ASK = """
+#include <autotune/KERNEL.hpp>
+static void ask_KERNEL() {
+  using namespace autotune::KERNEL;
+  CATEGORIES
+  static const long long asked[][WIDTH] = {QUESTIONS};
+  for (const auto& q : asked) {
+    const config c = q[0] < 0 ? lookup(static_cast<device>(-1 - q[0]), FIELDS)
+                              : lookup(static_cast<int>(q[0]), FIELDS);
+    const extent grid = c.grid(FIELDS);
+    std::printf("%u %u %u %u %u %u %u %d %d", c.block.x, c.block.y, c.block.z, c.shared_bytes,
+                grid.x, grid.y, grid.z, static_cast<int>(c.hit), c.requires_met);
+    PRINTED
+    std::printf("\\n");
+  }
+}
+"""
+QUESTIONS = 300
+
+
+def asked_of(kernel: str) -> tuple[str, list[str]]:
+    """The program's part that answers random questions of a kernel, and Python's answers."""
+    rng, records = random.Random(kernel), records_of(kernel)
+    first = records[0]
+    categories = {
+        name: sorted({str(tuned.problem[name]) for made in records for tuned in made.problems})
+        for name, kind in first.fields.items()
+        if kind != "integer"
+    }
+    places = [-1 - number for number in range(len(records))] + [90, 80, 86, 100, 120, 75, 900]
+    questions, answers = [], []
+    for _ in range(QUESTIONS):
+        where = rng.choice(places)
+        drawn = {
+            name: rng.randrange(len(categories[name]))
+            if name in categories
+            else rng.choice((2 ** rng.randrange(32), rng.randint(1, 2 ** rng.randrange(1, 32))))
+            for name in first.fields
+        }
+        questions.append(
+            "{" + ", ".join(f"{number}LL" for number in (where, *drawn.values())) + "}"
+        )
+        problem = {n: categories[n][v] if n in categories else v for n, v in drawn.items()}
+        place = {"arch": where} if where > 0 else {"device": records[-1 - where].device.name}
+        c = lookup(kernel, **place, **problem)
+        values = [
+            first.parameters[name].index(value) if isinstance(value, str) else value
+            for name, value in c.items()
+        ]
+        grid, hit = c.grid or (0, 0, 0), QUALITIES.index(c.quality)
+        facts = (*c.block, c.shared_bytes, *grid, hit, c.requires_met, *values)
+        answers.append(" ".join(str(int(fact)) for fact in facts))
+    arrays = [
+        f"const {n}_value {n}s[] = {{{', '.join(f'{n}_value::{v}' for v in values)}}};"
+        for n, values in categories.items()
+    ]
+    fields = [f"{n}s[q[{i}]]" if n in categories else f"q[{i}]" for i, n in enumerate(drawn, 1)]
+    printed = [f'std::printf(" %d", static_cast<int>(c.{name}));' for name in first.parameters]
+    text = ASK.replace("QUESTIONS", ",\n".join(questions)).replace("FIELDS", ", ".join(fields))
+    text = text.replace("CATEGORIES", " ".join(arrays)).replace("WIDTH", str(len(fields) + 1))
+    return text.replace("PRINTED", "\n    ".join(printed)).replace("KERNEL", kernel), answers
+
+
+def test_headers_that_ship_answer_as_python_does(tmp_path: Path) -> None:
+    """Configuration, grid and shared memory, of sizes from 1 to 2^31."""
+    parts = {kernel: asked_of(kernel) for kernel in KERNELS}
+    calls = " ".join(f"ask_{kernel}();" for kernel in KERNELS)
+    text = "".join(part for part, _ in parts.values())
+    (tmp_path / "main.cpp").write_text(f"#include <cstdio>\n{text}int main() {{ {calls} }}\n")
+    flags = ("-std=c++17", "-O0", f"-I{INCLUDE}", "main.cpp", "-o", "main")
+    output_of(tool("g++"), *STRICT, *flags, cwd=tmp_path)
+    printed = output_of(tmp_path / "main").splitlines()
+    assert len(printed) == QUESTIONS * len(KERNELS)
+    for number, (kernel, (_, answers)) in enumerate(parts.items()):
+        assert printed[number * QUESTIONS : (number + 1) * QUESTIONS] == answers, kernel

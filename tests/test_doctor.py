@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from tuned_project import edit_record
+from tuned_project import edit_record, record_file
 
 from autotune import doctor
 from autotune.doctor import Finding, findings, nvidia, places, software
@@ -136,6 +136,12 @@ def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*nvidia.driver(machine), *nvidia.gpus(machine)]
     assert {finding.state for finding in found} == {"ok"}
     assert "H100" in found[0].text and "CUDA 13.0" in found[0].text
+
+
+def test_a_driver_older_than_cuda_12() -> None:
+    machine = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(Gpu(0, "T4", None),))
+    (found,) = nvidia.driver(machine)
+    assert found.state == "bad" and "apt-get install nvidia-driver" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -305,6 +311,14 @@ class TestRecords:
         (found,) = places.records(NO_GPU)
         assert (found.state, found.remedy) == ("warn", "autotune retune --stale")
         assert "1 entry is stale, of saxpy" in found.text and "source changed" in found.text
+
+    def test_a_damaged_record_is_stale(
+        self, project: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record_file("twin").write_text("{")
+        (found,) = places.records(NO_GPU)
+        assert found.state == "warn" and "damaged" in found.text
+        assert capsys.readouterr() == ("", "")
 
     def test_a_broken_space_file_hides_nothing(self, project: Path) -> None:
         (project / "spaces" / "broken.py").write_text("raise ValueError('ill')")

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import pickle
+import random
 import subprocess
 import sys
 import types
@@ -343,6 +344,22 @@ def test_noise_is_told(given_folder: Path) -> None:
     assert not lookup(KERNEL, arch=90, **problem(64, 64)).noise
 
 
+def test_of_two_equally_near_the_first_answers(given_folder: Path) -> None:
+    """1024 lies between 512 and 2048 on the logarithmic scale; tables are ordered."""
+    rows = tuple(
+        TableRow(problem=problem(m, 64), plans=(plan(bm),)) for m, bm in ((2048, 128), (512, 32))
+    )
+    put(given_folder, record(portfolio=answering(AnswerTable(rows=rows))))
+    assert tile(lookup(KERNEL, arch=90, **problem(1024, 64))) == 128
+
+
+def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path) -> None:
+    archs = ("sm_80", "sm_85", "sm_90")
+    for arch, bm in (("sm_90", 128), ("sm_80", 32)):
+        put(given_folder, record([entry(problem(64, 64), plan(bm, archs=archs))], arch, arch))
+    assert tile(lookup(KERNEL, arch="sm_85", **problem(64, 64))) == 32
+
+
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
     assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
 
@@ -539,6 +556,14 @@ def test_the_environment_names_the_architecture(
     monkeypatch.setenv("AUTOTUNE_ARCH", "sm_90")
     assert lookup(KERNEL, **problem(512, 512)).quality == "exact"
     assert lookup(KERNEL, arch="gfx942", **problem(512, 512)).quality == "default"
+
+
+def test_an_architecture_in_the_environment_is_checked_too(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_ARCH", "hopper")
+    with pytest.raises(UsageError, match="'hopper' is no architecture"):
+        lookup(KERNEL, **problem(64, 64))
 
 
 def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
@@ -745,6 +770,35 @@ def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> N
                 assert config.source.startswith("AUTOTUNE_TUNED:Test_GPU_B/"), place
             left_out += bool(caught)
     assert left_out > 100
+
+
+def test_bytes_changed_anywhere_answer_or_are_a_miss(given_folder: Path) -> None:
+    """Records that ship, with a few bytes altered, lost or doubled."""
+    rng = random.Random(12)
+    asked = {"ffma": {"n": 12345, "steps": 77}, "transpose": {"m": 4000, "n": 999}}
+    left_out = 0
+    for number in range(120):
+        kernel = ("ffma", "transpose")[number % 2]
+        file = f"{kernel}.json"
+        data = bytearray(Path(shipped_folder(), "NVIDIA_H100_80GB_HBM3", file).read_bytes())
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data))
+            end = at + rng.choice((0, 1, 2, 40))
+            data[at:end] = rng.choice((b"", b"9" * 400, rng.randbytes(1), data[at : at + 40]))
+        path = given_folder / "X" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        clear_cache()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for arch in (90, 80):
+                config = lookup(kernel, arch=arch, **asked[kernel])
+                assert config.quality in QUALITIES
+        if caught:
+            assert len(caught) == 1 and str(path) in str(caught[0].message)
+            assert config.source.startswith("shipped:")
+        left_out += bool(caught)
+    assert 20 < left_out < 120
 
 
 def test_a_link_that_leads_nowhere_hides_no_device(tuned_folder: Path) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +18,7 @@ import tuned_project
 from tuned_project import NAMES, SHORT, edit_record, record_file
 
 from autotune.cli import run
+from autotune.devices.device import Device
 from autotune.errors import DeviceError, UsageError
 from autotune.measure.measurement import Status
 from autotune.retune.check import Remeasured, over_recorded
@@ -257,6 +262,52 @@ def test_a_device_that_another_is_tuning_is_left_to_it(
         assert holder == ""
         assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
     assert f"already being re-tuned by process {os.getpid()}" in capsys.readouterr().err
+
+
+def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
+    """The second leaves it to the first or finds nothing stale; both end with 0."""
+    edit_record("saxpy", source="beef")
+    command = [sys.executable, "-m", "autotune", "retune", *NAMES, "--stale", *SHORT, "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    rows = [json.loads(process.communicate(timeout=100)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    results = [row["result"] for printed in rows for row in printed]
+    assert results.count("searched") == 1
+    assert ask() == []
+
+
+def test_the_lock_of_a_killed_process_is_free() -> None:
+    script = """
+import time
+from autotune.devices.device import Device
+from autotune.retune.retuning import device_lock
+with device_lock(Device('opencl', 'cpu', 'x')):
+    print('held', flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    device = Device("opencl", "cpu", "x")
+    with device_lock(device) as holder:
+        assert holder.startswith(f"process {process.pid} on ")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with device_lock(device) as holder:
+            if not holder:
+                return
+        time.sleep(0.05)
+    pytest.fail("the lock outlived its process")
 
 
 # ---------------------------------------------------------------------- what cannot be read

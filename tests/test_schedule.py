@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -23,6 +24,69 @@ from autotune.retune.schedule import KINDS, PERIODS, Schedule
 AWKWARD = 'it\'s 50% of $HOME "quoted" dir'
 ROOT = Path(__file__).parents[1]
 ARCHS = ("sm_80", "sm_90")
+
+
+#: The part of GitHub's workflow schema that these files use; nothing else may occur.
+STEP = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "uses": {"type": "string", "pattern": r"^actions/[a-z-]+@v\d+$"},
+        "run": {"type": "string"},
+        "if": {"type": "string"},
+        "with": {"type": "object"},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "working-directory": {"type": "string"},
+    },
+    "additionalProperties": False,
+    "oneOf": [{"required": ["uses"]}, {"required": ["run"]}],
+}
+JOB = {
+    "type": "object",
+    "properties": {
+        "needs": {"type": "string"},
+        "if": {"type": "string"},
+        "runs-on": {"type": ["string", "array"]},
+        "strategy": {
+            "type": "object",
+            "properties": {
+                "fail-fast": {"type": "boolean"},
+                "matrix": {"type": "object", "additionalProperties": {"type": "array"}},
+            },
+            "additionalProperties": False,
+        },
+        "timeout-minutes": {"type": "integer", "minimum": 1},
+        "permissions": {"enum": [{"contents": "write", "pull-requests": "write"}]},
+        "steps": {"type": "array", "items": STEP, "minItems": 1},
+    },
+    "required": ["runs-on", "steps"],
+    "additionalProperties": False,
+}
+WORKFLOW = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "on": {
+            "type": "object",
+            "properties": {
+                "schedule": {
+                    "type": "array",
+                    "items": {"type": "object", "required": ["cron"]},
+                    "minItems": 1,
+                },
+                "workflow_dispatch": {"type": "null"},
+            },
+            "required": ["schedule"],
+            "additionalProperties": False,
+        },
+        "concurrency": {"type": "object", "required": ["group"]},
+        "permissions": {"enum": [{"contents": "read"}]},
+        "env": {"type": "object"},
+        "jobs": {"type": "object", "additionalProperties": JOB, "minProperties": 1},
+    },
+    "required": ["name", "on", "jobs"],
+    "additionalProperties": False,
+}
 
 
 @pytest.fixture
@@ -75,6 +139,16 @@ def test_every_crontab_line_runs_one_architecture(schedule: Schedule) -> None:
         assert fields == ["17", "3", "*", "*", "0"]
         assert not re.search(r"(?<!\\)%", command)
         assert json.loads(shell(command.replace(r"\%", "%"))) == expected(schedule, arch)
+
+
+@pytest.mark.parametrize("every", PERIODS)
+def test_every_period_is_one_that_cron_knows(every: str) -> None:
+    """Each field is a star, a step or a list within its range."""
+    ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+    for field, (low, high) in zip(PERIODS[every].cron.split(), ranges, strict=True):
+        base, _, step = field.partition("/")
+        assert base == "*" or all(low <= int(number) <= high for number in base.split(","))
+        assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
 
 
 # ---------------------------------------------------------------------- systemd
@@ -144,6 +218,7 @@ def workflow(schedule: Schedule) -> dict[str, Any]:
     typed = yaml.safe_load(text)
     assert isinstance(document["on"], dict)
     typed["on"] = typed.pop(True)
+    jsonschema.validate(typed, WORKFLOW)
     assert typed["permissions"] == {"contents": "read"}
     return dict(typed)
 

@@ -127,6 +127,43 @@ def section(node: Definition, title: str) -> str:
     return found[1] if found else ""
 
 
+def parameters(function: ast.FunctionDef) -> list[str]:
+    """The names of the arguments of a function, itself aside."""
+    taken = function.args
+    given = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+    return [each.arg for each in given if each and each.arg not in ("self", "cls")]
+
+
+def undescribed(names: list[str], node: Definition) -> list[str]:
+    """The names that the section of parameters leaves out."""
+    headings = re.findall(r"^(\S.*?)(?: : .*)?$", section(node, "Parameters"), re.MULTILINE)
+    described = {name.strip("* ") for heading in headings for name in heading.split(",")}
+    return [f"parameter {name}" for name in names if name not in described]
+
+
+def faults(node: Definition) -> list[str]:
+    """What a docstring leaves out: arguments or fields, what is returned, and errors."""
+    if isinstance(node, ast.Module) or section(node, "Attributes"):
+        return []
+    if isinstance(node, ast.ClassDef):
+        made = [each for each in node.body if getattr(each, "name", None) == "__init__"]
+        if made and isinstance(made[0], ast.FunctionDef):
+            return undescribed(parameters(made[0]), node)
+        targets = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+        return undescribed([each.id for each in targets if isinstance(each, ast.Name)], node)
+    missing = undescribed(parameters(node), node)
+    returns = ast.unparse(node.returns) if node.returns else "None"
+    is_property = {ast.unparse(each) for each in node.decorator_list} & {
+        "property",
+        "cached_property",
+    }
+    if not (is_property or returns in ("None", "Iterator[None]") or section(node, "Returns")):
+        missing.append("Returns")
+    if any(isinstance(each, ast.Raise) for each in ast.walk(node)) and not section(node, "Raises"):
+        missing.append("Raises")
+    return missing
+
+
 def summary(node: Definition) -> str:
     """The first sentence of a docstring, in one line."""
     return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
@@ -174,9 +211,39 @@ def test_tables_name_every_function_of_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_what_is_shown_has_a_docstring(name: str) -> None:
+def test_docstrings_are_whole(name: str) -> None:
     node = definition(name)
     assert ast.get_docstring(node)
+    assert faults(node) == []
+
+
+def test_what_a_docstring_leaves_out_is_found() -> None:
+    source = '''
+def half(x, *, out=None) -> float:
+    """Return half of it.
+
+    Parameters
+    ----------
+    x : float
+        Any.
+    """
+    raise ValueError
+
+class Pair:
+    """Two.
+
+    Parameters
+    ----------
+    a : float
+        The first.
+    """
+    a: float
+    b: float
+'''
+    function, class_ = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef) and isinstance(class_, ast.ClassDef)
+    assert faults(function) == ["parameter out", "Returns", "Raises"]
+    assert faults(class_) == ["parameter b"]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

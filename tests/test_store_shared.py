@@ -214,6 +214,21 @@ class TestShared:
         with Store.open(address) as store:
             assert numbers(store) == [1, 2, 5] and len(store.runs()) == 2
 
+    def test_rows_get_to_the_server_while_the_run_lasts(self, server: Server, often: None) -> None:
+        address = server.database()
+        with open_for_runs(address) as store, Store.open(address) as shared:
+            store.add(store.begin_run(RUN), SCOPE, numbered(1))
+            wait_for(lambda: numbers(shared) == [1])
+
+    def test_a_missing_database_and_a_read_only_server_end_with_one_message(
+        self, server: Server
+    ) -> None:
+        address = server.database()
+        name = address.rpartition("/")[2]
+        refused(lambda: ExitStack().enter_context(open_for_runs(f"{address}_no")), "does not exist")
+        server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        refused(lambda: ExitStack().enter_context(open_for_runs(address)), "read-only")
+
     def test_a_server_that_goes_away_in_a_run_loses_nothing(
         self, server: Server, often: None
     ) -> None:
