@@ -216,6 +216,9 @@ def asked_of(kernel: str) -> tuple[str, list[str]]:
             else rng.choice((2 ** rng.randrange(32), rng.randint(1, 2 ** rng.randrange(1, 32))))
             for name in first.fields
         }
+        if rng.random() < 0.25:
+            known = rng.choice(rng.choice(records).problems).problem
+            drawn = {n: categories[n].index(v) if n in categories else v for n, v in known.items()}
         questions.append(
             "{" + ", ".join(f"{number}LL" for number in (where, *drawn.values())) + "}"
         )

@@ -229,6 +229,18 @@ class TestShared:
         server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         refused(lambda: ExitStack().enter_context(open_for_runs(address)), "read-only")
 
+    def test_rows_that_a_read_only_server_refuses_are_kept(self, server: Server) -> None:
+        address = server.database()
+        Store.open(address).close()
+        name = address.rpartition("/")[2]
+        server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        kept = pytest.warns(UserWarning, match="takes no writes")
+        with kept, open_for_runs(address) as store:
+            store.add(store.begin_run(RUN), SCOPE, numbered(1))
+        with Store.open(local_file()) as store:
+            assert numbers(store) == [1]
+        refused(lambda: ExitStack().enter_context(open_for_runs(address)), "takes no writes")
+
     def test_a_server_that_goes_away_in_a_run_loses_nothing(
         self, server: Server, often: None
     ) -> None:
