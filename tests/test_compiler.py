@@ -23,6 +23,7 @@ from autotune.measure import compiler
 from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
+    CompileTimes,
     compile_job,
     compile_now,
     compiled_for,
@@ -295,6 +296,23 @@ def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path
     assert found.status is Status.COMPILE_FAILED
     assert "the compiler process died" in found.message
     assert pool.result(innocent).binary is not None
+
+
+def test_how_long_a_compile_takes_is_learned_from_those_with_equal_symbols(job):
+    times = CompileTimes()
+
+    def of(tile, pad):
+        return replace(job, defines=(("TILE", tile), ("PAD", pad)))
+
+    assert times.longest_in_typical == 1
+    for tile, pad, seconds in [("1", "0", 0.4), ("1", "1", 0.5), ("8", "0", 8.0)]:
+        times.add(of(tile, pad), seconds)
+    ranked = sorted(
+        [of(tile, pad) for tile in "18" for pad in "01"], key=times.expected, reverse=True
+    )
+    assert [dict(ranked[place].defines)["TILE"] for place in range(4)] == ["8", "8", "1", "1"]
+    assert times.expected(of("2", "0")) > times.expected(of("1", "0"))
+    assert times.longest_in_typical == pytest.approx(8 / (0.4 * 0.5 * 8) ** (1 / 3))
 
 
 def wait_until(holds, timeout_s=60):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 import time
@@ -45,8 +46,9 @@ LIKELY = 256
 #: Niceness of compilers. The processes that measure and decide wake up often and for short, and
 #: would else wait a tick of the scheduler (4 ms) for a core now and then.
 _NICENESS = 10
-#: Jobs that wait for each process, of which one may last as long as several others.
-_WAITING = 4
+#: Logarithm of the factor by which an unseen value of a symbol may lengthen a compile: unknown
+#: compiles begin early, since those that are done first are the short ones.
+_DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 4
 #: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
@@ -98,6 +100,8 @@ class Compiled:
     #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
     #: some resource.
     status: Status = Status.COMPILE_FAILED
+    #: Whether the binary was read from the cache.
+    is_cached: bool = False
 
 
 def compile_job(
@@ -153,7 +157,7 @@ def compiled_before(key: str) -> Compiled | None:
     touch(file)
     if binary.key != key:
         return None
-    return Compiled(binary, "", binary.log, time.perf_counter() - start)
+    return Compiled(binary, "", binary.log, time.perf_counter() - start, is_cached=True)
 
 
 def first_error(log: str) -> str:
@@ -163,12 +167,50 @@ def first_error(log: str) -> str:
     return (errors or lines or ["the compiler gave no reason"])[0]
 
 
+class CompileTimes:
+    """The expected duration of compiles, learned from finished ones by the symbols they are given.
+
+    A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds, and
+    as if it had been seen once more, `_DOUBT` above: parameters act by factors, as unrolled loops do.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._longest_s = 0, 0.0, 0.0
+        #: By symbol and value: how often seen, and the sum of its logarithms.
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, job: CompileJob, seconds: float) -> None:
+        """Learn from a finished compile."""
+        length = math.log(max(seconds, 1e-3))
+        self._count, self._sum = self._count + 1, self._sum + length
+        self._longest_s = max(self._longest_s, seconds)
+        for define in job.defines:
+            count, total = self._seen.get(define, (0, 0.0))
+            self._seen[define] = count + 1, total + length
+
+    def expected(self, job: CompileJob) -> float:
+        """Return the expected logarithm of seconds, too high where little is known."""
+        mean = self._mean
+        seen = [self._seen.get(define, (0, 0.0)) for define in job.defines]
+        return mean + sum((total - count * mean + _DOUBT) / (count + 1) for count, total in seen)
+
+    @property
+    def longest_in_typical(self) -> float:
+        """The longest compile so far over the typical one; 1 where nothing is known."""
+        return self._longest_s / math.exp(self._mean) if self._count else 1.0
+
+    @property
+    def _mean(self) -> float:
+        return self._sum / max(1, self._count)
+
+
 class CompilerPool:
     """Compiler processes that work ahead of the search. Any thread may use it.
 
-    Submitted jobs are compiled first, in that order. Idle processes compile what was suggested, the
-    newest suggestions first. No process has a second job in store, so that a submitted job waits
-    until the first of them is free and no longer.
+    Submitted jobs are compiled first: in that order while more follow, and once `is_all_asked` the
+    longest first, as far as can be told, so that no process ends long after the others. Idle
+    processes compile what was suggested, the newest suggestions first. No process has a second job
+    in store, so that a submitted job waits until the first of them is free and no longer.
 
     ``make_actor`` makes each process; default: one of this machine, for any backend. ``on_demand``
     only the first begins before there is work for more.
@@ -196,6 +238,9 @@ class CompilerPool:
         self._begun: dict[str, Future[Compiled]] = {}
         #: Of that, what was only suggested, oldest first.
         self._unasked: dict[str, None] = {}
+        #: Whether nothing follows soon on what was asked for.
+        self.is_all_asked = False
+        self._times = CompileTimes()
         self._actors: list[Actor] = []
         self._at_work: set[Actor] = set()
         self._is_closed = False
@@ -211,8 +256,12 @@ class CompilerPool:
 
     @property
     def has_enough(self) -> bool:
-        """True where no process will soon be without a submitted job."""
-        return len(self._asked) >= self.processes * _WAITING
+        """True where the waiting jobs last as long as the longest compile.
+
+        Then all processes end at about the same time, whatever comes.
+        """
+        with self._lock:
+            return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
         """Compile a job, or read its binary from the cache; return at once, with the future of it."""
@@ -286,6 +335,7 @@ class CompilerPool:
             wish.future.set_exception(AutotuneError(ENDED))
         self._asked.clear()
         self._likely.clear()
+        self.is_all_asked = False
 
     def _work(self, actor: Actor) -> None:
         """Compile in one process, until the pool is closed."""
@@ -298,6 +348,8 @@ class CompilerPool:
                 if key not in self._unasked and self._begun.get(key) is wish.future:
                     del self._begun[key]
                 if isinstance(compiled, Compiled):
+                    if not compiled.is_cached:
+                        self._times.add(wish.job, compiled.seconds)
                     wish.future.set_result(compiled)
                 else:
                     wish.future.set_exception(compiled)
@@ -316,6 +368,8 @@ class CompilerPool:
                 return None
             waiting = self._asked or self._likely
             key = next(iter(waiting))
+            if waiting is self._asked and self.is_all_asked:
+                key = max(waiting, key=lambda key: self._times.expected(waiting[key].job))
             wish = waiting.pop(key)
             if waiting is self._likely:
                 self._begun[key], self._unasked[key] = wish.future, None

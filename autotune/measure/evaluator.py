@@ -175,6 +175,7 @@ class DeviceEvaluator:
                 if lane.begun:
                     begin(lane.begun[0].configuration)
         finally:
+            self.compilers.is_all_asked = False
             for lane in self._lanes:
                 while lane.begun:
                     lane.begun.popleft().future.cancel()
@@ -274,6 +275,7 @@ class _Batch:
         """Give compilers more work; on a CPU once the last is measured, and wait for them."""
         if not self._evaluator.compiles_ahead:
             if not (is_measuring or self.ready):
+                self._compilers.is_all_asked = True
                 taken = self._taken(islice(self._source, min(AT_ONCE, self._ahead)))
                 wait([stage for _, stage in taken if isinstance(stage, Future)])
                 self._await(taken)
@@ -282,7 +284,7 @@ class _Batch:
             if self._compilers.has_enough:
                 return
             taken = self._taken(islice(self._source, 1))
-            self._is_dry = not taken
+            self._compilers.is_all_asked = self._is_dry = not taken
             self._await(taken)
             if not self.done.empty() or (self._evaluator.has_room and self.supply()):
                 return  # a device comes first

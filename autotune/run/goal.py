@@ -1,4 +1,4 @@
-"""What a run is for: a search of every problem, or one configuration to verify and time."""
+"""The goal of a run: a search of every problem, or one configuration to verify and time."""
 
 from __future__ import annotations
 

@@ -376,7 +376,7 @@ class Run(Bench):
 
 @dataclass(frozen=True)
 class _Left:
-    """What is left of a budget."""
+    """The rest of a budget."""
 
     seconds: float
     evaluations: int | None
