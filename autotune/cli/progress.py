@@ -149,7 +149,7 @@ class RunStatus:
 
 
 class _Bars(Progress):
-    """A line for each run on a terminal; lines on standard error elsewhere."""
+    """A progress line for each run on a terminal; plain lines on standard error otherwise."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -32,7 +32,7 @@ class Graph:
 
         self._driver = driver
         self._stream = driver.CUstream(stream)
-        # Thread-local: what would hold up a capture elsewhere in the process is refused.
+        # Thread-local: other threads may do what would end a capture.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self._ask(driver.cuStreamBeginCapture(self._stream, mode))
         failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""The contract of what runs tasks elsewhere, and can always be ended."""
+"""The contract of actors: they run tasks in another process, and can always be ended."""
 
 from __future__ import annotations
 

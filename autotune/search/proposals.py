@@ -97,7 +97,7 @@ class Observation:
     log_ms: float
     #: Whether the time is a lower bound: the measurement was stopped early.
     is_bound: bool = False
-    #: Whether it was measured because it is known to be good elsewhere, not proposed here.
+    #: Whether it was measured because it is known to be good on related problems, not proposed here.
     is_seed: bool = False
 
     @classmethod

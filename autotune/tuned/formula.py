@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: A cost of one device as that of another.
 Move: TypeAlias = Callable[[Cost], Cost]
-#: Shared memory that every block takes beside its own, since compute capability 8.0.
+#: Shared memory that every block takes besides its own, since compute capability 8.0.
 SYSTEM_SHARED_BYTES = 1024
 
 
