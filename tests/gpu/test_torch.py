@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_one_line(device: str) -> None:
         torch_ops.matmul(a.double(), b.double())
     with pytest.raises(UsageError):
         torch_ops.matmul(a, a)
-    with pytest.raises(UsageError, match="give out"):
+    with pytest.raises(UsageError, match="pass out"):
         torch_ops.matmul(a, b, beta=1.0)
     with pytest.raises(UsageError, match=r"unknown precision 'tf32'.*float32, tf32x3"):
         torch_ops.matmul(a, b, precision="tf32")
