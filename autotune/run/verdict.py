@@ -40,9 +40,9 @@ _RESAMPLES = 2000
 PORTFOLIO_SIZE = 48
 #: Finalists that are deterministic, where a search found so many.
 _LEAST_DETERMINISTIC = 2
-#: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
+#: A contender is tied with the best unless its ratio to it is surely above 1 plus this.
 _TIE_TOLERANCE = 0.002
-#: How often finals of equally fast contenders may call any of them slower.
+#: The probability, per race, of calling any of equally fast contenders slower.
 _FALSE_DIFFERENCE = 0.05
 #: The most speed, as measured, that is given up for fewer registers or for other problems.
 _WINNER_TOLERANCE = 0.003
@@ -50,9 +50,9 @@ _WINNER_TOLERANCE = 0.003
 _NOISY = 0.05
 #: Rounds below which no two samples enclose the median with 95 %; see `median_interval`.
 _LEAST_ROUNDS = 6
-#: A device that took longer or shorter by this share for one thing, in more than one of ten looks
-#: at it, makes it a matter of luck who enters the finals.
-_MOVED, _SELDOM = 0.10, 0.10
+#: A search is noisy if more than this share of its timings of a reference differ from their median by
+#: more than the shift: chance then decides who enters the finals.
+_CLOCK_SHIFT, _MAX_SHIFTED_SHARE = 0.10, 0.10
 #: How a person gets a result with less noise.
 LESS_NOISE = (
     "run again with --fresh while nothing else uses the device, with more time (--effort full, "
@@ -77,8 +77,8 @@ def candidates(
     timed = [row for row in measured if row.samples_ms and row.cost is not None]
     ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
     least = max(0, min(_LEAST_DETERMINISTIC, count - 1))
-    repeating = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))
-    kept = set(islice(repeating, least))
+    deterministic = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))
+    kept = set(islice(deterministic, least))
     others = (i for i in range(len(ranked)) if i not in kept)
     return [ranked[i] for i in sorted({*kept, *islice(others, count - len(kept))})]
 
@@ -145,11 +145,11 @@ def judge(
     )
     if not ranked:
         return None
-    entitled = _entitled(race, ranked, costs)
-    best = entitled[0]
+    eligible = _eligible(race, ranked, costs)
+    best = eligible[0]
     tied = [
         place
-        for place in entitled
+        for place in eligible
         if place == best or not is_slower(costs[place], costs[best], len(ranked))
     ]
     winner = min(
@@ -164,14 +164,14 @@ def judge(
     contenders = []
     for place in (winner, *(place for place in ranked if place != winner), *vendors):
         contender, samples = race.contenders[place], race.samples[place]
-        own_time_ratio = contender.vendor and scoring
+        needs_time_ratio = contender.vendor and scoring
         contenders.append(
             _summary(
                 contender,
                 samples,
                 tied=None if contender.vendor else place in tied,
                 ratio=ratio(costs[place], costs[winner], seed) if costs[place] else None,
-                time_ratio=ratio(samples.times_ms, won_ms, seed) if own_time_ratio else None,
+                time_ratio=ratio(samples.times_ms, won_ms, seed) if needs_time_ratio else None,
             )
         )
     result = RaceResult(
@@ -187,11 +187,10 @@ def judge(
 
 
 def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) -> bool:
-    """Return whether a contender is surely slower than the best of so many.
+    """Return whether a contender is surely slower than the best of ``contenders``.
 
-    By the exact interval of the median ratio (a sign test), whose level is divided among all pairs
-    of contenders (Bonferroni): which of them is the best shows only afterwards, so that the luckiest
-    of many equals is compared with the unluckiest.
+    By the exact interval of the median ratio (a sign test). The best is known only after the race, so
+    any pair may be the one compared: the error is divided by the number of pairs (Bonferroni).
     """
     pairs = contenders * (contenders - 1) / 2
     ratios = _by_round(costs, best)
@@ -226,17 +225,17 @@ def _costs(
     return costs or (() if contender.vendor else samples.times_ms)
 
 
-def _entitled(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]]) -> Sequence[int]:
-    """Return those that may win; see `judge`."""
-    repeating = [place for place in ranked if race.contenders[place].deterministic]
-    if not repeating:
+def _eligible(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]]) -> Sequence[int]:
+    """Return the deterministic contenders if the best of them is at most `DETERMINISM` slower, else all."""
+    deterministic = [place for place in ranked if race.contenders[place].deterministic]
+    if not deterministic:
         return ranked
-    found = np.median(_by_round(costs[repeating[0]], costs[ranked[0]]))
-    return repeating if found <= 1 + DETERMINISM else ranked
+    found = np.median(_by_round(costs[deterministic[0]], costs[ranked[0]]))
+    return deterministic if found <= 1 + DETERMINISM else ranked
 
 
 def _is_close(costs: Sequence[float], best: Sequence[float]) -> bool:
-    """Return whether it may win in place of the best: where noise is large, much slower ones are tied."""
+    """Return whether a tied contender may win in place of the best; noise ties much slower ones too."""
     return bool(np.median(_by_round(costs, best)) <= 1 + _WINNER_TOLERANCE)
 
 
@@ -299,7 +298,7 @@ def _noise(
     """Yield why the time or the choice may be wrong; `LESS_NOISE` says what to do about it."""
     looks = [1.0, *rechecks]
     moved = [look / median(looks) - 1 for look in looks]
-    if sum(abs(share) > _MOVED for share in moved) > _SELDOM * len(moved):
+    if sum(abs(share) > _CLOCK_SHIFT for share in moved) > _MAX_SHIFTED_SHARE * len(moved):
         yield (
             f"the device changed during the search (clock change {clock_change_words(rechecks)})"
         )
