@@ -155,7 +155,7 @@ def test_the_example_is_built(nvcc: str, tmp_path: Path) -> None:
 
 @cache
 def records_of(kernel: str) -> list[TunedRecord]:
-    """What ships of a kernel, in the order of a header's devices."""
+    """Return the shipped records of a kernel, in the order of the devices of its header."""
     return [read(file) for file in sorted((ROOT / "reports").glob(f"NVIDIA_*/{kernel}.json"))]
 
 

@@ -1,4 +1,4 @@
-"""What is told of measurements: clocks around them, hot times beside cold ones, clock changes."""
+"""Clocks around measurements, hot and cold times, clock changes."""
 
 import math
 import re

@@ -88,7 +88,7 @@ def only_table(known: TunedRecord) -> AnswerTable:
 
 
 def costs_of(known: TunedRecord) -> tuple[Cost, ...]:
-    """What a record's prediction is made of."""
+    """Return the parts of a record's prediction."""
     prediction = only_table(known).prediction
     assert prediction is not None
     return prediction.costs

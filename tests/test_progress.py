@@ -1,4 +1,4 @@
-"""What a run shows of itself while it goes on."""
+"""The progress that a run shows."""
 
 from __future__ import annotations
 
