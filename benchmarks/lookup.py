@@ -13,10 +13,8 @@ asked for it. The share of the best speed that the answer gets is compared with 
     python benchmarks/lookup.py --left-out
 
 How good its answers are on devices that nobody tuned, without a device too. Of two devices with records each is
-asked as if only the other had some, of the configurations that both measured. And each is asked as if its record
-were that of a GPU with fewer or more multiprocessors: by a record of its times, in which rounds and waves hold as
-many blocks as there; once as it is known now (`got`) and once as if the device told nothing of itself (`untold`).
-Rows go into ``results/lookup-elsewhere.json``.
+asked as if only the other had some, of the configurations that both measured. Rows go into
+``results/lookup-elsewhere.json``.
 
     python benchmarks/lookup.py --elsewhere
 
@@ -61,7 +59,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.race import Contender
 from autotune.run.recording import refitted
-from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.record import Plan, Portfolio, TunedProblem, TunedRecord
@@ -77,8 +74,6 @@ TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
 ROUNDS = 50
 #: Share of the answers that must reach what was expected.
 AIM = 0.9
-#: Multiprocessors of T4, RTX 3090, A100, B200 and RTX 5090.
-SM_COUNTS = (40, 82, 108, 148, 170)
 
 # ---------------------------------------------------------------------- what it costs
 
@@ -196,14 +191,6 @@ def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
 # ---------------------------------------------------------------------- devices that nobody tuned
 
 
-def got(record: TunedRecord, table: LookupTable, asked: int, like: Any) -> float | None:
-    """Share of the best known speed that a table's answer has on a record's device."""
-    problem = table.key(record.portfolio.problems[asked])
-    plan = pick(table, problem, arch=record.device.arch, like=like).plan
-    share = share_of(record, plan, asked)
-    return share and round(share, 4)
-
-
 def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
     """A row for each problem of a record, answered by another device's."""
     matrix = other.portfolio
@@ -216,56 +203,28 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
     entries = [entry for entry in other.problems if entry.configuration in common]
     table = table_of(other, kernel, entries, kept, range(len(matrix.problems)))
     for asked, problem in enumerate(record.portfolio.problems):
-        share = got(record, table, asked, record.device)
+        hit = pick(table, table.key(problem), arch=record.device.arch, like=record.device)
+        share = share_of(record, hit.plan, asked)
         about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
-        yield {**about, "tuned": other.device.name, "got": share}
-
-
-def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, Any]]:
-    """A row for each problem of a record, answered by what it would say of so many multiprocessors."""
-    replace = msgspec.structs.replace
-    device = replace(record.device, name="resized", sm_count=sm_count)
-    move = move_between(record.device, device)
-    assert move is not None
-    tables = tuple(
-        replace(table, prediction=p and replace(p, costs=tuple(map(move, p.costs))))
-        for table in record.portfolio.tables
-        for p in (table.prediction,)
-    )
-    portfolio = replace(record.portfolio, tables=tables)
-    resized = replace(record, device=device, problems=(), portfolio=portfolio)
-    table = build_table([RecordFile("resized", device.folder, resized)])
-    for asked, problem in enumerate(record.portfolio.problems):
-        shares = {
-            name: got(record, table, asked, like)
-            for name, like in (("got", record.device), ("untold", None))
-        }
-        about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
-        yield {**about, "tuned": f"{sm_count} multiprocessors", **shares}
+        yield {**about, "tuned": other.device.name, "got": share and round(share, 4)}
 
 
 def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
-    """Ask for each shipped record what others, and it with another size, say; print and write it."""
+    """Ask for each shipped record what others say; print and write it."""
     records = [read(file) for file in sorted(REPORTS.glob("*/*.json"))]
     rows: list[dict[str, Any]] = []
-    for record in records:
-        if kernels and record.kernel not in kernels:
-            continue
-        others = [other for other in records if other.kernel == record.kernel and other != record]
-        for other in others:
+    for record, other in itertools.permutations(records, 2):
+        if record.kernel == other.kernel and record.kernel in (kernels or [record.kernel]):
             rows += by_another(record, other, find_kernel(record.kernel))
-        for sm_count in SM_COUNTS if any(t.prediction for t in record.portfolio.tables) else ():
-            rows += by_another_size(record, sm_count)
-    print("| kernel | device | tuned | got, geometric mean | worst | untold | worst |")
-    print("|---|---|---|---|---|---|---|")
+    print("| kernel | device | tuned | got, geometric mean | worst |")
+    print("|---|---|---|---|---|")
     for about in dict.fromkeys((row["kernel"], row["device"], row["tuned"]) for row in rows):
         mine = [row for row in rows if (row["kernel"], row["device"], row["tuned"]) == about]
-        cells = [*about]
-        for name in ("got", "untold"):
-            shares = [row[name] for row in mine if row.get(name)]
-            mean = statistics.geometric_mean(shares) if shares else None
-            cells += [f"{mean:.3f}", f"{min(shares):.3f}"] if mean else ["–", "–"]
-        print(f"| {' | '.join(cells)} |")
+        shares = [row["got"] for row in mine if row["got"]]
+        means = (
+            f"{statistics.geometric_mean(shares):.3f} | {min(shares):.3f}" if shares else "– | –"
+        )
+        print(f"| {' | '.join(about)} | {means} |")
     write(out / "lookup-elsewhere.json", {**provenance(), "rows": rows})
 
 

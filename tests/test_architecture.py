@@ -53,7 +53,7 @@ LINES = {
     "run": 3030,
     "search": 2730,
     "store": 1560,
-    "tuned": 3100,
+    "tuned": 2940,
 }
 
 

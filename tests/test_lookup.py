@@ -6,9 +6,8 @@ import pickle
 import random
 import subprocess
 import sys
-import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -38,11 +37,10 @@ import autotune
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.files import bundled_path
-from autotune.tuned import current as _current
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import reading as _files
 from autotune.tuned.answer import TunedConfig, tuned_config
-from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.lookup import clear_cache, first_gpu, lookup
 from autotune.tuned.reading import RecordFile, device_folders, shipped_folder, user_folder
 from autotune.tuned.record import (
     AnswerTable,
@@ -58,10 +56,8 @@ from autotune.tuned.writing import encode, write
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU is visible or in use, and nothing is remembered from the test before."""
+    """No GPU is visible, and nothing is remembered from the test before."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for library in ("cupy", "torch"):
-        monkeypatch.delitem(sys.modules, library, raising=False)
     clear_cache()
 
 
@@ -575,29 +571,6 @@ def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
     assert config.source.startswith("AUTOTUNE_TUNED:opencl_Some_CPU/")
 
 
-class _FakeDriver:
-    """The driver library: two devices."""
-
-    def __init__(self, status: int, ordinal: int = 1) -> None:
-        self.status, self.ordinal = status, ordinal
-
-    def cuCtxGetDevice(self, out: Any) -> int:  # noqa: N802
-        out._obj.value = self.ordinal
-        return self.status
-
-    def cuDeviceGet(self, out: Any, number: int) -> int:  # noqa: N802
-        out._obj.value = number
-        return 0
-
-    def cuDeviceGetName(self, out: Any, size: int, handle: ctypes.c_int) -> int:  # noqa: N802
-        out.value = f"GPU {handle.value}".encode()
-        return 0
-
-    def cuDeviceGetAttribute(self, out: Any, key: int, handle: ctypes.c_int) -> int:  # noqa: N802
-        out._obj.value = {75: 9 + handle.value, 76: 0}[key]
-        return 0
-
-
 class _FakeNvml:
     """The management library: two GPUs, and a MIG slice of the second."""
 
@@ -630,29 +603,6 @@ class _FakeNvml:
         return 0 if handle.value < 3 else 3
 
 
-@pytest.fixture
-def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Libraries of NVIDIA's by name, of which the one for management is there."""
-    found: dict[str, Any] = {"libnvidia-ml.so.1": _FakeNvml()}
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, **_: found[name])
-    _current.forget()
-    yield found
-    _current.forget()
-
-
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [(0, ("GPU 1", "sm_100")), (201, ("GPU 0", "sm_90")), (3, ("Old GPU", "sm_80"))],
-)
-def test_the_driver_is_asked_for_the_current_device(
-    status: int, expected: Any, libraries: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    libraries["libcuda.so.1"] = _FakeDriver(status)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    assert _current.current_device() == expected
-
-
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
@@ -663,12 +613,13 @@ def test_the_driver_is_asked_for_the_current_device(
         ("", (None, None)),
     ],
 )
-@pytest.mark.usefixtures("libraries", "tuned_folder")
+@pytest.mark.usefixtures("tuned_folder")
 def test_nvml_knows_the_first_visible_gpu(
     visible: str, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", {"libnvidia-ml.so.1": _FakeNvml()}.__getitem__)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert _current.current_device() == expected
+    assert first_gpu(visible) == expected
     if visible == "0":
         assert lookup(KERNEL, **problem(64, 64)).quality == "exact"
 

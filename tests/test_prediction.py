@@ -6,7 +6,6 @@ The device of these tests is a formula: ten multiprocessors, tiles of different 
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.expression import value_of
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.tuned.fallback import answer_tables
-from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import Predictor
 from autotune.tuned.reading import RecordFile, decode
@@ -30,7 +27,6 @@ from autotune.tuned.record import (
     Cost,
     Plan,
     Portfolio,
-    RecordedDevice,
     TunedRecord,
 )
 from autotune.tuned.table import build_table, pick
@@ -50,11 +46,11 @@ def tile_plan(configuration: Any, problem: Any = None) -> Plan:
     return plan(bm, grid=(["*", *blocks], 1, 1))
 
 
-def time_ms(bm: int, m: int, n: int, sm_count: int = SM_COUNT) -> float:
+def time_ms(bm: int, m: int, n: int) -> float:
     """A launch, and waves of blocks that take longer where a row of n starts anywhere."""
     blocks = math.ceil(m / bm) * math.ceil(n / bm)
-    rounds = math.ceil(blocks / sm_count)
-    waves = math.ceil(blocks / sm_count / RESIDENT[bm])
+    rounds = math.ceil(blocks / SM_COUNT)
+    waves = math.ceil(blocks / SM_COUNT / RESIDENT[bm])
     late = {32: 1.1, 64: 1.9, 128: 1.1}[bm] if n % 4 else 1.0
     return (0.004 + rounds * bm**1.8 * 1e-6 + waves * 0.0005) * late
 
@@ -131,79 +127,10 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
     assert worse["predicted"] < 0.1 * len(asked)
 
 
-def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]], like: Any = None) -> list[Any]:
-    loaded = [RecordFile("test", known.device.folder, known)]
-    table = build_table(loaded)
-    hits = [pick(table, (m, n, "float32"), arch="sm_90", like=like) for m, n in asked]
+def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
+    table = build_table([RecordFile("test", known.device.folder, known)])
+    hits = [pick(table, (m, n, "float32"), arch="sm_90") for m, n in asked]
     return [hit.plan.configuration["BM"] for hit in hits]
-
-
-def gpu(name: str, sm_count: int) -> RecordedDevice:
-    """A device of these tests, of which all is known that devices are compared by."""
-    return RecordedDevice(
-        backend="cuda",
-        name=name,
-        arch="sm_90",
-        sm_count=sm_count,
-        shared_bytes_per_block=232448,
-        l2_bytes=1 << 20,
-        peak_gb_per_s=1000.0,
-        peak_gflop_per_s=1000.0,
-    )
-
-
-@pytest.mark.parametrize("sm_count", [3, 7, 16, 24])
-def test_a_device_that_was_not_tuned_is_answered_in_its_own_waves(sm_count: int) -> None:
-    def lost(asked: Sequence[tuple[int, int]], tiles: Sequence[int]) -> float:
-        pairs = zip(asked, tiles, strict=True)
-        return sum(
-            math.log(time_ms(bm, *at, sm_count) / min(time_ms(t, *at, sm_count) for t in TILES))
-            for at, bm in pairs
-        )
-
-    entries = [
-        entry(problem(m, n), tile_plan({"BM": min(TILES, key=lambda bm: time_ms(bm, m, n))}))
-        for m, n in SIZES
-    ]
-    known = tuned_record(portfolio_of(SIZES))
-    known = msgspec.structs.replace(known, problems=tuple(entries), device=gpu("Tuned", SM_COUNT))
-    rng = random.Random(4)
-    others = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(100)]
-    for asked in (SIZES, others):
-        of_the_tuned = lost(asked, _tiles(known, asked))
-        assert 4 * lost(asked, _tiles(known, asked, gpu("Asked", sm_count))) < of_the_tuned
-    same = _tiles(known, SIZES, gpu("Same", SM_COUNT))
-    assert same == [made.configuration["BM"] for made in entries]
-    assert _tiles(known, others, for_arch("sm_90")) == _tiles(known, others)
-
-
-def test_blocks_that_no_longer_fit_come_in_more_waves() -> None:
-    device = gpu("Tuned", 10)
-    four = cost(plan(64, block=(512, 1, 1)), 1, waves=((10, ()), (40, ())))
-    for threads, shared_bytes, resident in (
-        (2048, 0, 4),
-        (1024, 0, 2),
-        (2048, 75_000, 2),
-        (256, 0, 1),
-    ):
-        there = replace(for_arch("sm_86"), sm_count=82, max_threads_per_sm=threads)
-        there = replace(there, shared_bytes_per_sm=160_000)
-        needed = msgspec.structs.replace(four.plan, shared_bytes=shared_bytes)
-        move = move_between(device, there)
-        assert move is not None
-        moved = move(msgspec.structs.replace(four, plan=needed))
-        assert [slots for slots, _ in moved.waves] == [82, 82 * resident]
-
-
-def test_the_last_wave_of_another_device_is_shared_there() -> None:
-    tiles = ["-", 0, ["//", ["-", 0, "m"], 64]]
-    shared = plan(64, grid=(["+", tiles, ["%", tiles, 10]], ["%", "n", 10], 1))
-    move = move_between(gpu("Tuned", 10), replace(for_arch("sm_86"), sm_count=8))
-    assert move is not None
-    moved = move(cost(shared, 1, waves=((10, ()),))).plan.grid
-    assert moved is not None
-    assert [value_of(shared.grid[0], {"m": 1920}), value_of(moved[0], {"m": 1920})] == [30, 36]
-    assert moved[1:] == shared.grid[1:]
 
 
 def test_gaps_of_the_matrix_are_no_times() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.names import CPP_KEYWORDS
-from autotune.tuned.formula import waves_of
 from autotune.tuned.record import Cost, Term
+from autotune.tuned.table import waves_of
 
 _FOLDER = Path(__file__).parent
 #: Values of int and of long long, without the least of both, whose negative is none.

@@ -4,13 +4,11 @@
 `record`     the schema of a record, and its check
 `reading`    the folders of records, and reading them
 `writing`    merging newly tuned problems into a record's file
-`lookup`     from a kernel and a problem to the tuned configuration
+`lookup`     from a kernel and a problem to the tuned configuration; this machine's GPU
 `table`      the records of a kernel merged, and the rule that picks a plan
 `answer`     a picked plan as the mapping that lookup returns
-`current`    the device that a launch would use now
 `fallback`   answers for problems that were not measured
 `prediction` the time of each configuration, fitted to the measured problems
-`formula`    that time, for another problem or device
 `importing`  checks of a record of others
 `comparison` two records of one kernel, problem by problem
 ============ =====================================================================

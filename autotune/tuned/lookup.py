@@ -11,10 +11,10 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
-from autotune.tuned.current import current_device, forget
 from autotune.tuned.record import other_kernel
 
 if TYPE_CHECKING:
@@ -48,12 +48,11 @@ def lookup(
         Name of the kernel, for example ``sgemm``.
     arch : str or int, optional
         Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: that of ``device``,
-        else ``AUTOTUNE_ARCH``, else that of the current device where CUDA is initialised, else of
-        the first visible GPU.
+        else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records. One that was not
-        tuned is answered by the tuned one that is most like it, with waves and tails as its own
-        multiprocessors have them: where it tells its properties, or its name is a common GPU's.
+        tuned is answered by the tuned one that is most like it, where it tells its properties, or
+        its name is a common GPU's.
     deterministic : bool
         Answer only with configurations that give the same bits in every run, as their kernel declares.
     **problem : int or str
@@ -82,7 +81,7 @@ def lookup(
     if device is None and arch is None and not disabled:
         arch = environ.get("AUTOTUNE_ARCH") or None
         if arch is None:
-            name, arch = current_device()
+            name, arch = first_gpu(environ.get("CUDA_VISIBLE_DEVICES"))
     question = (disabled, arch, device, name, deterministic, *problem.items())
     try:
         known = cached.answers.get(question)
@@ -125,7 +124,7 @@ _cache: dict[object, _Cached] = {}
 def clear_cache() -> None:
     """Forget every record, answer and device that was seen."""
     _cache.clear()
-    forget()
+    first_gpu.cache_clear()
 
 
 def recorded_for_other(kernel: Kernel) -> str:
@@ -163,3 +162,46 @@ def _no_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@cache
+def first_gpu(visible: str | None) -> tuple[str | None, str | None]:
+    """Return name and architecture of the first GPU of ``CUDA_VISIBLE_DEVICES``; None: not known.
+
+    Asks the management library, which starts no CUDA. Its order is that of the bus; where GPUs of
+    one host differ, ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` makes CUDA count the same way.
+    """
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None, None
+    if nvml.nvmlInit_v2() != 0:
+        return None, None
+    try:
+        return _ask_nvml(nvml, "0" if visible is None else visible.split(",")[0].strip())
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _ask_nvml(nvml: Any, first: str) -> tuple[str | None, str | None]:
+    """Find a device by its number or uuid, a MIG slice by its uuid."""
+    from ctypes import byref, c_int, c_void_p, create_string_buffer
+
+    handle, whole, major, minor = c_void_p(), c_void_p(), c_int(), c_int()
+    if first.isdigit():
+        status = nvml.nvmlDeviceGetHandleByIndex_v2(int(first), byref(handle))
+    else:
+        status = nvml.nvmlDeviceGetHandleByUUID(first.encode(), byref(handle))
+    if status != 0:
+        return None, None
+    buffer = create_string_buffer(96)
+    nvml.nvmlDeviceGetName(handle, buffer, 96)
+    name = buffer.value.decode("utf-8", "replace")
+    # A slice does not tell its compute capability; the device it is cut from does.
+    if nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, byref(whole)) == 0:
+        handle = whole
+    if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)):
+        return name, None
+    return name, f"sm_{10 * major.value + minor.value}"

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from autotune.kernel.expression import value_of
-from autotune.tuned.formula import waves_of
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
+from autotune.tuned.table import waves_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

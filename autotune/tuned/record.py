@@ -363,7 +363,7 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration's time as a function of the problem; see `autotune.tuned.formula`.
+    """A configuration's time as a function of the problem; see `autotune.tuned.table`.
 
     ``fixed``, plus for each of ``waves`` its terms times ``ceil(blocks / slots)``, times the
     factors of the fields that are ``misaligned``: no multiple of the prediction's ``multiple``.

@@ -3,7 +3,9 @@
 `pick` asks the device's own rows, then those of its architecture, of the nearest other CUDA
 architecture whose plans are valid here, and ends at the kernel's default. In each of these the
 problem itself answers, else the nearest row: that with the least sum of ``|Δ floor(16·log2)|`` over
-integer fields, of equal categories. The exported C++ header holds the same rows and the same rule.
+integer fields, of equal categories. Where a row has a prediction, the least predicted time answers.
+The exported C++ header holds the same rows and the same rule, bit for bit: sums and products of
+doubles in one order, and integers of 64 bits.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from autotune.kernel.expression import MAX_INTEGER
-from autotune.tuned.formula import Move, move_between, time_ms
+from autotune.kernel.expression import MAX_INTEGER, Json, value_of
 from autotune.tuned.reading import RecordFile
 from autotune.tuned.record import (
     TIME,
     AnswerTable,
+    Cost,
+    Grid,
     Plan,
     RecordedDevice,
+    Term,
     TunedProblem,
     Value,
     moment,
@@ -193,10 +197,9 @@ def pick(
         is_plain=layout is None or layout == table.layout,
     )
     for group, exact, near, foreign in _candidates(table, device, arch, like):
-        move = None if exact == EXACT or group.device is None else move_between(group.device, like)
-        hit = _search(group, asked, foreign, move)
+        hit = _search(group, asked, foreign)
         if deterministic and not (hit and hit.plan.deterministic):
-            hit = _search(group, asked, foreign, move, deterministic=True)
+            hit = _search(group, asked, foreign, deterministic=True)
         if hit:
             is_exact = hit.quality == EXACT and asked.is_plain
             return hit._replace(quality=exact if is_exact else near)
@@ -213,11 +216,7 @@ class _Query(NamedTuple):
 
 
 def _search(
-    group: Group,
-    asked: _Query,
-    foreign: str | None,
-    move: Move | None,
-    deterministic: bool = False,
+    group: Group, asked: _Query, foreign: str | None, deterministic: bool = False
 ) -> Hit | None:
     """Return the answer of a group's rows, for a ``foreign`` architecture where one is named."""
 
@@ -229,48 +228,32 @@ def _search(
     row = group.exact.get(asked.problem)
     plan = next(filter(is_able, row.plans), None) if row else None
     if row and plan:
-        share = 1.0 if plan is row.plans[0] else row.share_of_second
-        if move is not None:
-            plan = _fastest(row, asked.fields, is_able, move, _measured_ms(row)) or plan
-        return Hit(plan, row, EXACT, share)
+        return Hit(plan, row, EXACT, 1.0 if plan is row.plans[0] else row.share_of_second)
     places = ((distance(asked.place, row.place), row) for row in group.near.values())
     known = [(apart, row) for apart, row in places if apart is not None]
     for apart, row in sorted(known, key=itemgetter(0)):
         plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
         plan = next(filter(is_able, plans), None)
         if plan is not None:
-            chosen = _fastest(row, asked.fields, is_able, move) or plan
+            chosen = _fastest(row, asked.fields, is_able) or plan
             share = None if deterministic else row.expected_within(apart)
             return Hit(chosen, row, NEAREST_PROBLEM, share)
     return None
 
 
 def _fastest(
-    row: LookupRow,
-    fields: Mapping[str, Any],
-    is_able: Callable[[Plan], bool],
-    move: Move | None,
-    measured_ms: Sequence[float | None] = (),
+    row: LookupRow, fields: Mapping[str, Any], is_able: Callable[[Plan], bool]
 ) -> Plan | None:
-    """Return the plan of the least time that a row's table predicts; None without a prediction.
-
-    A ``move`` predicts for another device. Times that were measured for this very problem, one for
-    each cost, then correct the prediction by as much as it missed them.
-    """
+    """Return the plan of the least time that a row's table predicts; None without a prediction."""
     prediction = row.table.prediction if row.table else None
     sizes = [value for value in fields.values() if isinstance(value, int)]
     if prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
         return None
     chosen, least_ms = None, inf
-    for number, cost in enumerate(prediction.costs):
-        if measured_ms and not measured_ms[number]:
-            continue
+    for cost in prediction.costs:
         try:
-            predicted_ms = time_ms(move(cost) if move else cost, prediction.multiple, fields)
-            if measured_ms:
-                known_ms = measured_ms[number] or 0.0
-                predicted_ms *= known_ms / time_ms(cost, prediction.multiple, fields)
-        except (ValueError, ZeroDivisionError):
+            predicted_ms = _time_ms(cost, prediction.multiple, fields)
+        except ValueError:
             continue
         # Conditions last: they take longer than times.
         if (chosen is None or predicted_ms < least_ms) and is_able(cost.plan):
@@ -278,11 +261,39 @@ def _fastest(
     return chosen
 
 
-def _measured_ms(row: LookupRow) -> list[float | None]:
-    """Return what each cost of a row's prediction was measured to take for its problem."""
-    costs = row.table.prediction.costs if row.table and row.table.prediction else ()
-    record, problem = row.origin.record, row.tuned.problem if row.tuned else {}
-    return [record.measured_ms(problem, cost.plan.configuration) for cost in costs]
+def _time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
+    """Return the predicted time of a configuration for a problem."""
+    total = _sum_of(cost.fixed, fields)
+    blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
+    for slots, terms in cost.waves:
+        total += -(-blocks // slots) * _sum_of(terms, fields)
+    for name, factor in cost.misaligned.items():
+        if fields[name] % multiple:
+            total *= factor
+    return total
+
+
+def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
+    total = 0.0
+    for product, names in terms:
+        for name in names:
+            product *= fields[name]
+        total += product
+    return total
+
+
+def waves_of(grid: Grid | None, slots: int) -> Json:
+    """Return the stored expression of the waves that a grid takes where ``slots`` blocks run at a time."""
+    return ["-", 0, ["//", ["-", 0, _blocks_of(grid)], slots]]
+
+
+def _blocks_of(grid: Grid | None) -> Json:
+    if grid is None:
+        raise ValueError("a cost without grid")
+    blocks: Json = 1
+    for axis in grid:
+        blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]
+    return blocks
 
 
 def _candidates(
