@@ -7,9 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from autotune import front
 from autotune.cli import parsing
@@ -131,7 +129,6 @@ def tune(
     seed: int = 0,
     fixed: Mapping[str, Value | Sequence[Value]] | None = None,
     config: Mapping[str, Value] | None = None,
-    inputs: Mapping[str, Any] | None = None,
     timing: Literal["cold", "hot", "mixed"] | None = None,
     fresh: bool = False,
     sanitize: bool | None = None,
@@ -173,9 +170,6 @@ def tune(
     config : mapping, optional
         Verify and time this one configuration instead of a search; parameters left out keep the
         kernel's default. Nothing is recorded.
-    inputs : mapping of str to array, optional
-        Arrays in place of drawn ones, by argument name, with the shape and type that the kernel's
-        ``arguments`` give; an open ``.npz`` is such a mapping.
     timing : {"cold", "hot", "mixed"}, optional
         Whether the L2 cache is flushed before each sample; ``mixed``: the geometric mean of a time
         from a flushed cache and a hot one. Default: mixed where what a call reads and writes fits a
@@ -247,7 +241,6 @@ def tune(
         seed=seed,
         caches=Caches(timing) if timing else None,
         sanitize=sanitize,
-        inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
     ).with_default_problems()
     folder = Path(out) if out else wanted.folder(Path("reports"))

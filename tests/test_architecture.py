@@ -38,7 +38,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1470,
+    "": 1460,
     "calling": 1970,
     "cli": 3090,
     "devices": 2350,
@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1370,
     "interop": 1210,
     "kernel": 3560,
-    "measure": 4900,
+    "measure": 4840,
     "report": 2230,
     "retune": 1490,
     "run": 3030,

@@ -104,22 +104,14 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     assert read(folder / "saxpy.json").problems[0].median_ms > 1e-6
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"inputs": ["x"]}, "inputs of a file (x)"), ({"timing": "warm"}, "another way (warm)")],
-)
 def test_what_cannot_be_compared_is_no_regression(
-    project: Path,
-    check: Check,
-    tmp_path: Path,
-    changes: dict[str, Any],
-    words: str,
+    project: Path, check: Check, tmp_path: Path
 ) -> None:
-    edit_record("saxpy", **changes)
+    edit_record("saxpy", timing="warm")
     with no_process(tmp_path):
         (found,) = check(names=("saxpy",))["checked"]
     assert found["verdict"] == "unchecked"
-    assert words in found["message"]
+    assert "another way (warm)" in found["message"]
 
 
 def test_without_time_nothing_is_checked(project: Path, check: Check, tmp_path: Path) -> None:

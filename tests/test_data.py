@@ -300,31 +300,6 @@ def test_a_mistake_is_told_with_kernel_and_hook_and_leaves_nothing_behind(
     assert list(cache_folder("data").iterdir()) == []
 
 
-# ---------------------------------------------------------------- a user's own inputs
-
-
-def test_own_inputs_take_the_place_of_drawn_ones(kernel):
-    given, mine = kernel(), np.arange(1000, dtype=np.float32)
-    dataset = prepare(given, PROBLEM, RANDOM, inputs={"x": mine})
-    assert np.array_equal(dataset.array("x"), mine)
-    assert np.array_equal(dataset.expected("out"), 3.0 * mine)
-    assert dataset.folder != prepare(given, PROBLEM, RANDOM).folder
-    other = prepare(given, PROBLEM, RANDOM, inputs={"x": mine + 1})
-    assert np.array_equal(other.array("x"), mine + 1)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"y": np.zeros(1000, np.float32)}, r"'y' is not an array argument \(known: x\)"),
-        ({"x": np.zeros(1000)}, r"x is float64\(1000,\), this problem needs float32"),
-    ],
-)
-def test_own_inputs_must_fit(kernel, inputs, message):
-    with pytest.raises(SpecError, match=message):
-        prepare(kernel(), PROBLEM, RANDOM, inputs=inputs)
-
-
 # ---------------------------------------------------------------- the cache
 
 
@@ -470,8 +445,8 @@ def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, mo
     old = prepare(given, PROBLEM, EXACT, 9).folder
     age(old, 2)
     with cache.InUse() as in_use, cache.InUse() as other:
-        ours = {prepare(given, PROBLEM, EXACT, seed, None, in_use).folder for seed in range(3)}
-        theirs = prepare(given, PROBLEM, EXACT, 3, None, other).folder
+        ours = {prepare(given, PROBLEM, EXACT, seed, in_use).folder for seed in range(3)}
+        theirs = prepare(given, PROBLEM, EXACT, 3, other).folder
         assert kept() == {*ours, theirs}
         in_use.__exit__()
         assert kept() == {theirs}  # another run's own
@@ -512,16 +487,6 @@ def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     shutil.rmtree(dataset.folder)
     assert ensure_files(given, PROBLEM, dataset) == dataset
     assert before == (dataset.array("x").tobytes(), dataset.expected("out").tobytes())
-
-
-def test_own_inputs_that_were_removed_cannot_be_made_again(kernel):
-    given = kernel()
-    own = {"x": np.arange(1000, dtype=np.float32)}
-    dataset = prepare(given, PROBLEM, RANDOM, inputs=own)
-    assert ensure_files(given, PROBLEM, dataset) == dataset
-    shutil.rmtree(dataset.folder)
-    with pytest.raises(AutotuneError, match="run the command again"):
-        ensure_files(given, PROBLEM, dataset)
 
 
 def test_the_disk_is_never_filled(kernel, monkeypatch):

@@ -327,7 +327,7 @@ def test_what_a_replay_cannot_do_is_refused(capsys, options, message):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
-    if options[0][2:] in ("effort", "inputs", "timing", "fresh", "sanitize", "out", "spaces"):
+    if options[0][2:] in ("effort", "timing", "fresh", "sanitize", "out", "spaces"):
         assert f"{options[0]} does not go with --device replay:FILE" in captured.err
 
 

@@ -119,14 +119,6 @@ def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> N
     assert ask() == []
 
 
-@pytest.mark.usefixtures("no_process")
-def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, ask: Ask) -> None:
-    edit_record("saxpy", inputs=["x"])
-    (row,) = ask()
-    assert row["result"] == "skipped"
-    assert "autotune run saxpy --inputs" in row["message"]
-
-
 # ---------------------------------------------------------------------- measured again
 
 

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from sample_spaces import changed, write_space
 
@@ -704,19 +703,6 @@ def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy):
         result = tuned(saxpy(), end_process, problems=(N, Problem(n=100)), fixed=FIXED)
     assert result.portfolio is None
     assert len(result.solved) == 2
-
-
-def test_own_inputs_are_verified_and_remembered_apart(tuned, saxpy):
-    options = {"problems": (N,), "fixed": FIXED}
-    tuned(saxpy(), **options)
-    mine = {"x": np.linspace(0, 1, 4099, dtype=np.float32)}
-    (result,) = tuned(saxpy(), inputs=mine, **options).problems
-    assert len(tuned.new) == 2
-    assert {check.dataset for check in result.measured[0].checks} == {"random"}
-    tuned(saxpy(), inputs=mine, **options)
-    assert tuned.new == []
-    tuned(saxpy(), inputs={"x": mine["x"] + 1}, **options)
-    assert len(tuned.new) == 2, "other values are verified too"
 
 
 def test_values_that_nothing_has_end_the_run(tuned, saxpy):

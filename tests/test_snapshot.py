@@ -283,7 +283,10 @@ def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again
             "LOCK = __import__('threading').Lock()",
             r"tolerance uses something .*'_thread.lock'.*inside",
         ),
-        ("LOCK = np.zeros(1 << 22)", r"use 32 MiB of the script's values, and at most 16 .*inputs"),
+        (
+            "LOCK = np.zeros(1 << 22)",
+            r"use 32 MiB of the script's values, and at most 16 .*functions",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_what_to_do(cell, message):

@@ -70,7 +70,7 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
     if choice.tuned is None or choice.tuned.origin is None:
         return choice
     origin = choice.tuned.origin
-    changed = changed_since(kernel, origin.source, origin.arguments, origin.inputs)
+    changed = changed_since(kernel, origin.source, origin.arguments)
     return replace(choice, tuned=choice.tuned.with_reasons(changed))
 
 

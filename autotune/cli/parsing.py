@@ -178,18 +178,3 @@ def _decimal(given: Any) -> float | None:
         return float(given)
     except (TypeError, ValueError):
         return None
-
-
-def inputs(path: Path) -> dict[str, Any]:
-    """Read the arrays of an ``.npz`` file, by name; it may hold no pickled objects."""
-    import zipfile
-
-    import numpy as np
-
-    if not path.is_file():  # a pipe would be waited for
-        raise UsageError(f"--inputs {path}: no such file")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"--inputs {path}: not an .npz file of plain arrays: {error}") from error

@@ -118,7 +118,7 @@ def _changes(declared: Kernel | None, origin: TuningOrigin | None) -> tuple[str,
     if declared is None or origin is None:
         return ()
     try:
-        return changed_since(declared, origin.source, origin.arguments, origin.inputs)
+        return changed_since(declared, origin.source, origin.arguments)
     except (SpecError, MissingDependencyError) as error:
         warn(f"cannot compare the record with its kernel: {error}")
         return ()

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, json_text, warn
-from autotune.cli.parsing import EFFORT_NAMES, FLEET, PATH, SPACES, kernel_names, out_option
+from autotune.cli.parsing import EFFORT_NAMES, FLEET, SPACES, kernel_names, out_option
 from autotune.cli.tables import print_measurements, print_table, show_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
@@ -96,7 +96,6 @@ _CLOCK_CHANGE = 0.03
     metavar="NAME=V,V",
     help="Search only these values of a parameter (repeatable).",
 )
-@click.option("--inputs", type=PATH, metavar="FILE.npz", help="Use these arrays as inputs.")
 @click.option(
     "--timing",
     type=click.Choice(["cold", "hot", "mixed"]),
@@ -132,7 +131,6 @@ def run(
     objective: str,
     config: str | None,
     fixed: tuple[str, ...],
-    inputs: Path | None,
     timing: str | None,
     seed: int,
     fresh: bool,
@@ -211,7 +209,6 @@ def run(
             caches=Caches(timing) if timing else None,
             objective=find_objective(kernel, objective),
             sanitize=sanitize,
-            inputs=parsing.inputs(inputs) if inputs else {},
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
@@ -419,7 +416,6 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
 #: Options that a recorded space has no use for, and why.
 _NOT_WITH_REPLAY = {
     "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
-    "inputs": "nothing is computed",
     "objective": "a recording has times",
     "timing": "times are the recorded ones",
     "fresh": "nothing is remembered, and nothing is measured",

@@ -36,11 +36,6 @@ def checked(requests: Iterable[Request]) -> list[Request]:
 
 def _checked(request: Request) -> Request:
     name = request.kernel.name
-    if request.inputs:
-        raise UsageError(
-            f"{name}: inputs of a file stay on this machine, and a fleet draws its own: leave "
-            "--inputs out, or tune with --device"
-        )
     if request.sanitize:
         raise UsageError(
             f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "

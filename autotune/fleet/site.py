@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
-
-from numpy.typing import NDArray
 
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -86,11 +84,7 @@ class DescribedData(RunData):
     """Data that are described here, and made by each machine for itself."""
 
     def datasets(
-        self,
-        problem: Problem,
-        seed: int,
-        inputs: Mapping[str, NDArray[Any]],
-        meanwhile: Callable[[], object],
+        self, problem: Problem, seed: int, meanwhile: Callable[[], object]
     ) -> tuple[Dataset, ...]:
         meanwhile()
         return tuple(without_files(self.kernel, problem, name, seed) for name in (EXACT, RANDOM))

@@ -53,8 +53,7 @@ def snapshot(kernel: Kernel) -> Kernel:
     if len(state) > _MOST_BYTES:
         raise kernel.error(
             f"its functions use {len(state) >> 20} MiB of the script's values, and at most "
-            f"{_MOST_BYTES >> 20} can be sent to other processes; give arrays as inputs, or make them "
-            "in the functions"
+            f"{_MOST_BYTES >> 20} can be sent to other processes; make arrays in the functions"
         )
     return restored(state)
 

@@ -172,22 +172,20 @@ def source_commit(kernel: Kernel) -> str:
     return f"{commit}-dirty" if about else commit
 
 
-def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
-    """Return the fingerprint of a kernel's functions, and of the names of ``inputs`` that the user gave."""
-    return text_fingerprint(own_fingerprint(kernel) + ",".join(sorted(inputs)))
+def arguments_fingerprint(kernel: Kernel) -> str:
+    """Return the fingerprint of a kernel's functions as records keep it."""
+    return text_fingerprint(own_fingerprint(kernel))
 
 
-def changed_since(
-    kernel: Kernel, source: str, arguments: str, inputs: Iterable[str] = ()
-) -> tuple[str, ...]:
+def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...]:
     """Return, in words, what of a kernel changed since these fingerprints were taken.
 
-    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` with ``inputs``.
+    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint`.
     """
     changed = []
     if source != source_fingerprint(kernel):
         changed.append("its source changed")
-    if arguments != arguments_fingerprint(kernel, inputs):
+    if arguments != arguments_fingerprint(kernel):
         changed.append("its arguments, reference, launch or options changed")
     return tuple(changed)
 

@@ -7,7 +7,6 @@ shows. *random* holds normal deviates, and results are compared within the kerne
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import shutil
@@ -82,8 +81,6 @@ class Dataset:
     #: Largest absolute error allowed, by output; 0 means bit for bit.
     bounds: dict[str, float]
     seed: int = 0
-    #: Whether the user gave some of the inputs: then it cannot be made again.
-    has_own_inputs: bool = False
     #: Of the exact data set: each call of the generator, and the values that it drew.
     drawn: Mapping[str, str] = field(default_factory=dict)
 
@@ -112,26 +109,25 @@ def prepare(
     problem: Problem,
     which: str,
     seed: int = 0,
-    inputs: Mapping[str, NDArray[Any]] | None = None,
     in_use: cache.InUse | None = None,
 ) -> Dataset:
     """Make the `EXACT` or `RANDOM` data set of a problem, or read the one that was made before.
 
-    ``inputs`` are arrays by argument name that replace drawn ones. ``in_use`` are the data sets of the run.
+    ``in_use`` are the data sets of the run.
     """
-    key = _key(kernel, problem, which, seed, inputs)
+    key = _key(kernel, problem, which, seed)
     folder = _folder(key)
     _refuse_foreign(folder)
     if in_use is not None:
         in_use.add(folder)
-    found = _read(folder, which, seed, bool(inputs))
+    found = _read(folder, which, seed)
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # it was whole when it got its name
     cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, Path(scratch))
+            _make(kernel, problem, which, int(key[:32], 16), Path(scratch))
             if is_damaged:
                 shutil.rmtree(folder, ignore_errors=True)
             Path(scratch).rename(folder)
@@ -141,7 +137,7 @@ def prepare(
                 f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
                 f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
             ) from error
-    made = _read(folder, which, seed, bool(inputs))
+    made = _read(folder, which, seed)
     if made is None:
         raise AutotuneError(
             f"{kernel.name} ({problem}): inputs in the cache cannot be read back; "
@@ -152,7 +148,7 @@ def prepare(
 
 def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
     """Return a data set without its files, for another machine that makes them."""
-    return Dataset(which, _folder(_key(kernel, problem, which, seed, None)), (), {}, seed)
+    return Dataset(which, _folder(_key(kernel, problem, which, seed)), (), {}, seed)
 
 
 def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
@@ -170,24 +166,12 @@ def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
 
 def ensure_files(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
     """Return a data set whose files exist, and make it again if they were removed."""
-    if _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs) is not None:
+    if _read(dataset.folder, dataset.name, dataset.seed) is not None:
         return dataset
-    if dataset.has_own_inputs:
-        raise AutotuneError(
-            f"{kernel.name} ({problem}): the inputs in {dataset.folder} were removed meanwhile; "
-            "free disk space and run the command again"
-        )
     return prepare(kernel, problem, dataset.name, dataset.seed)
 
 
-def _make(
-    kernel: Kernel,
-    problem: Problem,
-    which: str,
-    key: int,
-    inputs: Mapping[str, NDArray[Any]],
-    folder: Path,
-) -> None:
+def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
     """Draw the arguments, compute the reference, and write both."""
     draw_from = Draw(which == EXACT, key)
     declared = kernel.call_hook("arguments", problem, draw_from)
@@ -196,8 +180,6 @@ def _make(
     for name in declared:
         if wrong := fault("argument", name):
             raise kernel.error(f"arguments: {wrong}")
-    for name, own in inputs.items():
-        declared[name] = _replaced(kernel, name, declared, own)
     offsets = _offsets(kernel, problem, declared)
     arguments: list[Argument] = []
     arrays: dict[str, NDArray[Any]] = {}
@@ -277,25 +259,6 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which a reference computes values of a type."""
     wide = {"f": np.float64, "c": np.complex128}.get(dtype.kind, dtype)
     return np.dtype(wide)
-
-
-def _replaced(
-    kernel: Kernel, name: str, declared: dict[str, Any], array: NDArray[Any]
-) -> NDArray[Any] | InOut:
-    """Return the user's input, which must have the type and shape of the drawn one."""
-    drawn = declared.get(name)
-    plain = drawn.array if isinstance(drawn, InOut) else drawn
-    if not isinstance(plain, np.ndarray):
-        arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | InOut)]
-        raise kernel.error(
-            f"inputs: {name!r} is not an array argument (known: {', '.join(arrays)})"
-        )
-    if plain.shape != array.shape or plain.dtype != array.dtype:
-        raise kernel.error(
-            f"inputs: {name} is {array.dtype}{array.shape}, "
-            f"this problem needs {plain.dtype}{plain.shape}"
-        )
-    return InOut(array) if isinstance(drawn, InOut) else array
 
 
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
@@ -440,29 +403,14 @@ def _refuse_foreign(folder: Path) -> None:
         )
 
 
-def _key(
-    kernel: Kernel,
-    problem: Problem,
-    which: str,
-    seed: int,
-    inputs: Mapping[str, NDArray[Any]] | None,
-) -> str:
+def _key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
     spec = own_fingerprint(kernel)
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
     drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
-    return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
+    return text_fingerprint(drawn_from)
 
 
-def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
-    """Return the sha256 of the user's arrays: names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name, array in sorted(inputs.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset | None:
+def _read(folder: Path, which: str, seed: int) -> Dataset | None:
     """Read a data set; None if a file is absent, truncated, or not what the manifest says."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
@@ -471,7 +419,7 @@ def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset 
             for stored in manifest["arguments"]
         )
         bounds, drawn = dict(manifest["bounds"]), dict(manifest["drawn"])
-        dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs, drawn)
+        dataset = Dataset(which, folder, arguments, bounds, seed, drawn)
         if not all(_is_whole(dataset, argument) for argument in arguments):
             return None
         cache.touch(folder)

@@ -168,7 +168,6 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         "timing": listed(request.timing_of(problem).value for problem in request.problems),
         "source": run.source,
         "toolchain": run.toolchain,
-        "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
     }
     problems = [
         ProblemContent(

@@ -200,7 +200,6 @@ def provenance(content: ReportContent) -> Table:
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
         "Rows shown": run.get("rows", ""),
-        "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
         "Clock change": _clock_change(trials),

@@ -139,8 +139,6 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
     entry = known.entry
     if kernel is not None and set(entry.problem) != set(kernel.fields):
         return "the kernel has other problem fields now"
-    if entry.origin.inputs:
-        return f"measured on inputs of a file ({', '.join(entry.origin.inputs)})"
     if Timing(entry.race.timing) is Timing.OTHER:
         return f"timed in another way ({entry.race.timing})"
     return ""

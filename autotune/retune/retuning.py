@@ -335,20 +335,9 @@ class Retuner(ExitStack):
 
     def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
         """Tune again entries that may be wrong, then those to confirm, then new problems."""
-        drawn = [target for target in targets if not target.inputs]
-        searched = [target for target in drawn if target.action is Action.SEARCH]
-        outcomes = [
-            outcome(
-                target,
-                RetuneStatus.SKIPPED,
-                f"tuned on inputs of a file ({', '.join(target.inputs)}); run: autotune run "
-                f"{target.kernel.name} --inputs FILE",
-            )
-            for target in targets
-            if target.inputs
-        ]
-        outcomes += self.search([target for target in searched if target.known])
-        confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
+        searched = [target for target in targets if target.action is Action.SEARCH]
+        outcomes = self.search([target for target in searched if target.known])
+        confirmed, fallen = self.remeasure([t for t in targets if t.action is Action.REMEASURE])
         outcomes += confirmed
         outcomes += self.search(fallen)
         return outcomes + self.search([target for target in searched if not target.known])

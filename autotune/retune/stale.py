@@ -89,11 +89,6 @@ class Target:
         return Action.SEARCH if searched else Action.REMEASURE
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """Return the arguments that a file gave; without that file the entry cannot be compared."""
-        return self.known.entry.origin.inputs if self.known else ()
-
-    @property
     def why(self) -> str:
         """Return all reasons in one line."""
         return "; ".join(reason.text for reason in self.reasons)
@@ -261,9 +256,7 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
 
 def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
     """Yield the changes of the kernel since its winner was found."""
-    for text in changed_since(
-        kernel, entry.origin.source, entry.origin.arguments, entry.origin.inputs
-    ):
+    for text in changed_since(kernel, entry.origin.source, entry.origin.arguments):
         yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):
         yield Reason("its configuration is no longer in the declared space", Action.SEARCH)

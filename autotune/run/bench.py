@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
@@ -25,14 +23,13 @@ from autotune.kernel.source import (
     frozen_sources,
     own_fingerprint,
     source_fingerprint,
-    text_fingerprint,
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
 from autotune.measure.actor import Actor
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
-from autotune.measure.data import EXACT, RANDOM, Dataset, inputs_fingerprint, prepare, without_files
+from autotune.measure.data import EXACT, RANDOM, Dataset, prepare, without_files
 from autotune.measure.objective import Scoring
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
@@ -51,21 +48,17 @@ class RunData(InUse):
         self.kernel = kernel
 
     def datasets(
-        self,
-        problem: Problem,
-        seed: int,
-        inputs: Mapping[str, NDArray[Any]],
-        meanwhile: Callable[[], object],
+        self, problem: Problem, seed: int, meanwhile: Callable[[], object]
     ) -> tuple[Dataset, ...]:
-        """Return the exact and the random data set of a problem, or the one of given inputs.
+        """Return the exact and the random data set of a problem.
 
         ``meanwhile`` is called in a thread where that takes long.
         """
-        names = (RANDOM,) if inputs else (EXACT, RANDOM)
+        names = (EXACT, RANDOM)
         described = (without_files(self.kernel, problem, name, seed) for name in names)
-        if not (inputs or all(dataset.folder.is_dir() for dataset in described)):
+        if not all(dataset.folder.is_dir() for dataset in described):
             meanwhile()
-        return tuple(prepare(self.kernel, problem, name, seed, inputs, self) for name in names)
+        return tuple(prepare(self.kernel, problem, name, seed, self) for name in names)
 
     def random(self, problem: Problem, seed: int) -> Dataset:
         """Return the random data set of a problem."""
@@ -213,10 +206,9 @@ class Bench:
         for worker in self.workers:
             worker.actor.start()
         chosen = self.request.seed if seed is None else seed
-        inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
         with self.off_budget():
-            datasets = self._data.datasets(problem, chosen, inputs, meanwhile)
+            datasets = self._data.datasets(problem, chosen, meanwhile)
             return self._placed(replace(job, datasets=datasets))
 
     def _placed(self, job: Job) -> Job:
@@ -250,8 +242,6 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
 
-        Inputs that were given serve again.
-
         Exact data of the problem itself serve again: they are half of what takes time to make, and
         a lost or doubled element shows in any of them.
 
@@ -264,22 +254,16 @@ class Bench:
             if problem not in self._odd_jobs:
                 self._odd_jobs[problem] = self.job(problem, other)
         jobs = [self._odd_jobs[problem] for problem in edges]
-        if self.request.inputs:
-            jobs.append(job)
-        else:
-            with self.off_budget():
-                drawn = self._data.random(job.problem, other)
-                datasets = tuple(
-                    drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
-                )
-                jobs.append(self._placed(replace(job, datasets=datasets)))
+        with self.off_budget():
+            drawn = self._data.random(job.problem, other)
+            datasets = tuple(
+                drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
+            )
+            jobs.append(self._placed(replace(job, datasets=datasets)))
         return jobs
 
     def scope(self, problem: Problem) -> Scope:
         """Return the key of remembered measurements of a problem."""
-        arguments = arguments_fingerprint(self.kernel, self.request.inputs)
-        if self.request.inputs:  # their values too: results on other arrays prove nothing here
-            arguments = text_fingerprint(arguments + inputs_fingerprint(self.request.inputs))
         return Scope(
             kernel=self.kernel.name,
             problem=problem,
@@ -288,7 +272,7 @@ class Bench:
             driver=self.device.driver,
             toolchain=self.toolchain,
             source=self.source,
-            arguments=arguments,
+            arguments=arguments_fingerprint(self.kernel),
             timing=self.request.timing_of(problem).value,
             arch=self.device.arch,
         )

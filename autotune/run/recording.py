@@ -121,8 +121,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         origin=TuningOrigin(
             tuned_on=timestamp(),
             source=run.source,
-            arguments=arguments_fingerprint(kernel, request.inputs),
-            inputs=tuple(sorted(request.inputs)),
+            arguments=arguments_fingerprint(kernel),
             options=kernel.compiler_options(configuration, device),
             driver=device.driver,
             toolchain=run.toolchain,
@@ -163,9 +162,7 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
     """Make sure that a kernel is as it was when it was tuned; else its launches are not known any more."""
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
     for entry in record.problems:
-        if entry.origin.source != source or (
-            not entry.origin.inputs and entry.origin.arguments != arguments
-        ):
+        if (entry.origin.source, entry.origin.arguments) != (source, arguments):
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from autotune.devices.device import Device
 from autotune.errors import UsageError
@@ -57,8 +53,6 @@ class Request:
     seed: int = 0
     #: None: by the problem, see `caches_of`.
     caches: Caches | None = None
-    #: Arrays to use in place of drawn ones, by argument name.
-    inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     #: Further devices of the same model, which measure at the same time.
     others: tuple[Device, ...] = ()
     #: What is made least or most of.

@@ -294,8 +294,6 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     source: str
     #: Fingerprint of the space file's arguments, reference, launch and options.
     arguments: str
-    #: Names of arguments that a file gave in place of drawn ones.
-    inputs: tuple[str, ...] = ()
     #: Compiler options of the winner, without its defines.
     options: tuple[str, ...] = ()
     driver: str
