@@ -48,8 +48,7 @@ from autotune.interop.formats import Recording, read
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.search.names import find, in_given_order
-from autotune.search.replay import ReplayEvaluator
-from autotune.search.session import Budget, Event, Measured
+from autotune.search.session import Budget, Event, Measured, ReplayEvaluator
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"
 #: Kernel that *device* measures, on its first quick problem.

@@ -51,7 +51,7 @@ LINES = {
     "report": 2230,
     "retune": 1490,
     "run": 3030,
-    "search": 2730,
+    "search": 2660,
     "store": 1560,
     "tuned": 2940,
 }

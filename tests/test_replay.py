@@ -20,8 +20,7 @@ from autotune.errors import RecordError, UsageError
 from autotune.interop.formats import read
 from autotune.measure.measurement import Status
 from autotune.search.names import find
-from autotune.search.replay import ReplayEvaluator, session
-from autotune.search.session import Budget, search
+from autotune.search.session import Budget, ReplayEvaluator, replay, search
 from autotune.values import Configuration, Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
@@ -261,7 +260,7 @@ def test_a_replay_is_the_search_that_a_run_makes(capsys):
         "--problem", "x=4096,y=2^12",
     )  # fmt: skip
     recording = read(DATA)
-    replayed = session(recording, Budget(evaluations=50))
+    replayed = replay(recording, Budget(evaluations=50))
     measured = search(replayed, find("random"), 3)
     best = [measured[index] for index in replayed.best(5)]
     assert [row["median_ms"] for row in rows] == [measurement.median_ms for measurement in best]

@@ -22,11 +22,10 @@ from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
-from autotune.search import replay
 from autotune.search.base import Outlook
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
-from autotune.search.session import Budget
+from autotune.search.session import Budget, replay
 from autotune.values import Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
@@ -52,7 +51,7 @@ class Watched:
 
     def __init__(self, recording, budget):
         self.recording = recording
-        self.session = replay.session(recording, Budget(evaluations=budget))
+        self.session = replay(recording, Budget(evaluations=budget))
 
     @property
     def path(self):
@@ -220,6 +219,15 @@ def test_kernel_tuner_proposed_what_was_measured(name, synthetic, monkeypatch):
 
     monkeypatch.setattr(kernel_tuner_adapter.Runner, "measured", watched)
     check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
+
+
+def test_an_unexpected_error_of_a_strategy_ends_the_search(synthetic, monkeypatch):
+    def tune(*_):
+        raise KeyError("a fault of the library")
+
+    monkeypatch.setattr("kernel_tuner.strategies.pso.tune", tune)
+    with pytest.raises(KeyError, match="a fault of the library"):
+        run("kt:pso", synthetic, 20)
 
 
 def check_origin(name, recording, proposed, patience):

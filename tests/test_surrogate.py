@@ -15,10 +15,9 @@ from autotune.errors import UsageError
 from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
-from autotune.search.encoding import Encoding
 from autotune.search.proposals import EndRule, Proposer
 from autotune.search.sampler import SurrogateSampler
-from autotune.search.surrogate import Covariance, Points, Posterior
+from autotune.search.surrogate import Covariance, Encoding, Points, Posterior
 from autotune.values import Configuration
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

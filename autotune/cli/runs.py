@@ -456,8 +456,7 @@ def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
 def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> None:
     """Print the recorded time of one configuration."""
     from autotune.cli import parsing
-    from autotune.search import replay
-    from autotune.search.session import Budget
+    from autotune.search.session import Budget, replay
     from autotune.store.flat import row_of
     from autotune.values import Configuration
 
@@ -467,7 +466,7 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     if index is None:
         among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
         raise UsageError(f"{recording.path.name} has no configuration {only}{among}")
-    measured = replay.session(recording, Budget(), space).measure([index])
+    measured = replay(recording, Budget(), space).measure([index])
     device = recording.device.name
     rows = [row_of(kernel, recording.problem, measurement, device) for measurement in measured]
     if as_json:
@@ -485,10 +484,9 @@ def _replay(
     as_json: bool,
 ) -> None:
     """Search a recorded space; nothing is compiled or measured."""
-    from autotune.search import replay
-    from autotune.search.session import Budget, search
+    from autotune.search.session import Budget, replay, search
 
-    session = replay.session(recording, budget or Budget(evaluations=200), space)
+    session = replay(recording, budget or Budget(evaluations=200), space)
     measured = search(session, strategy, seed)
     rows, documents = [], []
     for rank, index in enumerate(session.best(5), 1):

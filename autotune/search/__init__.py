@@ -3,15 +3,13 @@
 ============== =======================================================================
 `base`         the contract between a strategy and its session
 `names`        the strategies by name; random, exhaustive and ordered search
-`session`      memory, budget, rows, resume and events of one search
+`session`      memory, budget, rows, resume and events of one search; of a recorded space too
 `auto`         our own strategies, by the model
 `proposals`    expected improvement: which configuration next, and when to end
-`surrogate`    the model: a Gaussian process
-`encoding`     configurations as features of the model
+`surrogate`    the model: features of configurations, a Gaussian process
 `sampler`      the model as an Optuna sampler, for studies of your own
 `kernel_tuner` Kernel Tuner's strategies
 `optuna`       Optuna's samplers
 `lattice`      the space as a grid of ranks, for the adapters of these libraries
-`replay`       searches of recorded spaces
 ============== =======================================================================
 """

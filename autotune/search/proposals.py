@@ -19,8 +19,17 @@ from scipy.special import ndtr
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import RelatedProblem
-from autotune.search.encoding import Encoding, Features, Numbers
-from autotune.search.surrogate import Covariance, Points, Posterior, Vector, fitted, one_thread
+from autotune.search.surrogate import (
+    Covariance,
+    Encoding,
+    Features,
+    Numbers,
+    Points,
+    Posterior,
+    Vector,
+    fitted,
+    one_thread,
+)
 
 if TYPE_CHECKING:
     from numpy.random import Generator

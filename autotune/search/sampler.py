@@ -52,19 +52,14 @@ class SurrogateSampler(BaseSampler):
     ) -> None:
         self._space = _space_of(list(configurations))
         self._proposer = Proposer(self._space, np.random.default_rng(seed))
-        several = {name: vs for name, vs in self._space.parameters.items() if len(vs) > 1}
-        self._fixed = {
-            name: values[0]
-            for name, values in self._space.parameters.items()
-            if name not in several
-        }
-        #: What to hand to `optuna.Study.ask`: the parameters that vary.
+        #: The argument of `optuna.Study.ask`.
         self.distributions: dict[str, BaseDistribution] = {
-            name: CategoricalDistribution(values) for name, values in several.items()
+            name: CategoricalDistribution(values) for name, values in self._space.parameters.items()
         }
-        #: By number of the trial, the configuration's number; None where it is not valid.
-        self._running: dict[int, int | None] = {}
-        self._seen = 0
+        #: Number of the configuration by number of the trial, of trials of this sampler.
+        self._chosen: dict[int, int] = {}
+        #: Numbers of trials whose results are learnt.
+        self._learnt: set[int] = set()
 
     @property
     def is_open(self) -> bool:
@@ -75,24 +70,23 @@ class SurrogateSampler(BaseSampler):
         """Choose the configuration: Optuna does not ask for parameters that are given."""
         self._learn(study, trial.number)
         number = self._number(trial.system_attrs.get("fixed_params", {}))
-        if number is None:
-            number = self._proposer.ask()
-        else:
+        if number is not None:
             self._proposer.claim(number)
-        self._running[trial.number] = number
+        else:  # the first of all where none is left
+            number = self._proposer.ask() or 0
+        self._chosen[trial.number] = number
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return all parameters that vary."""
+        """Return all parameters."""
         return self.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the chosen configuration; the first of all where none is left."""
-        configuration = self._space.configuration(self._running[trial.number] or 0)
-        return {name: configuration[name] for name in self.distributions}
+        """Return the chosen configuration."""
+        return dict(self._space.configuration(self._chosen[trial.number]))
 
     def sample_independent(
         self,
@@ -121,30 +115,24 @@ class SurrogateSampler(BaseSampler):
 
     def _number(self, params: Mapping[str, Any]) -> int | None:
         """Return the number of a configuration; None where it is incomplete or not valid."""
-        configuration = {**self._fixed, **params}
-        if not set(self._space.parameters) <= set(configuration):
+        if not self.distributions.keys() <= params.keys():
             return None
-        return self._space.index({name: configuration[name] for name in self._space.parameters})
+        return self._space.index({name: params[name] for name in self.distributions})
 
     def _learn(self, study: Study, asking: int) -> None:
-        """Learn the results of running trials, and trials that others added to the study."""
-        trials = study.get_trials(deepcopy=False)
+        """Learn the results of finished trials, and that the others are running."""
         is_rate = study.direction is StudyDirection.MAXIMIZE
-        numbers = dict.fromkeys([*self._running, *range(self._seen, len(trials))])
-        self._seen = len(trials)
-        for trial in (trials[number] for number in numbers if number != asking):
-            is_running = trial.number in self._running
-            number = self._running[trial.number] if is_running else self._number(trial.params)
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number == asking or trial.number in self._learnt:
+                continue
+            number = self._chosen.get(trial.number, self._number(trial.params))
             if trial.state.is_finished():
-                self._running.pop(trial.number, None)
+                self._learnt.add(trial.number)
                 if number is not None:
                     is_bound = trial.state is TrialState.PRUNED
                     self._proposer.tell(number, _time(trial, is_rate), is_bound)
-            elif not is_running and number is not None:
-                self._running[trial.number] = number
+            elif number is not None:
                 self._proposer.claim(number)
-            elif not is_running:
-                self._seen = min(self._seen, trial.number)  # its parameters are not there yet
 
 
 def _space_of(configurations: Sequence[Mapping[str, Value]]) -> Space:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from autotune.search.base import (
 )
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
+
+if TYPE_CHECKING:
+    from autotune.interop.formats import Recording
 
 #: Configurations kept by number, and how many remembered rows are read at once.
 _MADE, _READ = 1024, 512
@@ -400,6 +403,47 @@ def search(
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
     return session.asked
+
+
+@dataclass(frozen=True)
+class ReplayEvaluator:
+    """Measures configurations by looking them up in a recording."""
+
+    recording: Recording
+
+    def measure(
+        self,
+        configurations: Iterable[Configuration],
+        begin: Callable[[Configuration], None] = lambda _: None,
+        ahead: int | None = None,
+        at_hand: Callable[[], Configuration | None] = nothing,
+    ) -> Iterator[Measurement]:
+        """Yield the recorded measurements, in this order."""
+        for configuration in configurations:
+            index = self.recording.space.index(configuration)
+            if index is None:
+                name = self.recording.path.name
+                raise UsageError(f"{name} has no configuration {configuration}")
+            begin(configuration)
+            yield self.recording.measurements[index]
+
+    def hint(self, configurations: Sequence[Configuration]) -> None:
+        """Ignore likely next configurations: nothing is compiled."""
+
+    def recall(self, measurement: Measurement) -> None:
+        """Ignore a remembered result: the recording has it too."""
+
+
+def replay(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
+    """Return a search of a recording, or of a part of its space, without a store."""
+    return SearchSession(
+        space=space or recording.space,
+        evaluator=ReplayEvaluator(recording),
+        store=None,
+        run_id=0,
+        scope=recording.scope,
+        budget=budget,
+    )
 
 
 def number_in(space: Space, configuration: Configuration) -> int | None:
