@@ -6,10 +6,12 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from autotune.tuned.reading import path_of
 from autotune.tuned.record import (
     AnswerTable,
     Checks,
@@ -181,6 +183,14 @@ def answering(*tables: AnswerTable) -> Portfolio:
 def problem(m: int, n: int, dtype: str = "float32") -> dict[str, Any]:
     """A problem of the kernel."""
     return {"m": m, "n": n, "dtype": dtype}
+
+
+def write(directory: Path, record: TunedRecord) -> Path:
+    """Write a record's file, in place of the one that is there."""
+    path = path_of(directory, record)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(record))
+    return path
 
 
 def random_record(seed: int, device: str, arch: str) -> TunedRecord:
@@ -378,7 +388,11 @@ WRONG = {
     "no threads": (with_entry(block=[0, 1, 1]), ">= 1"),
     "absurd arch": (
         changed(device={"backend": "cuda", "name": "x", "arch": "sm_" + "9" * 5000}),
-        "length <= 32",
+        "matching regex",
+    ),
+    "backend that is a path": (
+        changed(device={"backend": "../..", "name": "x", "arch": "sm_90"}),
+        "matching regex",
     ),
     "value of another kind": (
         with_entry(configuration={**plan().configuration, "BM": "64"}),

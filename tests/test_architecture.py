@@ -53,7 +53,7 @@ LINES = {
     "run": 3030,
     "search": 2660,
     "store": 1560,
-    "tuned": 2940,
+    "tuned": 2830,
 }
 
 

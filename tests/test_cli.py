@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from sample_records import KERNEL, WRONG, entry, plan, problem, record
+from sample_records import KERNEL, WRONG, entry, plan, problem, record, write
 from sample_spaces import write_space
 
 from autotune.cli import run
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import KERNEL, entry, plan, problem, record
+from sample_records import KERNEL, entry, plan, problem, record, write
 
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.tuned.comparison import Change, compared
 from autotune.tuned.record import TunedProblem, TunedRecord
-from autotune.tuned.writing import write
 
 AT = problem(64, 64)
 
@@ -56,7 +55,7 @@ def test_two_devices_have_a_ratio_and_no_regression() -> None:
 
 def test_winners_of_two_objectives_are_not_compared() -> None:
     frugal = msgspec.structs.replace(record([timed(2.0)]), objective="energy")
-    with pytest.raises(UsageError, match="first record is tuned for time, the second for energy"):
+    with pytest.raises(UsageError, match="records of two objectives, time and energy"):
         compared(record([timed(1.0)]), frugal, 0.05)
 
 

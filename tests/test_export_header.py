@@ -24,6 +24,7 @@ from sample_records import (
     record,
     vendor_call,
     with_cost,
+    write,
 )
 
 from autotune.errors import UsageError
@@ -32,7 +33,7 @@ from autotune.export.header import render
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
 from autotune.tuned.record import RecordedDevice, TunedRecord
-from autotune.tuned.writing import encode, write
+from autotune.tuned.writing import encode
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 QUESTIONS = 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import PARAMETERS, change, changed, entry, plan, problem, record, with_entry
+from sample_records import PARAMETERS, change, entry, plan, problem, record, with_entry
 
 from autotune.cli import run
 from autotune.devices.device import Device
@@ -14,7 +14,7 @@ from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.retune.stale import recorded_reasons
-from autotune.tuned.importing import check_values
+from autotune.tuned.comparison import check_values
 from autotune.tuned.reading import decode, read, read_all
 from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.tuned.writing import encode
@@ -26,19 +26,11 @@ COPY = REPORTS / "NVIDIA_H200" / "copy.json"
 SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
-def device(**changes: Any) -> bytes:
-    """A record's bytes with members of its device replaced."""
-    return changed(device={**json.loads(changed())["device"], **changes})
-
-
 FOREIGN = {"configuration": {"BM": 99999, "SWIZZLE": False, "VARIANT": "simt"}}
 WRONG = {
     "undeclared value": (with_entry(**FOREIGN), r"\(m=64, .*BM=99999 is not among its values"),
-    "crossed interval": (with_entry(interval_ms=[0.3, 0.2]), "an interval from 0.3 to 0.2"),
-    "day to come": (with_entry(tuned_on="9999-01-01"), "tuned_on: 9999-01-01 has not come yet"),
+    "day to come": (with_entry(tuned_on="9999-01-01"), "9999-01-01 has not come yet"),
     "large block": (with_entry(block=[1024, 2, 1]), "a block of 2048 threads"),
-    "backend": (device(backend="../.."), "none of cuda, opencl"),
-    "arch": (device(arch="../../x"), "no architecture of cuda"),
 }
 
 
@@ -112,10 +104,10 @@ def test_what_a_cpu_could_do_is_not_recorded_and_not_asked_about() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"MORE": (1,)}, r"other parameters than .* declares \(MORE\)"),
+        ({"MORE": (1,)}, r"another kernel .* parameters BM, .* there, .*MORE here"),
         (
-            {"problems": [Problem(problem(1, 1) | {"dtype": 4})]},
-            r"other problem fields than .*dtyp",
+            {"problems": [Problem(m=1)]},
+            r"another kernel .* problem fields m, n, dtype there, m here",
         ),
     ],
 )
@@ -126,27 +118,18 @@ def test_a_record_of_another_kernel_of_that_name_is_refused(
         check_values(record(), gemm(**changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"median_ms": 1e-5}, "1e-05 ms is below the device's bound of .* for this work"),
-        ({"gb_per_s": 9999.0}, "gb_per_s is 9999, but .* ms make"),
-    ],
-)
-def test_times_and_rates_that_no_device_reaches_are_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_time_that_no_device_reaches_is_refused(stale: bool) -> None:
     """Of a kernel whose work is known; what the record calls stale may have been other work."""
     kernel = find_kernel("copy")
-    for stale in (False, True):
-        document = json.loads(COPY.read_text())
-        change(document["problems"][0], **changes, **({"source": "older"} if stale else {}))
-        forged = decode(json.dumps(document).encode())
-        if stale:
+    document = json.loads(COPY.read_text())
+    change(document["problems"][0], median_ms=1e-5, **({"source": "older"} if stale else {}))
+    forged = decode(json.dumps(document).encode())
+    if stale:
+        check_values(forged, kernel)
+    else:
+        with pytest.raises(RecordError, match=r"1e-05 ms is below the device's bound of .*"):
             check_values(forged, kernel)
-        else:
-            with pytest.raises(RecordError, match=message):
-                check_values(forged, kernel)
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
@@ -208,7 +191,7 @@ def winner(folder: Path) -> Any:
             {"source": "a" * 64, "tuned_on": "2026-03-02"},
             {"source": "b" * 64, "tuned_on": "2026-03-01"},
             32,
-            "of another source",
+            "tuned later here",
         ),
     ],
 )
@@ -230,5 +213,4 @@ def test_of_two_entries_effort_and_then_the_date_decide(
     assert why in capsys.readouterr().out
     assert winner(mine) == stays
     assert run(["import", second]) == 0
-    again = "it is the same" if stays == 64 else why
-    assert again in capsys.readouterr().out and winner(mine) == stays
+    assert why in capsys.readouterr().out and winner(mine) == stays

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from sample_records import KERNEL, entry, plan, problem, record
+from sample_records import KERNEL, entry, plan, problem, record, write
 
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import RecordError, UsageError
+from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.measure.measurement import Status
@@ -30,12 +30,12 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
+from autotune.tuned.comparison import check_values
 from autotune.tuned.fallback import answer_tables
-from autotune.tuned.importing import check_values
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
 from autotune.tuned.record import Portfolio
-from autotune.tuned.writing import encode, merge, write
+from autotune.tuned.writing import encode, merge
 from autotune.values import Configuration, Problem
 
 SOURCE = """\
@@ -272,13 +272,6 @@ def test_a_run_records_the_layout_that_it_tuned(gather, opencl_device, tmp_path)
     assert list(made.fields) == ["n"]
     assert made.problems[0].plan.requires == ["==", ["%", "offset_x", 2], 0]
     check_values(made, gather)
-    for layout, message in (
-        ({"step": 2, "offset_x": 0}, "layout field step=2 is not as .*gather.py declares it"),
-        ({**made.layout, "pitch": 1}, "layout field pitch=1 is not as"),
-    ):
-        other = msgspec.structs.replace(made, layout=layout)
-        with pytest.raises(RecordError, match=message):
-            check_values(other, gather)
 
 
 # ---------------------------------------------------------------------- bundled kernels

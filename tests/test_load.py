@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_records import tuned_problem
+from sample_records import tuned_problem, write
 
 from autotune import Out, load
 from autotune.calling.binding import declared_arguments
@@ -29,7 +29,6 @@ from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
-from autotune.tuned.writing import write
 from autotune.values import Configuration, Problem
 
 SPACE = '''

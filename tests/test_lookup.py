@@ -30,6 +30,7 @@ from sample_records import (
     with_cost,
     with_deterministic,
     without_privileges,
+    write,
 )
 from sample_values import VALUES_OF_ANY_KIND, places
 
@@ -51,7 +52,7 @@ from autotune.tuned.record import (
     TunedRecord,
 )
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
-from autotune.tuned.writing import encode, write
+from autotune.tuned.writing import encode
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import KERNEL, answering, entry, plan, problem, record, table_of
+from sample_records import KERNEL, answering, entry, plan, problem, record, table_of, write
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -30,7 +30,7 @@ from autotune.tuned.record import (
     TunedRecord,
 )
 from autotune.tuned.table import build_table, pick
-from autotune.tuned.writing import encode, write
+from autotune.tuned.writing import encode
 from autotune.values import Problem
 
 SM_COUNT = 10

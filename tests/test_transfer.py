@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from sample_records import write
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
@@ -27,7 +28,6 @@ from autotune.search.proposals import Proposer
 from autotune.search.session import Budget
 from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import read
-from autotune.tuned.writing import write
 from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]

@@ -516,7 +516,7 @@ def import_(
 
 def _import_record(file: Path, spaces: Path | None) -> None:
     from autotune.kernel.catalog import known_kernel
-    from autotune.tuned.importing import by_effort_and_date, check_values
+    from autotune.tuned.comparison import by_effort_and_date, check_values
     from autotune.tuned.reading import user_folder
     from autotune.tuned.writing import update
 

@@ -9,7 +9,6 @@
 `answer`     a picked plan as the mapping that lookup returns
 `fallback`   answers for problems that were not measured
 `prediction` the time of each configuration, fitted to the measured problems
-`importing`  checks of a record of others
-`comparison` two records of one kernel, problem by problem
+`comparison` checks of a record of others, and two records problem by problem
 ============ =====================================================================
 """

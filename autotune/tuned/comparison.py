@@ -1,12 +1,123 @@
-"""Compares two tuned records of one kernel, problem by problem."""
+"""Compares tuned records: one of others before it is merged, and two records problem by problem.
+
+Every record that is read obeys `record.check`. A record of others must also hold what a run could have
+written: declared values, past dates, and configurations and times that its kernel and device allow.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Literal
 
-from autotune.errors import UsageError
-from autotune.tuned.record import Sizes, TunedProblem, TunedRecord, Value, key_of
+from autotune.errors import RecordError, SpecError, UsageError
+from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.limits import implausible
+from autotune.measure.timing import Timing
+from autotune.tuned.record import (
+    EFFORTS,
+    Plan,
+    Sizes,
+    TunedProblem,
+    TunedRecord,
+    Value,
+    key_of,
+    moment,
+    other_kernel,
+)
+from autotune.tuned.writing import by_rule
+from autotune.values import Problem
+
+#: Clocks of two machines differ by less.
+_CLOCKS_APART = timedelta(days=1)
+
+
+# ---------------------------------------------------------------------- a record of others
+
+
+def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
+    """Check the values of a record of others, against its kernel's space where that is known.
+
+    Stale entries may have values and configurations of another space.
+    """
+    times = [record.provenance.created, *(entry.origin.tuned_on for entry in record.problems)]
+    times += [entry.confirmed.on for entry in record.problems if entry.confirmed]
+    try:
+        for time in times:
+            if moment(time) > datetime.now(UTC) + _CLOCKS_APART:
+                raise ValueError(f"{time} has not come yet")
+        if kernel and (told := other_kernel(kernel, "it", record.fields, record.parameters)):
+            raise ValueError(told)
+        for where, plan in _current_plans(record):
+            _check_plan(record, kernel, where, plan)
+        for entry in record.problems:
+            if kernel and not record.stale_reasons(entry):
+                _check_time(record, kernel, entry)
+    except (SpecError, RecordError):
+        raise
+    except (ValueError, UsageError) as error:
+        raise RecordError(
+            f"{record.kernel} on {record.device.name}: not imported: {error}"
+        ) from error
+
+
+def by_effort_and_date(
+    old: TunedProblem, new: TunedProblem
+) -> tuple[Literal["kept", "replaced"], str]:
+    """Choose the entry of more effort, then the later one; return the choice and its reason."""
+    mine, theirs = old.origin, new.origin
+    has_less_effort = EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
+    if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
+        return "kept", f"tuned later here ({mine.tuned_on[:10]}, theirs {theirs.tuned_on[:10]})"
+    return by_rule(old, new)
+
+
+def _current_plans(record: TunedRecord) -> Iterator[tuple[Sizes | None, Plan]]:
+    """Yield the default, and the plans of entries and rows that are not stale, with their problems."""
+    yield None, record.default
+    stale = {key_of(entry.problem) for entry in record.problems if record.stale_reasons(entry)}
+    found = [(entry.problem, entry.plans) for entry in record.problems]
+    found += [(row.problem, row.plans) for table in record.portfolio.tables for row in table.rows]
+    for problem, plans in found:
+        if key_of(problem) not in stale:
+            yield from ((problem, plan) for plan in plans)
+
+
+def _check_plan(
+    record: TunedRecord, kernel: Kernel | None, problem: Sizes | None, plan: Plan
+) -> None:
+    where = "the default" if problem is None else f"({Problem(dict(problem))})"
+    declared = record.parameters if kernel is None or problem is None else kernel.parameters
+    for name, value in plan.configuration.items():
+        if value not in declared[name]:
+            raise ValueError(f"{where}: {name}={value!r} is not among its values {declared[name]}")
+    device = record.device.planned_for()
+    # What a device that is no CUDA architecture can do, which rules may ask, is not recorded.
+    if not device.compiles_for_arch:
+        return
+    if (threads := math.prod(plan.block)) > device.max_threads_per_block:
+        raise ValueError(f"{where}: a block of {threads} threads")
+    # A default need not be valid everywhere.
+    if kernel and problem is not None and not is_member(kernel, plan.configuration, device):
+        raise ValueError(
+            f"{where}: {dict(plan.configuration)} is not in the space that {kernel.file} declares; "
+            "it was tuned with another, or changed since"
+        )
+
+
+def _check_time(record: TunedRecord, kernel: Kernel, entry: TunedProblem) -> None:
+    problem = Problem(dict(entry.problem))
+    work, is_cold = kernel.work_of(problem), Timing(entry.race.timing).is_cold
+    device = record.device.planned_for()
+    if work and (why := implausible(entry.median_ms, work, device, is_cold)):
+        raise ValueError(f"({problem}): {why}")
+
+
+# ---------------------------------------------------------------------- two records of one kernel
 
 
 class Change(StrEnum):
@@ -45,34 +156,22 @@ def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[
     A problem is slower only on one model of device, and only where even the least ratio that both
     intervals allow is above 1 by more than ``threshold``, a share.
     """
-    if first.kernel != second.kernel:
-        raise UsageError(
-            f"these are records of two kernels, {first.kernel} and {second.kernel}: their times say "
-            "nothing of each other"
-        )
-    if first.objective != second.objective:
-        raise UsageError(
-            f"{first.kernel}: the first record is tuned for {first.objective}, the second for "
-            f"{second.objective}: winners of two objectives; compare records of one (--objective)"
-        )
-    problems = {key_of(entry.problem): entry for entry in (*second.problems, *first.problems)}
-    order = dict.fromkeys(key_of(entry.problem) for entry in (*first.problems, *second.problems))
-    same_device = first.device.folder == second.device.folder
-    return [
-        _compared(
-            problems[key].problem,
-            first.tuned(problems[key].problem),
-            second.tuned(problems[key].problem),
-            threshold if same_device else None,
-        )
-        for key in order
-    ]
+    for what in ("kernel", "objective"):
+        here, there = getattr(first, what), getattr(second, what)
+        if here != there:
+            raise UsageError(
+                f"these are records of two {what}s, {here} and {there}: compare records of one"
+            )
+    problems = {key_of(entry.problem): entry.problem for entry in first.problems}
+    for entry in second.problems:
+        problems.setdefault(key_of(entry.problem), entry.problem)
+    return [_compared(first, second, problem, threshold) for problem in problems.values()]
 
 
 def _compared(
-    problem: Sizes, first: TunedProblem | None, second: TunedProblem | None, threshold: float | None
+    first_record: TunedRecord, second_record: TunedRecord, problem: Sizes, threshold: float
 ) -> ComparedProblem:
-    """Compare one problem; a ``threshold`` of None means two devices."""
+    first, second = first_record.tuned(problem), second_record.tuned(problem)
     if first is None or second is None:
         change = Change.ONLY_FIRST if second is None else Change.ONLY_SECOND
         return ComparedProblem(problem, change, first, second, {})
@@ -82,7 +181,7 @@ def _compared(
     least = second.winner.time_ms.interval[0] / first.winner.time_ms.interval[1]
     most = second.winner.time_ms.interval[1] / first.winner.time_ms.interval[0]
     change = Change.HELD
-    if threshold is None:
+    if first_record.device.folder != second_record.device.folder:
         change = Change.OTHER_DEVICE
     elif least > 1 + threshold:
         change = Change.SLOWER

@@ -44,6 +44,8 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
+#: Part of a path, in some folders.
+Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
 Value: TypeAlias = Integer | bool | float | str
 #: Values of a problem's fields.
 Sizes: TypeAlias = Mapping[str, Integer | str]
@@ -64,9 +66,9 @@ Term: TypeAlias = tuple[float, tuple[str, ...]]
 class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """The device that a record was measured on; see `autotune.devices.device.Device`."""
 
-    backend: str
+    backend: Word
     name: str
-    arch: Annotated[str, msgspec.Meta(max_length=32)]
+    arch: Word
     uuid: str = ""
     driver: str = ""
     sm_count: Count = 1

@@ -66,14 +66,6 @@ class Merged(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------------- files
 
 
-def write(directory: Path, record: TunedRecord) -> Path:
-    """Write a record atomically, replacing the file that is there; see `update` to merge."""
-    path, data = path_of(directory, record), encode(record)
-    with _locked_folder(path):
-        write_atomically(path, data)
-    return path
-
-
 def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merged:
     """Merge newly tuned problems into the record on disk and write it.
 
