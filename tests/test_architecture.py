@@ -40,7 +40,7 @@ LAYERS = (
 LINES = {
     "": 1460,
     "calling": 1970,
-    "cli": 3090,
+    "cli": 2880,
     "devices": 2350,
     "doctor": 580,
     "export": 1150,

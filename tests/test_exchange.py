@@ -146,12 +146,6 @@ def test_published_t4_files_are_read_as_they_are(write: Any) -> None:
     assert read(write(in_seconds)).best_ms == 2000
 
 
-def test_t4_results_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = t4_of_kernel_tuner(tmp_path)
-    assert run(["run", "t4", "--device", f"replay:{path}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["median_ms"] == 0.1
-
-
 # ---------------------------------------------------------------------- damage
 
 RESULT = {"configuration": {"BM": 32}, "times": {"runtimes": [1.0]}, "invalidity": "correct"}

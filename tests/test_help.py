@@ -50,9 +50,6 @@ NOT_RUN = {
     "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
         "searches for two minutes"
     ),
-    "autotune run sgemm --device replay:sgemm-NVIDIA_H100_80GB_HBM3.json.gz --budget 200evals": (
-        "names a recorded space, which does not ship; test_replay replays one"
-    ),
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
     "autotune retune --all --max-hours 8": "tunes for hours; test_retune runs it on two kernels",
     "autotune check-tuned sgemm --threshold 3 --retune": (

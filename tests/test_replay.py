@@ -1,7 +1,4 @@
-"""Kernel Tuner's cache files are read as they are found: unclosed, gzipped, with failures, damaged.
-
-And searched from the command line, where every option works or is refused.
-"""
+"""Kernel Tuner's cache files are read as they are found: unclosed, gzipped, with failures, damaged."""
 
 from __future__ import annotations
 
@@ -15,12 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from autotune.cli import run
 from autotune.errors import RecordError, UsageError
 from autotune.interop.formats import read
 from autotune.measure.measurement import Status
-from autotune.search.names import find
-from autotune.search.session import Budget, ReplayEvaluator, replay, search
+from autotune.search.session import ReplayEvaluator
 from autotune.values import Configuration, Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
@@ -238,105 +233,3 @@ def test_a_recording_says_what_its_file_does(path):
             assert list(measurement.samples_ms) == entry["times"][1:]
             best_ms.append(median(entry["times"][1:]))
     assert recording.best_ms == min(best_ms)
-
-
-# ---------------------------------------------------------------- from the command line
-
-REPLAY = ["run", "synthetic", "--device", f"replay:{DATA}"]
-#: Recorded; with BM=16 it is not.
-CONFIG = "BM=64,BN=128,BK=16,TM=4,STAGES=2,LAYOUT=tiled,VECTOR=1,FIXED=7"
-
-
-def printed(capsys, *arguments):
-    """What a replay prints as JSON, and what it says on stderr."""
-    assert run([*REPLAY, *arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    return json.loads(captured.out), captured.err
-
-
-def test_a_replay_is_the_search_that_a_run_makes(capsys):
-    rows, said = printed(
-        capsys, "--strategy", "random", "--budget", "50evals", "--seed", "3",
-        "--problem", "x=4096,y=2^12",
-    )  # fmt: skip
-    recording = read(DATA)
-    replayed = replay(recording, Budget(evaluations=50))
-    measured = search(replayed, find("random"), 3)
-    best = [measured[index] for index in replayed.best(5)]
-    assert [row["median_ms"] for row in rows] == [measurement.median_ms for measurement in best]
-    assert rows[0]["configuration"] == dict(best[0].configuration)
-    assert rows[0]["of best recorded"] == f"{recording.best_ms / best[0].median_ms:.1%}"
-    assert said == f"50 of {len(recording.space)} recorded configurations asked\n"
-
-
-def test_a_replay_without_a_budget_asks_two_hundred(capsys):
-    assert run([*REPLAY, "--strategy", "random"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("synthetic replayed from synthetic.json.gz\n")
-    assert captured.err.startswith("200 of ")
-
-
-def test_a_replay_searches_what_fix_leaves(capsys):
-    rows, said = printed(
-        capsys, "--fix", "BM=32,64", "--fix", "VECTOR=0", "--strategy", "exhaustive",
-        "--budget", "10000evals",
-    )  # fmt: skip
-    for row in rows:
-        assert row["configuration"]["BM"] in (32, 64)
-        assert row["configuration"]["VECTOR"] is False
-    recorded = [
-        configuration
-        for configuration in read(DATA).space
-        if configuration["BM"] in (32, 64) and not configuration["VECTOR"]
-    ]
-    assert said == f"{len(recorded)} of {len(recorded)} recorded configurations asked\n"
-
-
-def test_a_replay_looks_one_configuration_up(capsys):
-    (row,), _ = printed(capsys, "--config", CONFIG)
-    recording = read(DATA)
-    index = recording.space.index(row["config"])
-    assert index is not None
-    assert row["median_ms"] == recording.measurements[index].median_ms
-    assert (row["kernel"], row["problem"]) == ("synthetic", {"x": 4096, "y": 4096})
-    assert row["config"] | {"BM": 64, "VECTOR": True, "LAYOUT": "tiled"} == row["config"]
-    assert printed(capsys, "--config", CONFIG, "--fix", "BM=64")[0] == [row]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--config", "X=9"], "synthetic: unknown parameter 'X'"),
-        (["--config", "BM=3"], "synthetic: unknown value of BM: '3'"),
-        (
-            ["--config", CONFIG.replace("BM=64", "BM=16")],
-            "synthetic.json.gz has no configuration BM=16",
-        ),
-        (["--config", CONFIG, "--fix", "BM=32"], "FIXED=7 among those that --fix leaves"),
-        (["--problem", "x=4096,y=1"], "is a recording of one problem, x=4096, y=4096"),
-        (["--strategy", "kt:nosuch"], "unknown strategy"),
-        (["--effort", "quick"], "--budget says how long it searches"),
-        (["--sanitize"], "nothing is launched"),
-        (["--out", "reports"], "a replay writes no record"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_a_replay_cannot_do_is_refused(capsys, options, message):
-    assert run([*REPLAY, *options]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    if options[0][2:] in ("effort", "timing", "fresh", "sanitize", "out", "spaces"):
-        assert f"{options[0]} does not go with --device replay:FILE" in captured.err
-
-
-def test_the_kernel_must_be_the_recorded_one(capsys):
-    assert run(["run", "sgemm", *REPLAY[2:], "--config", "X=9"]) == 2
-    said = capsys.readouterr().err
-    assert "is a recording of the kernel 'synthetic', not of 'sgemm'" in said
-    assert f"autotune run synthetic --device replay:{DATA}" in said
-
-
-def test_values_that_no_recorded_configuration_has_together(capsys):
-    assert run([*REPLAY, "--fix", "BM=16", "--fix", "BK=8"]) == 3
-    assert "no valid configuration has BM=16, BK=8" in capsys.readouterr().err

@@ -1,29 +1,24 @@
-"""Progress of runs: a bar on a terminal or in a notebook, a line every half minute in logs.
-
-Events come from the thread that searches; any thread may read a `RunStatus`.
-"""
+"""Progress of runs: a line each on a terminal or in a notebook, now and then a line in logs."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 
 import click
 from rich.console import Console
-from rich.jupyter import JupyterMixin
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from autotune.cli import shown
 from autotune.measure.measurement import Status
 from autotune.measure.objective import TIME, Objective
 from autotune.run.request import Request
-from autotune.search.session import Budget, Event, Listener, Measured, SearchStarted, ignore
+from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
 from autotune.values import Problem
 
 #: Seconds between two lines of a log: a run of a day writes a few thousand.
@@ -34,7 +29,6 @@ _CELL_S = 0.3
 PHASES = {
     "inputs": "computing the reference",
     "other inputs": "computing the reference for other inputs and sizes",
-    "compiling": "compiling",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
     "sanitizer": "finalists under compute-sanitizer",
@@ -49,170 +43,132 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 class _SearchProgress:
     """The progress of one problem's search."""
 
-    budget: Budget
     #: Configurations with a row, those from the store included, and how many of them failed.
     tried: int = 0
     failed: int = 0
+    #: The number of configurations to try; None without such a budget.
+    most: int | None = None
     best_cost: float | None = None
-    #: When the budget is spent, by the clock; None if it limits no time.
-    end_s: float | None = None
+    seconds_left: float | None = None
 
 
+@dataclass
 class RunStatus:
-    """The progress of one run; a listener of its events."""
+    """The progress of one run as a line; a listener of its events."""
 
-    def __init__(
-        self,
-        kernel: str,
-        problems: int,
-        objective: Objective = TIME,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.kernel, self.problems, self.objective = kernel, problems, objective
-        self._clock_s = clock_s
-        self._searches: dict[Problem, _SearchProgress] = {}
-        self._problem: Problem | None = None
-        #: Description of the present phase; empty during a search.
-        self._phase = "starting"
-        self._lock = threading.Lock()
+    kernel: str
+    problems: int
+    objective: Objective = TIME
+    line: str = "starting"
+    _searches: dict[Problem, _SearchProgress] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        with self._lock:
-            self._problem = event.problem
-            if isinstance(event, SearchStarted):
-                self._begin(event)
-            elif isinstance(event, Measured):
-                self._count(event)
-            else:
-                self._phase = PHASES.get(event.name, event.name)
+        title = f"{self.kernel} {event.problem}"
+        if not isinstance(event, SearchStarted | Measured):
+            self.line = f"{title}: {PHASES.get(event.name, event.name)}"
+            return
+        search = self._searches.setdefault(event.problem, _SearchProgress())
+        if isinstance(event, SearchStarted):
+            count = event.budget.evaluations
+            search.most, search.seconds_left = count and count + search.tried, None
+        else:
+            _count(search, event)
+        number = list(self._searches).index(event.problem) + 1
+        which = f"[{number}/{self.problems}] " if self.problems > 1 else ""
+        self.line = f"{which}{title}: {self._facts(search)}"
 
-    def _begin(self, event: SearchStarted) -> None:
-        search = self._searches.setdefault(event.problem, _SearchProgress(event.budget))
-        count = event.budget.evaluations
-        search.budget = Budget(
-            event.budget.seconds, None if count is None else count + search.tried
-        )
-        search.end_s, self._phase = None, ""
-
-    def _count(self, event: Measured) -> None:
-        search, measurement = self._searches[event.problem], event.measurement
-        search.tried += 1
-        search.failed += not measurement.status.is_timed
-        if event.seconds_left is not None:
-            search.end_s = self._clock_s() + event.seconds_left
-        if measurement.status is Status.OK:
-            costs = (search.best_cost, measurement.cost)
-            search.best_cost = min((known for known in costs if known is not None), default=None)
-
-    def title(self) -> str:
-        """Return the kernel, and the problem of the present phase or search."""
-        with self._lock:
-            if self._problem is None:
-                return self.kernel
-            number = list(self._searches).index(self._problem) + 1 if not self._phase else 0
-            which = f"[{number}/{self.problems}] " if number and self.problems > 1 else ""
-            return f"{which}{self.kernel} {self._problem}"
-
-    def facts(self) -> str:
-        """Return the phase, or the counts, the best and the time left of the present search."""
-        with self._lock:
-            if self._phase or self._problem is None:
-                return self._phase
-            search = self._searches[self._problem]
-            most = search.budget.evaluations
-            facts = [f"{search.tried} of {most} tried" if most else f"{search.tried} tried"]
-            if (cost := search.best_cost) is not None:
-                value = 1 / cost if self.objective.higher_is_better else cost
-                words = ("best", self.objective.label, f"{value:.4g}", self.objective.unit)
-                facts.append(" ".join(filter(None, words)))
-            if search.failed:
-                facts.append(f"{search.failed} failed")
-            if search.end_s is not None:
-                facts.append(f"{max(0.0, search.end_s - self._clock_s()):.0f} s left")
-            return ", ".join(facts)
-
-    def line(self) -> str:
-        """Return title and facts in one line."""
-        return f"{self.title()}: {self.facts()}"
-
-    def share(self) -> float:
-        """Return the share of the present search's budget that is spent; 0 if it is not known."""
-        with self._lock:
-            search = self._searches.get(self._problem) if self._problem else None
-            if self._phase or search is None:
-                return 0.0
-            if search.budget.evaluations:
-                return min(1.0, search.tried / search.budget.evaluations)
-            if search.end_s is not None and search.budget.seconds:
-                return 1 - max(0.0, search.end_s - self._clock_s()) / search.budget.seconds
-            return 0.0
+    def _facts(self, search: _SearchProgress) -> str:
+        facts = [
+            f"{search.tried} of {search.most} tried" if search.most else f"{search.tried} tried"
+        ]
+        if search.best_cost is not None:
+            words = ("best", self.objective.label, f"{search.best_cost:.4g}", self.objective.unit)
+            facts.append(" ".join(filter(None, words)))
+        if search.failed:
+            facts.append(f"{search.failed} failed")
+        if search.seconds_left is not None:
+            facts.append(f"{max(0.0, search.seconds_left):.0f} s left")
+        return ", ".join(facts)
 
 
-class _Bars(Progress):
-    """A progress line for each run on a terminal; plain lines on standard error otherwise."""
+def _count(search: _SearchProgress, event: Measured) -> None:
+    search.tried += 1
+    search.failed += not event.measurement.status.is_timed
+    search.seconds_left = event.seconds_left
+    if event.measurement.status is Status.OK:
+        costs = (search.best_cost, event.measurement.cost)
+        search.best_cost = min((known for known in costs if known is not None), default=None)
+
+
+class RunsProgress(Progress):
+    """A line for each device on a terminal; plain lines on standard error otherwise."""
 
     def __init__(self) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[facts]}", markup=False),
             console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not sys.stderr.isatty(),
         )
+        self._task_of: dict[str, TaskID] = {}
 
-    def show(self, task: TaskID, label: str, status: RunStatus) -> None:
-        """Show the status of a run in its line."""
-        title = f"{label}{status.title()}"
-        self.update(task, description=title, completed=status.share(), facts=status.facts())
+    def listener(self, status: RunStatus, device: str = "") -> Listener:
+        """Return the listener of a run that begins; its line replaces the device's last one."""
+        label = f"{device}: " if device else ""
+        if device not in self._task_of:
+            self._task_of[device] = self.add_task("", total=None)
 
+        def log(line: str) -> None:
+            with suppress(OSError, ValueError):  # standard error is closed
+                click.echo(shown(f"{label}{line}"), err=True)
 
-class RunProgress(_Bars):
-    """A listener that shows the progress of one run; a context manager around that run."""
+        def show(line: str) -> None:
+            self.update(self._task_of[device], description=shown(f"{label}{line}"))
 
-    def __init__(self, kernel: str, problems: int, objective: Objective = TIME) -> None:
-        super().__init__()
-        self.status = RunStatus(kernel, problems, objective)
-        self._task = self.add_task(kernel, total=1.0, facts="")
-        self._lines = StatusLines(self.status)
-
-    def start(self) -> None:
-        super().start()
         if self.disable:
-            self._lines.start()
+            return _every(_LINE_S, status, log, phases=False)
+        return _every(0.0, status, show)
 
-    def stop(self) -> None:
-        self._lines.end()
-        super().stop()
-
-    def __call__(self, event: Event) -> None:
-        self.status(event)
-        self.show(self._task, "", self.status)
+    def listener_of(self, request: Request) -> Listener:
+        """Return the listener of a run of a fleet."""
+        cards = f", {len(request.devices)} cards" if request.others else ""
+        status = RunStatus(request.kernel.name, len(request.problems), request.objective)
+        return self.listener(status, f"{request.device.name}{cards}")
 
 
-class NotebookProgress(RunProgress):
-    """The same bar in the output of a notebook's cell; removed at the end.
+def _every(
+    seconds: float, status: RunStatus, show: Callable[[str], object], phases: bool = True
+) -> Listener:
+    """Return the listener of a run that shows its line after these seconds, and each new phase."""
+    shown_s = time.monotonic()
+
+    def listener(event: Event) -> None:
+        nonlocal shown_s
+        status(event)
+        now_s = time.monotonic()
+        if now_s - shown_s >= seconds or (phases and not isinstance(event, Measured)):
+            shown_s = now_s
+            show(status.line)
+
+    return listener
+
+
+@contextmanager
+def run_progress(kernel: str, problems: int, objective: Objective = TIME) -> Iterator[Listener]:
+    """Show the progress of one run on a terminal or in a log."""
+    with RunsProgress() as progress:
+        yield progress.listener(RunStatus(kernel, problems, objective))
+
+
+@contextmanager
+def cell_progress(kernel: str, problems: int, show: Callable[[Text], object]) -> Iterator[Listener]:
+    """Show the progress of one run in a notebook's cell, and nothing at its end.
 
     The display of rich in notebooks needs ipywidgets, and shows nothing without them.
     """
-
-    def __init__(self, kernel: str, problems: int, show: Callable[[JupyterMixin], object]) -> None:
-        super().__init__(kernel, problems)
-        self._show_in_cell = show
-        self._shown_s = 0.0
-
-    def __call__(self, event: Event) -> None:
-        super().__call__(event)
-        if not isinstance(event, Measured) or time.monotonic() - self._shown_s > _CELL_S:
-            self._show_in_cell(self)
-            self._shown_s = time.monotonic()
-
-    def __enter__(self) -> NotebookProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._show_in_cell(Text())
+    yield _every(_CELL_S, RunStatus(kernel, problems), lambda line: show(Text(line)))
+    show(Text())
 
 
 def progress_of(kernel: str, problems: int, quiet: bool) -> AbstractContextManager[Listener]:
@@ -222,57 +178,5 @@ def progress_of(kernel: str, problems: int, quiet: bool) -> AbstractContextManag
     if Console().is_jupyter:
         from IPython.display import display
 
-        return NotebookProgress(kernel, problems, display(Text(), display_id=True).update)
-    return RunProgress(kernel, problems)
-
-
-class FleetProgress(_Bars):
-    """The progress of several runs at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs: dict[tuple[str, str], tuple[TaskID, StatusLines]] = {}
-
-    def listener(self, request: Request) -> Callable[[Event], None]:
-        """Add a run that begins; return the listener of its events."""
-        name, device = request.kernel.name, request.device.name
-        cards = f", {len(request.devices)} cards" if request.others else ""
-        status = RunStatus(name, len(request.problems), request.objective)
-        task, lines = self.add_task(f"{device}: {name}", total=1.0, facts=""), StatusLines(status)
-        self._runs[name, device] = task, lines
-        if self.disable:
-            lines.start()
-
-        def listener(event: Event) -> None:
-            status(event)
-            self.show(task, f"{device}{cards}: ", status)
-
-        return listener
-
-    def end(self, request: Request) -> None:
-        """Remove a run."""
-        found = self._runs.pop((request.kernel.name, request.device.name), None)
-        if found is not None:
-            task, lines = found
-            self.remove_task(task)
-            lines.end()
-
-
-class StatusLines(threading.Thread):
-    """A thread that writes a run's status to standard error every half minute, for logs."""
-
-    def __init__(self, status: RunStatus, every_s: float = _LINE_S) -> None:
-        super().__init__(name="progress lines", daemon=True)
-        self._status, self._every_s = status, every_s
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(self._every_s):
-            with suppress(OSError, ValueError):  # standard error is closed
-                click.echo(shown(self._status.line()), err=True)
-
-    def end(self) -> None:
-        """Write no further line."""
-        self._ended.set()
-        if self.is_alive():
-            self.join(1.0)  # the line in progress comes before the next output
+        return cell_progress(kernel, problems, display(Text(), display_id=True).update)
+    return run_progress(kernel, problems)

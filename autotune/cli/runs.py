@@ -1,4 +1,4 @@
-"""`autotune run`: tune kernels, measure one configuration, or search a recorded space."""
+"""`autotune run`: tune kernels, or measure one configuration."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from autotune.cli import emit_json, json_text, warn
+from autotune.cli import json_text, warn
 from autotune.cli.parsing import EFFORT_NAMES, FLEET, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_measurements, print_table, show_table, words
+from autotune.cli.tables import print_measurements, show_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import clock_change_words, clock_changes
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
-    from autotune.interop.formats import Recording
-    from autotune.kernel.space import Space
     from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
-    from autotune.search.names import Strategy
-    from autotune.search.session import Budget
     from autotune.tuned.record import TunedRecord
 
 #: A reference configuration whose time changed by this share during a search causes a warning.
@@ -69,9 +65,8 @@ _CLOCK_CHANGE = 0.03
 @click.option(
     "--device",
     metavar="NAME",
-    help="cuda:0, opencl:cpu, or replay:FILE for a recorded space; cuda:0,cuda:1 or cuda:all for "
-    "several GPUs of one model. Default: the first GPU, else the CPU. With --fleet: cuda, sm_90 or "
-    "part of a model's name; default: every model.",
+    help="cuda:0 or opencl:cpu; cuda:0,cuda:1 or cuda:all for several GPUs of one model. Default: the "
+    "first GPU, else the CPU. With --fleet: cuda, sm_90 or part of a model's name; default: every model.",
 )
 @FLEET
 @click.option(
@@ -148,7 +143,6 @@ def run(
     autotune run sgemm
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
     autotune run transpose --config BLOCK=256
-    autotune run sgemm --device replay:sgemm-NVIDIA_H100_80GB_HBM3.json.gz --budget 200evals
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
     from autotune.cli import parsing
@@ -158,17 +152,6 @@ def run(
     if max_hours and not fleet:
         raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
     allowed, parsed_budget = parsing.lists(fixed), Budget.parse(budget) if budget else None
-    if device and device.startswith("replay:"):
-        recording = _recording(Path(device.removeprefix("replay:")), kernels[0], problems)
-        space = recording.space.restricted(
-            parsing.restriction(recording.kernel, recording.space.parameters, allowed)
-        )
-        if config:
-            _look_up(recording, space, config, as_json)
-        else:
-            _replay(recording, space, find(strategy), parsed_budget, seed, as_json)
-        return
-
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
     from autotune.measure import compiler, worker
@@ -231,10 +214,10 @@ def run(
 
 
 def _run(request: Request, out: Path, documents: list[str] | None) -> None:
-    from autotune.cli.progress import RunProgress
+    from autotune.cli.progress import run_progress
     from autotune.front import tune
 
-    with RunProgress(request.kernel.name, len(request.problems), request.objective) as progress:
+    with run_progress(request.kernel.name, len(request.problems), request.objective) as progress:
         result, published = tune(request, out, progress)
     result.require_complete()
     _show(result, published, documents)
@@ -261,7 +244,7 @@ def _run_on_fleet(
     as_json: bool,
 ) -> None:
     """Tune kernels on every model of a fleet; publish each as soon as it is finished."""
-    from autotune.cli.progress import FleetProgress
+    from autotune.cli.progress import RunsProgress
     from autotune.errors import AutotuneError, needing
     from autotune.report.publish import publish
     from autotune.store import default_url
@@ -272,7 +255,7 @@ def _run_on_fleet(
         from autotune.fleet.drive import checked, drive
 
     failed: list[AutotuneError] = []
-    with client.of(where) as fleet, FleetProgress() as progress:
+    with client.of(where) as fleet, RunsProgress() as progress:
         models = fleet.models(named.split(",") if named else ())
         requests = checked(
             request(kernel, [fleet.device_of(model)])
@@ -282,8 +265,7 @@ def _run_on_fleet(
         for each in requests:
             require_mergeable(out, each.device, each.kernel, each.objective.name)
         with _documents(len(requests) > 1) as documents:
-            for done in drive(fleet, requests, default_url(), progress.listener, seconds):
-                progress.end(done.request)
+            for done in drive(fleet, requests, default_url(), progress.listener_of, seconds):
                 if done.error is not None:
                     failed.append(done.error)
                     warn(str(done.error))
@@ -411,100 +393,6 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
         from autotune.run.verdict import LESS_NOISE
 
         yield f"for less noise, {LESS_NOISE}"
-
-
-#: Options that a recorded space has no use for, and why.
-_NOT_WITH_REPLAY = {
-    "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
-    "objective": "a recording has times",
-    "timing": "times are the recorded ones",
-    "fresh": "nothing is remembered, and nothing is measured",
-    "fleet": "nothing is measured",
-    "sanitize": "nothing is launched",
-    "out": "a replay writes no record, header or report",
-    "spaces": "a recording has its own space",
-}
-
-
-def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
-    """Read a recorded space; refuse options that it has no use for."""
-    from autotune.cli import parsing
-    from autotune.interop.formats import read
-
-    for name, why in _NOT_WITH_REPLAY.items():
-        source = click.get_current_context().get_parameter_source(name)
-        if source is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--{name} does not go with --device replay:FILE: {why}")
-    recording = read(file)
-    if kernel != recording.kernel:
-        raise UsageError(
-            f"{file.name} is a recording of the kernel {recording.kernel!r}, not of {kernel!r}; "
-            f"run: autotune run {shlex.quote(recording.kernel)} --device replay:{file}"
-        )
-    recorded = {name: str(value) for name, value in recording.problem.items()}
-    for text in problems:
-        given = parsing.pairs(text).items()
-        if {name: str(parsing.integer(value) or value) for name, value in given} != recorded:
-            which = words(recorded) or "whose fields it does not say"
-            raise UsageError(
-                f"--problem {text}: {file.name} is a recording of one problem, {which}; leave "
-                "--problem out"
-            )
-    return recording
-
-
-def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> None:
-    """Print the recorded time of one configuration."""
-    from autotune.cli import parsing
-    from autotune.search.session import Budget, replay
-    from autotune.store.flat import row_of
-    from autotune.values import Configuration
-
-    kernel = recording.kernel
-    only = Configuration(parsing.values(kernel, space.parameters, config))
-    index = space.find(space.row(only))
-    if index is None:
-        among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
-        raise UsageError(f"{recording.path.name} has no configuration {only}{among}")
-    measured = replay(recording, Budget(), space).measure([index])
-    device = recording.device.name
-    rows = [row_of(kernel, recording.problem, measurement, device) for measurement in measured]
-    if as_json:
-        emit_json(rows)
-    else:
-        print_measurements(rows)
-
-
-def _replay(
-    recording: Recording,
-    space: Space,
-    strategy: Strategy,
-    budget: Budget | None,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Search a recorded space; nothing is compiled or measured."""
-    from autotune.search.session import Budget, replay, search
-
-    session = replay(recording, budget or Budget(evaluations=200), space)
-    measured = search(session, strategy, seed)
-    rows, documents = [], []
-    for rank, index in enumerate(session.best(5), 1):
-        found = measured[index]
-        row = {
-            "rank": str(rank),
-            "median ms": f"{found.median_ms:.4g}",
-            "of best recorded": f"{(recording.best_ms or 0) / (found.median_ms or 1):.1%}",
-            "configuration": str(found.configuration),
-        }
-        rows.append(row)
-        plain = {"configuration": dict(found.configuration), "median_ms": found.median_ms}
-        documents.append({**row, **plain})
-    if as_json:
-        emit_json(documents)
-    else:
-        print_table(rows, title=f"{recording.kernel} replayed from {recording.path.name}")
-    click.echo(f"{len(measured)} of {len(space)} recorded configurations asked", err=True)
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

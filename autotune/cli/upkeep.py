@@ -92,7 +92,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
         fleet: str | None,
         **others: Any,
     ) -> None:
-        from autotune.cli.progress import RunProgress
+        from autotune.cli.progress import run_progress
         from autotune.errors import needing
         from autotune.retune.retuning import RetuneOptions
         from autotune.retune.stale import find_devices
@@ -110,7 +110,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
             out=out,
             seed=seed,
             command=shlex.join(["autotune", name, *(Path(kernel).name for kernel in kernels)]),
-            progress=RunProgress,
+            progress=run_progress,
             say=lambda text: click.echo(text, err=True),
         )
         if fleet is not None:
