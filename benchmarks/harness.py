@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import sys
 import tempfile
@@ -207,30 +206,3 @@ class Waits:
                 self.calls += 1
 
         setattr(owner, method, timed)
-
-
-class Spans:
-    """When calls of a method of an object begin and end, from now on; any thread may call it."""
-
-    def __init__(self, owner: object, method: str) -> None:
-        self.begun_s = time.perf_counter()
-        #: By call, in the order in which they ended.
-        self.all_s: list[tuple[float, float]] = []
-        call = getattr(owner, method)
-
-        def timed(*given: Any) -> Any:
-            begun_s = time.perf_counter()
-            try:
-                return call(*given)
-            finally:
-                self.all_s.append((begun_s, time.perf_counter()))
-
-        setattr(owner, method, timed)
-
-    @property
-    def seconds(self) -> float:
-        return self.until(math.inf)
-
-    def until(self, end_s: float) -> float:
-        """Of all of them together, before some time."""
-        return sum(max(0.0, min(ended_s, end_s) - begun_s) for begun_s, ended_s in self.all_s)

@@ -18,8 +18,8 @@ asked as if only the other had some, of the configurations that both measured. R
 
     python benchmarks/lookup.py --elsewhere
 
-And on a device: some of `demands.UNLISTED` are tuned briefly, by `autotune run`, and lookup's answer of the shipped
-records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
+And on a device: some of `problem_sizes.UNLISTED` are tuned briefly, by `autotune run`, and lookup's answer
+of the shipped records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
 
     python benchmarks/lookup.py --unlisted --kernel gemv
 """
@@ -39,7 +39,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from demands import UNLISTED
 from harness import (
     ROOT,
     bench_of,
@@ -50,6 +49,7 @@ from harness import (
     raced,
     write,
 )
+from problem_sizes import UNLISTED
 
 from autotune import lookup
 from autotune.cli import parsing

@@ -5,8 +5,7 @@ configurations at full speed, on so many cores; the clock runs from the first co
 last row, and resident memory is read on the way. *device*: a real search of few configurations
 whose binaries are compiled before; what is left beside the device process's own time is ours:
 planning, rows, and handing work to that process and back, which is timed with a task that does
-nothing. On that problem and on the kernel's last, what looking at the outputs after the last timed
-launch takes of a configuration's time in the device process is measured too.
+nothing.
 
     python benchmarks/overhead.py                                   # the CPU, some 3 minutes
     python benchmarks/overhead.py --device cuda:0 --configurations 300
@@ -28,7 +27,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import overhead_task
 from harness import (
     RECORDED,
     Waits,
@@ -132,32 +130,6 @@ def on_device(selector: str, count: int) -> dict[str, Any]:
     }
 
 
-def after_timing(selector: str, count: int) -> list[dict[str, Any]]:
-    """What looking at the last timed launch takes, on a small problem and on the kernel's last."""
-    kernel, device = find_kernel(KERNEL), choose_device(selector)
-    space = enumerate_space(kernel, device)
-    order = np.random.default_rng(0).permutation(len(space))[:count].tolist()
-    rows = []
-    for problem in (kernel.quick_problems[device.backend][0], kernel.problems[device.backend][-1]):
-        with bench_of(kernel, device, problem) as (bench, job):
-            evaluator = evaluator_of(bench, job)
-            asked = [space.configuration(index) for index in order]
-            binaries = [(row, binary) for row in asked if (binary := evaluator.binary(row))]
-            taken_s = bench.worker.actor.ask(
-                overhead_task.after_timing, job, binaries, timeout_s=600.0
-            )
-        whole_s, checked_s = map(sum, zip(*taken_s, strict=True))
-        rows.append(
-            {
-                "problem": dict(problem),
-                "ms_per_configuration": round(1000 * whole_s / len(taken_s), 3),
-                "checked_ms": round(1000 * checked_s / len(taken_s), 3),
-                "share": round(checked_s / whole_s, 4),
-            }
-        )
-    return rows
-
-
 def seconds_of(call: Callable[..., object], *given: Any) -> float:
     start = time.perf_counter()
     call(*given)
@@ -203,13 +175,6 @@ def main() -> None:
             f"device {found['device_seconds']:.1f} s; {found['overhead_ms_per_configuration']:.2f} "
             "ms of overhead each"
         )
-        for row in found.setdefault(
-            "after_timing", after_timing(options.device, options.configurations)
-        ):
-            print(
-                f"{row['problem']}: {row['checked_ms']:.3f} of {row['ms_per_configuration']:.2f} ms "
-                f"({row['share']:.1%}) for looking at the last timed launch"
-            )
         name = found["device"] if options.device.startswith("cuda") else name
     label = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
     write(options.out / f"overhead-{label}.json", result)

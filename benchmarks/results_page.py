@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import demands
+import problem_sizes
 from results_picture import WIDTH, picture
 
 from autotune.kernel.catalog import find_kernel
@@ -101,12 +101,14 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
     """The part of docs/results.md: every tuned size, then sizes that are not tuned."""
     empty = [{**document, "rows": [], "failures": []} for document in documents]
     answered = {document["device"]: document for document in (*empty, *unlisted)}
-    untuned = {name: sizes for name in demands.SIZES if (sizes := demands.untuned(name))}
+    untuned = {
+        name: sizes for name in problem_sizes.SIZES if (sizes := problem_sizes.untuned(name))
+    }
     return "\n".join(
         [
             "## Tuned sizes",
             "",
-            *_section(documents, demands.TUNED),
+            *_section(documents, problem_sizes.TUNED),
             "## Sizes that are not tuned: what `lookup` answers",
             "",
             *_section(_sorted(answered.values()), untuned),
@@ -132,7 +134,7 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 size for size in listed if _key({"kernel": kernel, "problem": size}) not in known
             ]
             if missing:
-                notes.append(f"- {kernel}: not measured: {demands.listed(missing)}")
+                notes.append(f"- {kernel}: not measured: {problem_sizes.listed(missing)}")
         lines += [*notes, ""] if notes else []
         if rows:
             lines += [*_table([(document, _known(document))], sizes, _COLUMNS), ""]
@@ -141,17 +143,20 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
 
 def _kernels_table(rows: Sequence[Row]) -> list[str]:
     """Return the geometric mean and the worst ratio of each kernel in each state; new sizes apart."""
-    lines = [f"|kernel|sizes|slower at|{'|'.join(demands.STATES)}|", "|---|--:|--:|---|---|---|"]
+    lines = [
+        f"|kernel|sizes|slower at|{'|'.join(problem_sizes.STATES)}|",
+        "|---|--:|--:|---|---|---|",
+    ]
     for suffix, is_listed in (("", True), (", new sizes", False)):
         chosen = [row for row in rows if row.get("listed", True) is is_listed]
-        for kernel in demands.SIZES:
+        for kernel in problem_sizes.SIZES:
             mine = [row for row in chosen if row["kernel"] == kernel and row["ratio"]]
             if not mine:
                 continue
             slower = sum(
-                any(_is_slower(row, name) for name in demands.STATES.values()) for row in mine
+                any(_is_slower(row, name) for name in problem_sizes.STATES.values()) for row in mine
             )
-            cells = [_spread(mine, column) for column in demands.STATES.values()]
+            cells = [_spread(mine, column) for column in problem_sizes.STATES.values()]
             lines.append(_line(f"{kernel}{suffix}", str(len(mine)), str(slower), *cells))
     return lines
 
@@ -162,7 +167,7 @@ def _spread(rows: Sequence[Row], column: str) -> str:
     if not measured:
         return ""
     worst = min(measured, key=lambda row: float(row[column]))
-    mean = demands.geometric_mean([row[column] for row in measured])
+    mean = problem_sizes.geometric_mean([row[column] for row in measured])
     return f"{mean:.3f}, least {worst[column]:.3f} at {_size(worst['problem'])}"
 
 
@@ -173,7 +178,7 @@ def _is_slower(row: Row, column: str) -> bool:
 
 def _size(problem: Mapping[str, int | str]) -> str:
     """Return a size as one word where it is a product: ``1111×901×703``."""
-    return demands.describe(problem).replace(" x ", "×")
+    return problem_sizes.describe(problem).replace(" x ", "×")
 
 
 def _line(*cells: str) -> str:
@@ -185,7 +190,7 @@ def _sorted(documents: Iterable[Document]) -> list[Document]:
 
 
 def _known(document: Document) -> list[Row]:
-    return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
+    return [row for row in document["rows"] if row["kernel"] in problem_sizes.SIZES]
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -223,7 +228,7 @@ def _table(
 def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
     listed = sizes.get(row["kernel"], [])
     place = listed.index(row["problem"]) if row["problem"] in listed else len(listed)
-    return list(demands.SIZES).index(row["kernel"]), place, _key(row)
+    return list(problem_sizes.SIZES).index(row["kernel"]), place, _key(row)
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -289,7 +294,7 @@ def _short(document: Document) -> str:
 
 
 def _provenance(document: Document) -> str:
-    rows = list(filter(demands.is_current, document["rows"])) or document["rows"]
+    rows = list(filter(problem_sizes.is_current, document["rows"])) or document["rows"]
     dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
     versions = [
         f"{library} {version}"
@@ -318,7 +323,7 @@ def main() -> None:
             "docs/results.md", page(measured, _documents("unlisted"))
         ),
     }
-    if any(demands.is_current(row) for document in measured for row in document["rows"]):
+    if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
         figure = picture({_short(document): _known(document) for document in measured})
         texts |= {PICTURE.format(scheme): figure.render(scheme) for scheme in ("light", "dark")}
     if "--check" not in sys.argv:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import demands
+import problem_sizes
 
 from autotune.report.svg import Figure, Scale
 
@@ -20,7 +20,7 @@ _APART, _LEGEND = 6, 66
 #: The width of the words left of the line, in pixels.
 _VENDOR_FASTER = 104
 _COLOURS = ("blue", "amber", "green")
-_BAND = _HEAD + _LINE * len(demands.STATES) + _GAP
+_BAND = _HEAD + _LINE * len(problem_sizes.STATES) + _GAP
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
@@ -40,13 +40,15 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
     compared = {
         device: chosen
         for device, rows in devices.items()
-        if (chosen := [row for row in rows if row["ratio"] and demands.is_current(row)])
+        if (chosen := [row for row in rows if row["ratio"] and problem_sizes.is_current(row)])
     }
     everything = [row for rows in compared.values() for row in rows]
     kernels = [
-        kernel for kernel in demands.SIZES if any(row["kernel"] == kernel for row in everything)
+        kernel
+        for kernel in problem_sizes.SIZES
+        if any(row["kernel"] == kernel for row in everything)
     ]
-    ratios = [row[column] for row in everything for column in demands.STATES.values()]
+    ratios = [row[column] for row in everything for column in problem_sizes.STATES.values()]
     bottom = _TOP + _BAND * len(kernels)
     title = "Speed over the vendor's fastest call"
     figure = Figure(WIDTH, bottom + 26, f"{title} on {' and '.join(compared)}")
@@ -69,7 +71,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
         for tick in scale.ticks(6):
             figure.line(scale(tick), lines[0], scale(tick), lines[1], "grid")
         figure.line(scale(1), lines[0], scale(1), lines[1], "thin ink-line")
-        for line, (state, column) in enumerate(demands.STATES.items()):
+        for line, (state, column) in enumerate(problem_sizes.STATES.items()):
             y = top + _HEAD + _LINE * (line + 0.5)
             figure.text(12, y + 4, state, "dim small")
             for place, rows in enumerate(compared.values()):
@@ -82,14 +84,14 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
 def _head(figure: Figure, kernel: str, rows: Sequence[Row], top: float) -> None:
     """The kernel, what it is compared with, and where and in which state that is worst."""
     worst, state = min(
-        ((row, state) for row in rows for state in demands.STATES),
-        key=lambda found: float(found[0][demands.STATES[found[1]]]),
+        ((row, state) for row in rows for state in problem_sizes.STATES),
+        key=lambda found: float(found[0][problem_sizes.STATES[found[1]]]),
     )
     sizes = len({str(row["problem"]) for row in rows})
     figure.text(12, top + 12, kernel, "ink bold")
     figure.text(_VENDOR, top + 12, _VENDORS[kernel], "dim small")
-    least = f"{worst[demands.STATES[state]]:.3f} {state}"
-    words = f"least of {sizes}: {least} at {demands.describe(worst['problem'])}"
+    least = f"{worst[problem_sizes.STATES[state]]:.3f} {state}"
+    words = f"least of {sizes}: {least} at {problem_sizes.describe(worst['problem'])}"
     figure.text(_RIGHT, top + 12, words, "dim small", "end")
 
 
@@ -103,5 +105,5 @@ def _dots(
         low, high = row[f"{column}_ci"]
         figure.line(scale(low), y, scale(high), y, f"thin {colour}")
     figure.dots([(scale(row[column]), y) for row in rows], colour)
-    mean = scale(demands.geometric_mean([row[column] for row in rows]))
+    mean = scale(problem_sizes.geometric_mean([row[column] for row in rows]))
     figure.line(mean, y - 8, mean, y + 8, f"line {colour}")

@@ -18,9 +18,7 @@ preprocessor symbols the same text that we give the compiler.
 
 The rate is configurations divided by the time from the first one asked for to the last result. What
 comes before (processes, context, upload) is reported beside it as ``startup_s`` of both.
-Kernel Tuner's own parts are its own report; of ours ``idle_s`` is when the device process had nothing to do,
-and ``compilers_busy`` the share of all compilers' time in which they compiled, from the first configuration
-asked for until the last compile ended, and ``compilers_busy_until_dry`` until it began.
+Kernel Tuner's own parts are its own report; of ours ``idle_s`` is when the device process had nothing to do.
 
     python benchmarks/throughput.py                     # all kernels, some 12 minutes on an H100
     python benchmarks/throughput.py --kernel sgemm      # one; results merge into the same file
@@ -51,7 +49,6 @@ from typing import Any
 
 import numpy as np
 from harness import (
-    Spans,
     Waits,
     bench_of,
     command_line,
@@ -195,13 +192,9 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
     with bench_of(matchup.kernel, matchup.device, matchup.problem) as (bench, job):
         device = Waits(bench.worker, "measure")
         with evaluator_of(bench, job) as evaluator:
-            compiling = Spans(bench.compilers, "_compiled")
             startup_s = time.perf_counter() - begun
             scope = bench.scope(matchup.problem)
             done = search_timed(space, evaluator, scope, in_given_order(order))
-        compilers = bench.compilers.processes
-    dry_s = max(begun_s for begun_s, _ in compiling.all_s)
-    end_s = max(ended_s for _, ended_s in compiling.all_s)
     measured = done.measurements
     verify_s = sum(measurement.verify_s for measurement in measured)
     benchmark_s = sum(measurement.measure_s for measurement in measured)
@@ -215,10 +208,6 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
         "wall_s": done.seconds,
         "statuses": Counter(str(measurement.status) for measurement in measured),
         "compile_in_all_processes_s": sum(measurement.compile_s for measurement in measured),
-        "compilers_busy_until_dry_s": compiling.until(dry_s),
-        "compilers_until_dry_s": compilers * (dry_s - compiling.begun_s),
-        "compilers_busy_s": compiling.seconds,
-        "compilers_s": compilers * (end_s - compiling.begun_s),
         "verify_s": verify_s,
         "benchmark_s": benchmark_s,
         "device_process_s": device.seconds,
@@ -440,7 +429,7 @@ class Parts:
             found.setdefault(tool, []).append(done)
             print(
                 f"{self._name} {tool} half {half}: {done['configurations']} in {done['wall_s']:.1f} s "
-                f"({_per_s(done):.2f}/s), startup {done['startup_s']:.1f} s{_busy(done)}",
+                f"({_per_s(done):.2f}/s), startup {done['startup_s']:.1f} s",
                 flush=True,
             )
         return {tool: _added(halves) for tool, halves in found.items()}
@@ -467,7 +456,6 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         "ratio": _per_s(ours) / _per_s(theirs),
         "ratio_with_startup": _per_s(ours, "startup_s") / _per_s(theirs, "startup_s"),
         "share_of_wall_measuring": (ours["verify_s"] + ours["benchmark_s"]) / ours["wall_s"],
-        **_busy_shares(ours),
         "ours": ours,
         "kernel_tuner": theirs,
         "winners": race,
@@ -477,20 +465,6 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def _per_s(found: Mapping[str, Any], *more: str) -> float:
     """Configurations per second of wall time, and of what else is named."""
     return float(found["configurations"] / sum(found[key] for key in ("wall_s", *more)))
-
-
-def _busy_shares(found: Mapping[str, Any]) -> dict[str, float]:
-    """How busy compilers were, of ours."""
-    return {
-        f"compilers_busy{end}": found[f"compilers_busy{end}_s"] / found[f"compilers{end}_s"]
-        for end in ("_until_dry", "")
-        if "compilers_s" in found
-    }
-
-
-def _busy(found: Mapping[str, Any]) -> str:
-    shares = _busy_shares(found).values()
-    return f", compilers busy {' and '.join(f'{share:.0%}' for share in shares)}" if shares else ""
 
 
 def _added(halves: list[dict[str, Any]]) -> dict[str, Any]:
@@ -551,7 +525,7 @@ def main() -> None:
             f"{name}: {row['configurations']} configurations, ours {row['ours_per_s']:.2f}/s, "
             f"Kernel Tuner {row['kernel_tuner_per_s']:.2f}/s, ratio {row['ratio']:.1f} "
             f"({row['ratio_with_startup']:.1f} with startup), measuring "
-            f"{row['share_of_wall_measuring']:.0%} of the time{_busy(row['ours'])}; winner's time over ours "
+            f"{row['share_of_wall_measuring']:.0%} of the time; winner's time over ours "
             f"{row['winners']['kernel_tuner_over_ours']:.4f}",
             flush=True,
         )

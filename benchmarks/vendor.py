@@ -1,4 +1,4 @@
-"""Measures every tuned entry against the vendor's library again, and says which aims are met.
+"""Measures every tuned entry against the vendor's library again.
 
 Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
 sizes, then raced with the fastest of the vendor's calls that are right, interleaved in random order as in the
@@ -11,7 +11,6 @@ file tunes, into ``results/unlisted-<device>.json``.
     python benchmarks/vendor.py --unlisted                             what nobody tunes, as lookup answers
     python benchmarks/vendor.py --missing --until 240                  what is not there yet, for so many seconds
     python benchmarks/vendor.py --device opencl:cpu --kernel transpose --rounds 3      a look, without a vendor
-    python benchmarks/vendor.py --show                                 the table and the aims, nothing measured
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import os
 import re
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,8 +31,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import demands
 import numpy as np
+import problem_sizes
 import rivals
 import vendor_task
 from harness import ROOT, command_line, finish, provenance
@@ -118,11 +116,6 @@ class Comparison:
             prepare(kernel, problem, name, self.seed, in_use=in_use) for name in (EXACT, RANDOM)
         )
         return Job(kernel.file, problem, self.device, datasets)
-
-    def next_job(self, subject: Subject, in_use: InUse) -> Job:
-        """The job of a subject; what an earlier one kept is let go of."""
-        in_use.forget()
-        return self.job(subject.kernel, subject.problem, in_use)
 
     def submit(self, subject: Subject) -> None:
         self.compilers.submit(
@@ -280,7 +273,7 @@ def judged(
     vendor = next((name for name in named if name in raced.rivals), None)
     row: dict[str, Any] = {
         **subject.row,
-        "listed": demands.is_listed(subject.kernel.name, subject.problem),
+        "listed": problem_sizes.is_listed(subject.kernel.name, subject.problem),
         "ours_ms": median(cold),
         "ours_ci": list(median_interval(cold)),
         "rival": rival,
@@ -441,7 +434,7 @@ def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
     """The sizes that are shown on a GPU, the quick ones elsewhere, and every size of the tuned record."""
     sizes: list[Mapping[str, int | str]] = [*kernel.quick_problems.get(device.backend, ())]
     if device.backend == "cuda":
-        sizes = [*demands.SIZES.get(kernel.name, [])]
+        sizes = [*problem_sizes.SIZES.get(kernel.name, [])]
     file = folder / device.folder / f"{kernel.name}.json"
     if file.is_file():
         sizes += [entry["problem"] for entry in json.loads(file.read_text())["problems"]]
@@ -458,7 +451,7 @@ def subjects_of(
         fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
         tuned = problems_of(kernel, device, folder)
-        untuned = [Problem(size) for size in demands.untuned(kernel.name)]
+        untuned = [Problem(size) for size in problem_sizes.untuned(kernel.name)]
         for problem in chosen:
             if problem in (tuned if unlisted else untuned):
                 why = "is tuned; leave out" if unlisted else "is not tuned; give"
@@ -482,7 +475,7 @@ def subjects_of(
 def turn(subject: Subject) -> tuple[int, float]:
     """When a row is measured: what tables show first before other sizes and `copy`, small before large."""
     name = subject.kernel.name
-    shown = demands.SIZES.get(name, []) + demands.UNLISTED.get(name, [])
+    shown = problem_sizes.SIZES.get(name, []) + problem_sizes.UNLISTED.get(name, [])
     work = subject.kernel.work_of(subject.problem) or Work()
     late = 2 if name == "copy" else int(dict(subject.problem) not in shown)
     return late, work.bytes_read + work.bytes_written + work.flops / 20
@@ -507,9 +500,9 @@ def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
-    """Rows stand as `demands` has their sizes; all others come after them."""
-    kernels = list(demands.SIZES)
-    sizes = [size for group in demands.GROUPS for size in group.get(row["kernel"], [])]
+    """Rows stand as `problem_sizes` has their sizes; all others come after them."""
+    kernels = list(problem_sizes.SIZES)
+    sizes = [size for group in problem_sizes.GROUPS for size in group.get(row["kernel"], [])]
     return (
         kernels.index(row["kernel"]) if row["kernel"] in kernels else len(kernels),
         sizes.index(row["problem"]) if row["problem"] in sizes else len(sizes),
@@ -519,17 +512,7 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
 
 def read_results(file: Path) -> dict[str, Any]:
     """A results document; empty where the file is not there."""
-    if not file.is_file():
-        return {}
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(
-            f"{file}: not JSON ({error}); remove it or choose another --out"
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"{file}: not written by this program; choose another --out")
-    return document
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
@@ -553,7 +536,7 @@ def table(document: Mapping[str, Any]) -> str:
     ]
     lines += [_line(row) for row in document.get("rows", [])]
     lines += [
-        f"{row['kernel']:13s}{demands.describe(row['problem']):33s}failed: {row['error']}"
+        f"{row['kernel']:13s}{problem_sizes.describe(row['problem']):33s}failed: {row['error']}"
         for row in document.get("failures", [])
     ]
     return "\n".join(lines)
@@ -567,7 +550,7 @@ def _line(row: Mapping[str, Any]) -> str:
     bits = {True: "same", False: "vary", None: ""}[row.get("deterministic")]
     load = row.get("ratio_sustained")
     return (
-        f"{row['kernel']:13s}{demands.describe(row['problem']):33s}{row['ours_ms']:10.5f}"
+        f"{row['kernel']:13s}{problem_sizes.describe(row['problem']):33s}{row['ours_ms']:10.5f}"
         f"{_number(row['ratio'], 7, 3)}  {interval:13s}"
         f"{_number(row.get('ratio_clean'), 7, 3)}{_number(row.get('ratio_hot'), 7, 3)}"
         f"{f'{share:.1%}' if share else '':>9s} {row.get('limit') or '':6s}"
@@ -592,48 +575,38 @@ def measure(
 ) -> int:
     """Measure rows one after the other, each into the file at once; how many failed.
 
-    The inputs of the next row are made while a row is raced, on the cores that the worker leaves. None is
-    begun after ``end_s`` of `time.monotonic`.
+    None is begun after ``end_s`` of `time.monotonic`.
     """
     for subject in subjects:
         comparison.submit(subject)
     failed = 0
-    with InUse() as even, InUse() as odd, ThreadPoolExecutor(1) as ahead:
-        kept = (even, odd)  # by the row that is raced and the next one, in turns
-        jobs = [ahead.submit(comparison.next_job, subject, even) for subject in subjects[:1]]
-        for position, subject in enumerate(subjects):
-            if time.monotonic() > end_s:
-                print(f"time is up: {len(subjects) - position} rows left", file=sys.stderr)
-                break
-            began = time.perf_counter()
-            wait([jobs[position]])
-            jobs += [
-                ahead.submit(comparison.next_job, following, kept[(position + 1) % 2])
-                for following in subjects[position + 1 : position + 2]
-            ]
-            row = subject.row
+    for position, subject in enumerate(subjects):
+        if time.monotonic() > end_s:
+            print(f"time is up: {len(subjects) - position} rows left", file=sys.stderr)
+            break
+        began, row = time.perf_counter(), subject.row
+        with InUse() as in_use:
             try:
-                row = comparison.row(subject, jobs[position].result(), kept[position % 2])
+                job = comparison.job(subject.kernel, subject.problem, in_use)
+                row = comparison.row(subject, job, in_use)
             except Exception as error:  # one bad row does not stop the rest
-                if os.environ.get("AUTOTUNE_DEBUG"):
-                    traceback.print_exc()
                 failed += 1
                 row["error"] = " ".join(f"{type(error).__name__}: {error}".split())
-            row |= {
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "driver": comparison.device.driver,
-                "device_uuid": comparison.device.uuid,
-                "libraries": {
-                    name: version
-                    for name, version in head["versions"].items()
-                    if name == "cublas" or (name == "cub" and not comparison.cub_note)
-                },
-                "seconds": round(time.perf_counter() - began, 2),
-            }
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, encode({**head, **merged(read_results(file), row), **head}))
-            shown = f"{key_of(row)}: {row['error']}" if "error" in row else _line(row)
-            print(f"{shown}  ({row['seconds']:.1f} s)", file=sys.stderr, flush=True)
+        row |= {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "driver": comparison.device.driver,
+            "device_uuid": comparison.device.uuid,
+            "libraries": {
+                name: version
+                for name, version in head["versions"].items()
+                if name == "cublas" or (name == "cub" and not comparison.cub_note)
+            },
+            "seconds": round(time.perf_counter() - began, 2),
+        }
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, encode({**head, **merged(read_results(file), row), **head}))
+        shown = f"{key_of(row)}: {row['error']}" if "error" in row else _line(row)
+        print(f"{shown}  ({row['seconds']:.1f} s)", file=sys.stderr, flush=True)
     return failed
 
 
@@ -668,7 +641,7 @@ def heading(device: Device, worker: DeviceWorker) -> dict[str, Any]:
 
 def parsed() -> argparse.Namespace:
     parser = command_line(__doc__, "vendor-<device>.json and unlisted-<device>.json")
-    known = ", ".join(demands.SIZES)
+    known = ", ".join(problem_sizes.SIZES)
     parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")
     parser.add_argument("--problem", action="append", default=[], help="n=65536; repeatable")
     parser.add_argument(
@@ -686,7 +659,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--until", type=float, default=np.inf, help="begin no row after so many seconds"
     )
-    parser.add_argument("--show", action="store_true", help="print the results file only")
     return parser.parse_args()
 
 
@@ -697,27 +669,25 @@ def main() -> int:
     device = choose_device(options.device)
     what = "unlisted" if options.unlisted else "vendor"
     file = options.out / f"{what}-{device.folder}.json"
-    failed = 0 if options.show else _measured(options, device, file)
+    failed = _measured(options, device, file)
     document = read_results(file)
     print(table(document) + "\n")
-    rows = list(filter(demands.is_current, document.get("rows", [])))
+    rows = list(filter(problem_sizes.is_current, document.get("rows", [])))
     if device.backend != "cuda":
         print(f"{device.name}: there is no vendor library to compare with here; times only.")
     else:
-        aims = demands.UNTUNED_AIMS if options.unlisted else demands.AIMS
-        for column in demands.STATES.values():
-            for kernel, text in demands.spreads(rows, column).items():
+        for column in problem_sizes.STATES.values():
+            for kernel, text in problem_sizes.spreads(rows, column).items():
                 print(f"{kernel:13s}{column:12s}{text}")
-        print("\n".join(aim.judged(rows) for aim in aims))
     return 1 if failed else 0
 
 
 def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     """Measure what the command line asks for; how many rows failed."""
-    kernels = kernels_of(options.kernel or demands.SIZES, device)
+    kernels = kernels_of(options.kernel or problem_sizes.SIZES, device)
     subjects = subjects_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
-        rows = filter(demands.is_current, read_results(file).get("rows", []))
+        rows = filter(problem_sizes.is_current, read_results(file).get("rows", []))
         known = {key_of(row) for row in rows}
         subjects = [subject for subject in subjects if key_of(subject.row) not in known]
     end_s = time.monotonic() + options.until

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import accuracy  # type: ignore[import-not-found]
-import demands  # type: ignore[import-not-found]
 import numpy as np
 import overhead  # type: ignore[import-not-found]
+import problem_sizes  # type: ignore[import-not-found]
 import pytest
 import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
 
-from autotune.errors import UsageError
 from autotune.interop.formats import read
 from autotune.kernel.catalog import find_kernel
 from autotune.tuned.reading import read_all
@@ -106,23 +105,23 @@ def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> N
 # ---------------------------------------------------------------------- vendors' calls
 
 
-@pytest.mark.parametrize("kernel", demands.SIZES)
+@pytest.mark.parametrize("kernel", problem_sizes.SIZES)
 def test_sizes_are_problems_of_their_kernel_and_those_unlisted_are_tuned_nowhere(
     kernel: str,
 ) -> None:
     declared = find_kernel(kernel)
-    sizes = demands.TUNED[kernel] + demands.untuned(kernel)
+    sizes = problem_sizes.TUNED[kernel] + problem_sizes.untuned(kernel)
     assert all(tuple(size) == tuple(declared.fields) for size in sizes)
     assert len({json.dumps(size) for size in sizes}) == len(sizes)
-    if kernel in demands.UNLISTED:
+    if kernel in problem_sizes.UNLISTED:
         records = read_all(ROOT / "reports", kernel)
         tuned = [dict(entry.problem) for record in records for entry in record.problems]
-        assert demands.SIZES[kernel][0] in tuned  # they are of one form
-        assert [size for size in demands.untuned(kernel) if size in tuned] == []
+        assert problem_sizes.SIZES[kernel][0] in tuned  # they are of one form
+        assert [size for size in problem_sizes.untuned(kernel) if size in tuned] == []
 
 
 def row(kernel: str, problem: dict[str, Any], ratio: float = 2.6) -> dict[str, Any]:
-    """A measured row that meets every aim."""
+    """A measured row."""
     made: dict[str, Any] = {"kernel": kernel, "problem": problem, "ours_ms": 1.0}
     for state in ("ratio", "ratio_clean", "ratio_hot"):
         made |= {state: ratio, f"{state}_ci": [ratio - 0.01, ratio + 0.01]}
@@ -131,27 +130,6 @@ def row(kernel: str, problem: dict[str, Any], ratio: float = 2.6) -> dict[str, A
     if kernel.startswith("sgemm"):
         made["ours_ms"] = 2 * problem["m"] * problem["n"] * problem["k"] / 58e9
     return made | {"limit_fraction": 0.995, "limits_apart": 3.0}
-
-
-def judged(rows: list[dict[str, Any]], verdict: str) -> list[str]:
-    return [line for aim in demands.AIMS if (line := aim.judged(rows)).startswith(verdict)]
-
-
-def test_aims_hold_fail_and_stay_open() -> None:
-    rows = [row(kernel, size) for kernel, sizes in demands.TUNED.items() for size in sizes]
-    assert {aim.kernel for aim in demands.AIMS} == set(demands.SIZES)
-    assert len(judged(rows, "holds")) == len(judged([], "open")) == len(demands.AIMS)
-    for change in (
-        {"ratio": 0.9, "ratio_ci": [0.89, 0.91]},
-        {"ratio_hot": 0.7},
-        {"error_ratio": 2.1},
-        {"limit_fraction": 0.9},
-    ):
-        bad = [{**each, **change} if each["problem"] == {"n": 1 << 30} else each for each in rows]
-        assert judged(bad, "FAILS"), change
-    near = {"ratio": 0.991, "ratio_ci": [0.98, 1.0]}  # which may be equal
-    equal = [{**each, **near} if each["problem"] == {"n": 1 << 30} else each for each in rows]
-    assert not judged(equal, "FAILS")
 
 
 def test_rows_are_read_back_as_written_and_a_newer_one_replaces_its_problem(
@@ -163,9 +141,6 @@ def test_rows_are_read_back_as_written_and_a_newer_one_replaces_its_problem(
     assert [kept["ratio"] for kept in document["rows"]] == [1.4]
     file.write_bytes(vendor.encode(document))
     assert vendor.read_results(file) == document
-    file.write_text('{"format": "other"}')
-    with pytest.raises(UsageError, match=r"vendor\.json"):
-        vendor.read_results(file)
 
 
 @pytest.mark.opencl

@@ -1,13 +1,9 @@
-"""Which sizes of the bundled kernels are shown, which further ones are measured, and what is aimed for beside a vendor.
-
-Judges rows of ``results/vendor-<device>.json``; measures nothing.
-"""
+"""Sizes of the bundled kernels that are shown and measured, and means of rows of ``results/vendor-<device>.json``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.kernel.catalog import find_kernel
@@ -158,106 +154,3 @@ def _spread(rows: Sequence[Row], column: str) -> str:
         f"geometric mean {geometric_mean([row[column] for row in rows]):.3f} over {len(rows)}, "
         f"worst {worst[column]:.3f} at {describe(worst['problem'])}"
     )
-
-
-# ---------------------------------------------------------------------- aims
-
-
-@dataclass(frozen=True)
-class Aim:
-    """The least value of a column at every one of some sizes, or of its geometric mean over them.
-
-    Of an error the largest.
-    """
-
-    kernel: str
-    column: str
-    bound: float
-    sizes: Sequence[Size]
-    is_mean: bool = False
-
-    @property
-    def is_most(self) -> bool:
-        """Whether the bound is the largest value."""
-        return self.column == "error_ratio"
-
-    def judged(self, rows: Iterable[Row]) -> str:
-        """A line: ``holds``, ``FAILS``, or ``open`` where rows are missing; what is asked; what was found."""
-        values = [
-            (row, value)
-            for row in rows
-            if row["kernel"] == self.kernel and row["problem"] in self.sizes
-            if (value := _value(row, self.column)) is not None
-        ]
-        missing = len(self.sizes) - len(values)
-        if self.is_mean:
-            mean = geometric_mean([value for _, value in values]) if values else math.nan
-            fails, found = mean < self.bound and not missing, f"{mean:.3f}"  # all count
-        else:
-            short = [pair for pair in values if not self._is_reached(*pair)]
-            shown = short or sorted(values, key=lambda pair: pair[1], reverse=self.is_most)[:1]
-            found = "; ".join(f"{value:.3f} at {describe(row['problem'])}" for row, value in shown)
-            fails = bool(short)
-        word = "FAILS" if fails else "open" if missing else "holds"
-        what = ("geometric mean of " if self.is_mean else "") + self.column
-        left = f" ({missing} not measured)" if missing else ""
-        sign = "<=" if self.is_most else ">="
-        return f"{word:6s}{self.kernel:13s}{what} {sign} {self.bound:g} at {listed(self.sizes)}: {found}{left}"
-
-    def _is_reached(self, row: Row, value: float) -> bool:
-        if self.is_most:
-            return value <= self.bound
-        if self.column.startswith("ratio") and self.bound == 1.0:  # as fast, if not surely slower
-            return value >= 0.99 and bool(row[f"{self.column}_ci"][1] >= 1.0)
-        if self.kernel == "prefetch" and self.column == "limit_fraction":
-            apart = row["limits_apart"]  # memory and arithmetic in each other's way
-            return value >= (self.bound if apart is None or apart >= 2.0 else 0.85)
-        return value >= self.bound
-
-
-def _value(row: Row, column: str) -> float | None:
-    """What a row says in a column; ``vendor_error`` is the vendor's over ours, at its worst."""
-    if column == "tflop_per_s":
-        size = row["problem"]
-        return float(2 * size["m"] * size["n"] * size["k"] / row["ours_ms"] / 1e9)
-    if column != "vendor_error":
-        return row.get(column)
-    return min(
-        (
-            errors[f"vendor_{kind}"] / errors[f"ours_{kind}"]
-            for errors in row.get("accuracy", {}).values()
-            for kind in ("max", "rms")
-        ),
-        default=None,
-    )
-
-
-#: Everything in every state of the cache.
-_ALWAYS = tuple(
-    Aim(kernel, column, 1.0, sizes)
-    for kernel, sizes in {**{name: TUNED[name] for name in ("reduce", "transpose", "gemv")},
-                          "copy": SIZES["copy"]}.items()
-    for column in STATES.values()
-)  # fmt: skip
-#: Of `TUNED`.
-AIMS = (
-    Aim("sgemm", "ratio", 1.0, TUNED["sgemm"]),
-    Aim("sgemm", "ratio", 1.12, TUNED["sgemm"], is_mean=True),
-    Aim("sgemm", "tflop_per_s", 54.5, SIZES["sgemm"][4:5]),
-    Aim("sgemm_tf32x3", "vendor_error", 0.5, SIZES["sgemm_tf32x3"]),
-    Aim("sgemm_tf32x3", "ratio", 1.3, TUNED["sgemm_tf32x3"]),
-    Aim("sgemm_tf32x3", "ratio", 2.5, SIZES["sgemm_tf32x3"][2:3]),
-    *_ALWAYS,
-    Aim("reduce", "error_ratio", 2.0, TUNED["reduce"]),
-    Aim("reduce", "limit_fraction", 0.98, SIZES["reduce"][6:8]),
-    Aim("transpose", "limit_fraction", 0.97, SIZES["transpose"][2:4]),
-    Aim("gemv", "limit_fraction", 0.95, SIZES["gemv"][3:4]),
-    Aim("prefetch", "ratio", 1.0, SIZES["prefetch"]),
-    Aim("prefetch", "limit_fraction", 0.95, SIZES["prefetch"][4:8]),
-    Aim("copy", "limit_fraction", 0.95, SIZES["copy"][4:]),
-)
-#: Of what nobody tunes.
-UNTUNED_AIMS = (
-    Aim("sgemm", "ratio", 1.08, untuned("sgemm"), is_mean=True),
-    Aim("sgemm", "ratio", 0.92, untuned("sgemm")),
-)
