@@ -201,7 +201,7 @@ def tune(
     AutotuneError
         If the run fails; see `autotune.errors`.
     """
-    if modules.is_loading():
+    if modules.is_running():
         raise UsageError(
             "tune() is called while a space file runs, which every process does that measures; put it "
             "into a script or notebook of its own, or under: if __name__ == '__main__':"

@@ -42,7 +42,7 @@ import dask
 from harness import RECORDED, command_line, finish, provenance, write
 
 from autotune import Kernel, Launch, Problem
-from autotune.devices.binary import Binary, CompiledFunction
+from autotune.devices.base import Binary, CompiledFunction
 from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
 from autotune.fleet.client import Fleet

@@ -20,7 +20,7 @@ from typing import Any
 
 import cublaslt
 
-from autotune.devices.toolkit import find_program
+from autotune.devices.nvrtc import find_program
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
 from autotune.vendor import PLAIN, TRANSPOSED, cublas_call

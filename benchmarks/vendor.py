@@ -41,13 +41,13 @@ from vendor_task import State
 from autotune.arrays import usable_cores
 from autotune.calling.choice import Choice, choose
 from autotune.cli import parsing
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool, compile_job

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError, Timer
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM, load_kernel
 from autotune.measure.race import Contender, take

@@ -288,7 +288,7 @@ def test_spaces_that_anybody_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path
         before = place.stat().st_mode
         place.chmod(before | stat.S_IWOTH)
         (found,) = places.spaces(NO_GPU)
-        assert (found.state, found.remedy) == ("bad", f"chmod o-w {place}")
+        assert (found.state, found.remedy) == ("bad", f"chmod go-w {place}")
         place.chmod(before)
 
 

@@ -16,7 +16,7 @@ from sample_spaces import write_space
 from sample_values import VALUES_OF_ANY_KIND, places
 
 from autotune.cli import run
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import CompiledFunction
 from autotune.errors import RecordError
 from autotune.export import export_measurements
 from autotune.interop import imported

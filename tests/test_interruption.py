@@ -15,7 +15,6 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.errors import KEPT
-from autotune.kernel.catalog import load_file
 from autotune.store import Store
 from autotune.tuned.reading import read
 
@@ -160,17 +159,6 @@ def test_an_endless_loop_in_a_space_file_ends_by_ctrl_c(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors.strip() == "error: interrupted; what was measured is kept"
-
-
-def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    ignoring = (
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nFACTOR = 3"
-    )
-    load_file(write_space(tmp_path, ("FACTOR = 3", ignoring)))
-    after = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert after == before
 
 
 @pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback"])

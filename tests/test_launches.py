@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
-from autotune.devices.binary import Binary, CompiledFunction
+from autotune.devices.base import Binary, BoundFill, BoundLaunch, CompiledFunction, LaunchError
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel import launches as binding

@@ -23,9 +23,8 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder
-from autotune.kernel.membership import is_member, valid_archs
 from autotune.kernel.operand import Instead, NothingToDo, Operand
-from autotune.kernel.space import enumerate_space
+from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord

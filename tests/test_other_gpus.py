@@ -12,7 +12,7 @@ from autotune.devices.device import Device, for_arch, for_model
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.measure.compiler import compiled_for
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import read

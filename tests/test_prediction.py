@@ -16,7 +16,7 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.run.recording import refitted
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.lookup import clear_cache, lookup

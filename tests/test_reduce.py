@@ -6,7 +6,7 @@ import pytest
 from autotune import load
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 
 pytestmark = [pytest.mark.opencl, pytest.mark.filterwarnings("ignore")]
 

@@ -24,7 +24,7 @@ from sample_records import tuned_problem, vendor_call
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
 from autotune.cli import runs
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Removal, Space, enumerate_space

@@ -12,7 +12,7 @@ from sample_spaces import write_space
 
 from autotune.cli import run
 from autotune.devices.device import for_arch
-from autotune.devices.toolkit import find_program
+from autotune.devices.nvrtc import find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize

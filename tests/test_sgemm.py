@@ -15,9 +15,8 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.membership import is_member
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
-from autotune.kernel.space import enumerate_space
+from autotune.kernel.space import enumerate_space, is_member
 from autotune.values import Problem
 
 SM_90 = for_arch("sm_90")

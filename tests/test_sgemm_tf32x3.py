@@ -6,8 +6,7 @@ import pytest
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.membership import is_member
-from autotune.kernel.space import enumerate_space
+from autotune.kernel.space import enumerate_space, is_member
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Draw
 from autotune.values import Problem

@@ -281,7 +281,7 @@ def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again
     [
         (
             "LOCK = __import__('threading').Lock()",
-            r"tolerance uses something .*'_thread.lock'.*inside",
+            r"its functions use something .*'_thread.lock'.*inside",
         ),
         (
             "LOCK = np.zeros(1 << 22)",

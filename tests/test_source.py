@@ -37,13 +37,6 @@ def write(folder, **files):
 # ---------------------------------------------------------------- inlining
 
 
-def test_includes_that_are_nested_too_deeply_are_refused(tmp_path):
-    for number in range(1000):
-        (tmp_path / f"{number}.h").write_text(f'#include "{number + 1}.h"\n')
-    with pytest.raises(SpecError, match=r"0\.h: includes are nested too deeply"):
-        flattened(tmp_path / "0.h")
-
-
 def test_an_include_is_replaced_by_its_file_and_lines_go_on_after_it(tmp_path):
     file = write(tmp_path, k_cu='int a;\n#include "h.h"\nint b;\n', h_h="int h;\n")
     assert flattened(file).splitlines() == [

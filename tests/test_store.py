@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgresql import Server, on_server
 
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status

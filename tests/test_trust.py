@@ -24,8 +24,8 @@ from autotune.doctor import places
 from autotune.doctor.nvidia import Nvidia
 from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
+from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_fingerprint
-from autotune.kernel.trust import fault_of
 from autotune.measure import compiler
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import prepare
@@ -97,13 +97,13 @@ def others_folder(folder, give):
 def open_file(folder, _):
     file = write_space(folder, RUN)
     file.chmod(0o666)
-    return file, f"anybody may write it, and it is code; run: chmod o-w {file}"
+    return file, f"anybody may write it, and scale.py is code; run: chmod go-w {file}"
 
 
 def open_parent(folder, _):
     file = write_space(folder, RUN)
     folder.chmod(0o777)
-    return file, f"anybody may write it, and scale.py is .*; run: chmod o-w {folder}"
+    return file, f"anybody may write it, and scale.py is code; run: chmod go-w {folder}"
 
 
 def link_in_an_open_folder(folder, _):
@@ -273,7 +273,7 @@ def test_the_doctor_names_a_cache_that_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o777)
     (found,) = places.cache(Nvidia())
-    assert (found.state, found.remedy) == ("bad", f"chmod o-w {tmp_path}")
+    assert (found.state, found.remedy) == ("bad", f"chmod go-w {tmp_path}")
 
 
 def test_intels_runtime_is_named_where_it_is_installed(monkeypatch, opencl_device):
@@ -294,7 +294,7 @@ def test_a_group_may_write_only_where_it_is_the_owners_own(tmp_path):
         os.chown(file, 0, 0)
         assert load_file(file).name == "scale"
         os.chown(file, 0, EVE)
-        with pytest.raises(SpecError, match=r"the group 54321 may write it.*chmod g-w"):
+        with pytest.raises(SpecError, match=r"the group 54321 may write it.*chmod go-w"):
             load_file(file)
     else:
         user, group = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sample_races import entered, race
 
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import CompiledFunction
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, ContenderSamples, Failure
 from autotune.measure.timing import Timing

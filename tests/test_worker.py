@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from autotune.calling.binding import ResolvedCall, declared_argument
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
 from autotune.kernel.launches import LaunchSequence, launch_sequence
-from autotune.kernel.membership import is_member
 from autotune.kernel.source import changed_since
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument

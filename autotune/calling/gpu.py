@@ -20,7 +20,7 @@ import numpy as np
 from autotune.calling.binding import OUTPUTS, ResolvedCall
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, Library, cupy
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of

@@ -2,11 +2,9 @@
 
 ========= ==================================================================
 `device`  a device's identity, limits and clocks
-`binary`  a compiled source and the resources of its functions
-`base`    the contract of a backend
+`base`    the contract of a backend, and compiled sources
 `choose`  backends by name, devices by selector
 `cuda`    CUDA; with `nvrtc`, `nvml`, `graph` and `upload`
 `opencl`  OpenCL
-`toolkit` programs of the CUDA toolkit
 ========= ==================================================================
 """

@@ -23,6 +23,7 @@ from autotune.devices import nvrtc
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
+    Binary,
     BoundFill,
     BoundLaunch,
     Comparison,
@@ -34,7 +35,6 @@ from autotune.devices.base import (
     batch_size,
     with_defines,
 )
-from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph, GraphError, record
 from autotune.devices.nvml import clocks_of, driver_version, energy_mj, power_of, why_no_energy

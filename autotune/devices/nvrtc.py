@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shutil import which
 from typing import Any
 
-from autotune.devices.base import NO_TEXTURES, CompileError, ResourceError
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import NO_TEXTURES, CompiledFunction, CompileError, ResourceError
 from autotune.errors import MissingDependencyError
 
 _REPORT = re.compile(
@@ -25,6 +27,9 @@ _TOO_MUCH = "uses too much shared data"
 _TEXTURE = re.compile(r"\btexture\s*<[^;\n]*")
 #: Lines of the log that report resources rather than warn.
 _NOISE = ("ptxas info", "ptxas         .")
+
+#: NVIDIA's Python package of compute-sanitizer.
+SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
 
 
 def nvrtc() -> Any:
@@ -143,3 +148,18 @@ def warnings(log: str) -> str:
 def _check(status: Any) -> None:
     if int(status) != 0:
         raise CompileError(f"NVRTC failed: {status}")
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program such as ``nvcc``; empty where it is not found."""
+    toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    places = os.pathsep.join(str(Path(toolkit, "bin")) for toolkit in toolkits if toolkit)
+    return which(name) or which(name, path=places) or _packaged(name)
+
+
+def _packaged(name: str) -> str:
+    with suppress(Exception):  # no pathfinder, or an unknown name
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        return find_nvidia_binary_utility(name) or ""
+    return ""

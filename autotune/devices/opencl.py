@@ -24,9 +24,11 @@ from autotune.arrays import in_pieces
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
+    Binary,
     BoundFill,
     BoundLaunch,
     Comparison,
+    CompiledFunction,
     CompileError,
     ContextLostError,
     Difference,
@@ -36,7 +38,6 @@ from autotune.devices.base import (
     batch_size,
     with_defines,
 )
-from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Clocks, Device, Power
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.extras import install

@@ -15,7 +15,7 @@ from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.doctor.nvidia import Nvidia
 from autotune.errors import DeviceError, MissingDependencyError, StoreError
 from autotune.files import cache_folder, data_folder
-from autotune.kernel.trust import TRUST, ForeignPlace, fault_of
+from autotune.kernel.modules import TRUST, ForeignPlace, fault_of
 from autotune.measure.cache import BINARIES, DATA, limit_bytes
 from autotune.report import wording
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import requires
 
 from autotune import __version__
-from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
+from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.doctor.finding import Finding, first_line, number, version
 from autotune.doctor.nvidia import Nvidia
 from autotune.extras import DISTRIBUTION, install

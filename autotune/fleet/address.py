@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import FleetError, UsageError, needing
 from autotune.files import data_path
-from autotune.kernel.trust import TRUST, fault_of
+from autotune.kernel.modules import TRUST, fault_of
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -36,9 +36,9 @@ import numpy as np
 import autotune
 from autotune.devices.base import NO_TEXTURES
 from autotune.errors import UsageError
+from autotune.kernel.modules import refuse_foreign
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
-from autotune.kernel.trust import refuse_foreign
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (

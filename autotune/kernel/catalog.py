@@ -19,8 +19,8 @@ from autotune.errors import MissingDependencyError, SpecError, UsageError, needi
 from autotune.files import bundled_path
 from autotune.kernel import modules
 from autotune.kernel.declaration import line_of
+from autotune.kernel.modules import fault_of, is_mine, refuse_foreign
 from autotune.kernel.spec import Kernel
-from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
 #: A space file is smaller: parsing a larger one would stop every list.
 _MOST_BYTES = 1 << 20

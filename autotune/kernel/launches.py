@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, BoundFill, BoundLaunch, LaunchError
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import (

@@ -1,4 +1,7 @@
-"""Runs the code of space files: with the modules of their folder, and what it prints on standard error.
+"""Runs people's code: whose files may be run, with which modules, and where their output goes.
+
+Space files, the modules that they import, kernel sources with their includes, and the cache come under
+the rule of `fault_of`, in every process.
 
 ``import _tables`` in a space file finds ``_tables.py`` in its folder. The modules of a folder are in
 `sys.modules` only while code of that folder runs, so two projects may both have a ``_tables``.
@@ -6,23 +9,140 @@
 
 from __future__ import annotations
 
-import signal
+import grp
+import os
+import pwd
+import shlex
+import site
+import stat
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.kernel.trust import installed_folders, refuse_foreign, running_folders
+from autotune.errors import SpecError
+from autotune.files import bundled_path
 
+#: Lists trusted folders, as ``PATH`` does. Child processes inherit it.
+TRUST = "AUTOTUNE_TRUST"
 #: Prefix of the names of the modules that space files are run as.
 SPACE = "autotune_space_"
-#: The signals that end a command.
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+# ---------------------------------------------------------------- whose files are run
+
+
+@dataclass(frozen=True)
+class ForeignPlace:
+    """A file or folder that other users may change, on the way to a file that would be run."""
+
+    place: Path
+    #: For example ``anybody may write it``.
+    what: str
+    #: The command that shuts others out; empty where another user owns the place.
+    mend: str = ""
+
+    @property
+    def project(self) -> Path:
+        """The folder to trust, if its content is known."""
+        folder = self.place if self.place.is_dir() else self.place.parent
+        return folder.parent if folder.name in ("spaces", "kernels") else folder
+
+
+def refuse_foreign(file: Path) -> None:
+    """Raise `SpecError` where another user may change a file, or a folder above it."""
+    fault = fault_of(file)
+    if fault is not None:
+        mend = f"run: {fault.mend}; or, " if fault.mend else ""
+        raise SpecError(
+            f"{fault.place}: {fault.what}, and {file.name} is code; {mend}if you know what is there, "
+            f"set {TRUST}={shlex.quote(str(fault.project))}"
+        )
+
+
+def fault_of(file: Path) -> ForeignPlace | None:
+    """Return the first place on the way to a file that another user may change; None where there is none.
+
+    The places are the file and all folders above it, by the path as given and with links followed. Each
+    has to belong to root or this user and be writable by nobody else. A sticky folder may be writable:
+    others cannot replace files in it. Trusted folders, and those above them, are not checked.
+    """
+    ways = (file.absolute(), file.resolve())
+    places = dict.fromkeys(place for way in ways for place in (*reversed(way.parents), way))
+    trusted = [folder for folder in trusted_folders() if folder in places]
+    for place in places:
+        if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in trusted):
+            continue
+        status = place.lstat()
+        if status.st_uid not in (0, os.geteuid()):
+            return ForeignPlace(place, f"belongs to user {status.st_uid}, not to you")
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if not is_sticky and (who := _other_writers(status)):
+            return ForeignPlace(
+                place, f"{who} may write it", f"chmod go-w {shlex.quote(str(place))}"
+            )
+    return None
+
+
+def is_mine(folder: Path) -> bool:
+    """Return whether only this user may change the content of a folder, or it is trusted."""
+    status = folder.stat()
+    is_own = status.st_uid == os.geteuid() and not _other_writers(status)
+    return is_own or any(folder.resolve().is_relative_to(known) for known in trusted_folders())
+
+
+def trusted_folders() -> list[Path]:
+    """Return the folders that `TRUST` lists, and those that this process runs code from anyway."""
+    listed = os.environ.get(TRUST, "").split(os.pathsep)
+    return [*(Path(folder).resolve() for folder in listed if folder), *_running_folders()]
+
+
+@cache
+def _installed_folders() -> tuple[Path, ...]:
+    """Return the folders of Python's library and of installed packages."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = [*map(sysconfig.get_path, kinds), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        places.append(site.getusersitepackages())
+    return tuple(dict.fromkeys(Path(place).resolve() for place in places))
+
+
+@cache
+def _running_folders() -> tuple[Path, ...]:
+    """Return the folders that this process runs code from anyway."""
+    return (Path(bundled_path("")).resolve(), *_installed_folders())
+
+
+def _other_writers(status: os.stat_result) -> str:
+    """Return who else than the owner may write a place; empty where nobody may."""
+    if stat.S_ISLNK(status.st_mode):  # the mode of a link means nothing
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return "anybody"
+    is_shared = status.st_mode & stat.S_IWGRP and not _is_private(status)
+    return f"the group {status.st_gid}" if is_shared else ""
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether a place's group is its owner's own, as many systems give every user one.
+
+    Such a group has the owner's name and no other member, or the owner's number where names are unknown.
+    """
+    with suppress(KeyError):
+        user, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
+        return group.gr_name == user and set(group.gr_mem) <= {user}
+    return status.st_gid == status.st_uid
+
+
+# ---------------------------------------------------------------- how they are run
 
 
 def run_space(file: Path) -> ModuleType:
@@ -36,18 +156,14 @@ def run_space(file: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     _folders.pop(file.parent, None)
-    with _signals_kept(), running(file.parent):
-        was_loading, _thread.is_loading = is_loading(), True
-        try:
-            spec.loader.exec_module(module)
-        finally:
-            _thread.is_loading = was_loading
+    with running(file.parent):
+        spec.loader.exec_module(module)
     return module
 
 
-def is_loading() -> bool:
-    """Return whether this thread is inside `run_space`."""
-    return getattr(_thread, "is_loading", False)
+def is_running() -> bool:
+    """Return whether this thread runs code of a space file."""
+    return _thread.home is not None
 
 
 @contextmanager
@@ -60,12 +176,13 @@ def running(folder: Path | None) -> Iterator[None]:
     home = _folders.get(folder) if folder is not None else None
     if folder is not None and home is None:
         home = _folders[folder] = _Folder(folder)
-    outer = getattr(_thread, "home", None)
+    outer, _thread.home = _thread.home, home
     with _lock:
-        _stdout.redirect()
+        _outputs.append(sys.stdout)
+        if len(_outputs) == 1:
+            sys.stdout = sys.stderr
         if home is not None:
             home.enter()
-    _thread.home = home
     try:
         yield
     finally:
@@ -73,25 +190,9 @@ def running(folder: Path | None) -> Iterator[None]:
         with _lock:
             if home is not None:
                 home.leave()
-            _stdout.restore()
-
-
-class _Stdout:
-    """Standard output, redirected while any thread runs code of a space file."""
-
-    def __init__(self) -> None:
-        self._inside = 0
-        self._saved: Any = None
-
-    def redirect(self) -> None:
-        if self._inside == 0:
-            self._saved, sys.stdout = sys.stdout, sys.stderr
-        self._inside += 1
-
-    def restore(self) -> None:
-        self._inside -= 1
-        if self._inside == 0:
-            sys.stdout = self._saved
+            found = _outputs.pop()
+            if not _outputs:
+                sys.stdout = found
 
 
 class _Folder:
@@ -129,14 +230,14 @@ class _Folder:
         """Take the folder's modules out of `sys.modules`."""
         self._inside -= 1
         if self._inside == 0:
-            for name in self.found:
-                if name in sys.modules and self._has(sys.modules[name]):
-                    self._modules[name] = sys.modules.pop(name)
+            self._modules = {n: sys.modules.pop(n) for n in self.found if n in sys.modules}
             sys.modules.update(self._hidden)
 
-    def _has(self, module: ModuleType) -> bool:
-        place = _place(module.__spec__)
-        return place is not None and place.is_relative_to(self.path)
+
+class _Thread(threading.local):
+    """The folder whose code a thread runs."""
+
+    home: _Folder | None = None
 
 
 class _Finder:
@@ -145,13 +246,13 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        home: _Folder | None = getattr(_thread, "home", None)
+        home = _thread.home
         top = name.partition(".")[0]
         if home is None or top in sys.stdlib_module_names:
             return None
         spec = _find(name, home.path) if path is None else PathFinder.find_spec(name, path)
         place = _place(spec)
-        if spec is None or place is None or _is_in(running_folders(), place):
+        if spec is None or place is None or _is_in(_running_folders(), place):
             return spec
         if place.is_relative_to(home.path):
             home.found.add(name)
@@ -182,8 +283,7 @@ def home_of(module: str, folder: Path | None = None) -> Path | None:
 def is_installed(spec: ModuleSpec | None) -> bool:
     """Return whether a module is Python's or comes with an installed package, as this one does."""
     place = _place(spec)
-    installed = installed_folders()
-    return place is not None and (place.name == "autotune" or _is_in(installed, place))
+    return place is not None and (place.name == "autotune" or _is_in(_installed_folders(), place))
 
 
 def files_of(folder: Path, module: str) -> Iterator[Path]:
@@ -220,23 +320,9 @@ def _is_in(folders: Sequence[Path], place: Path) -> bool:
     )
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restore the handling of signals afterwards: Ctrl-C ends a command whatever its space file set."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    handlers = {number: signal.getsignal(number) for number in _ENDING}
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if threading.current_thread() is threading.main_thread():  # no other may set any
-            for number, handler in handlers.items():
-                if signal.getsignal(number) is not handler and handler is not None:
-                    signal.signal(number, handler)
-
-
 _lock = threading.RLock()
-_thread = threading.local()
-_stdout = _Stdout()
+_thread = _Thread()
+#: Standard output as each thread found it that is inside `running`.
+_outputs: list[Any] = []
 _folders: dict[Path, _Folder] = {}
 sys.meta_path.insert(0, _Finder())

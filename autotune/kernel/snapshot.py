@@ -105,43 +105,22 @@ def _pickled(kernel: Kernel, value: object, by_value: Iterable[str] = ()) -> byt
                 return _cached, (given.__wrapped__, options["maxsize"], options["typed"])
             return super().reducer_override(given)
 
-    def pickled(value: object) -> bytes:
-        written = io.BytesIO()
-        Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
-        return written.getvalue()
-
     names = {*by_value, kernel.module} - {"__main__"}
     homes = [sys.modules[name] for name in names if name in sys.modules]
     for home in homes:
         cloudpickle.register_pickle_by_value(home)
+    written = io.BytesIO()
     try:
-        return pickled(value)
+        Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception as error:
-        raise kernel.error(_why_not(kernel, pickled, error)) from error
+        raise kernel.error(
+            "its functions use something of the script that no other process can be given "
+            f"({type(error).__name__}: {error}); make it inside a function"
+        ) from error
     finally:
         for home in homes:
             cloudpickle.unregister_pickle_by_value(home)
-
-
-def _why_not(kernel: Kernel, pickled: Callable[[object], bytes], error: Exception) -> str:
-    rules = [*kernel.constraint_rules, *kernel.applies_rules]
-    functions = {
-        **kernel.hooks,
-        **{rule.name: rule.function for rule in rules},
-        **{f"baseline {baseline.name}": baseline.prepare for baseline in kernel.baselines},
-        **{f"metric {name}": metric.function for name, metric in kernel.metrics.items()},
-    }
-    where = "one of its functions"
-    for name, function in functions.items():
-        try:
-            pickled(function)
-        except Exception:
-            where = name
-            break
-    return (
-        f"{where} uses something of the script that no other process can be given "
-        f"({type(error).__name__}: {error}); make it inside the function"
-    )
+    return written.getvalue()
 
 
 def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:

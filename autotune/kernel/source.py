@@ -9,20 +9,22 @@ import ast
 import hashlib
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dis import get_instructions
+from functools import _lru_cache_wrapper, partial
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 
 from autotune.devices.base import with_defines
 from autotune.errors import SpecError
 from autotune.kernel.catalog import bundled_folder, is_of_file
-from autotune.kernel.functions import Description
-from autotune.kernel.modules import files_of, home_of
+from autotune.kernel.modules import files_of, home_of, refuse_foreign
 from autotune.kernel.spec import Kernel
-from autotune.kernel.trust import refuse_foreign
 from autotune.values import Configuration, Problem
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
@@ -38,22 +40,17 @@ _DECIDING_OPTIONS = (
 )
 #: Functions that choose configurations or compare results.
 _SEARCH_HOOKS = frozenset(
-    [
-        "constraint",
-        "applies",
-        "requires",
-        "exclusive",
-        "deterministic",
-        "call",
-        "baseline",
-        "metric",
-    ]
+    {"constraint", "applies", "requires", "exclusive", "deterministic", "call"}
+    | {"baseline", "metric"}
 )
 #: Packages whose versions are not in the fingerprint: the keys of `measure.data` have numpy's.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
 
-#: Texts by file, each with a stamp of every place that was looked at for it.
-_known: dict[Path, tuple[dict[Path, tuple[int, ...]], str]] = {}
+#: Attributes that every class has, or that follow from the others.
+_GENERATED = {
+    *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
+    *("__firstlineno__", "__static_attributes__", "__annotations_cache__"),
+}
 
 
 def flattened(file: Path) -> str:
@@ -61,53 +58,35 @@ def flattened(file: Path) -> str:
 
     Files are looked for in the folder of the including file, then among the bundled kernels (``dialect.h``).
     A file is inlined once. Includes that are not found are left to the compiler. ``#line`` keeps the
-    original lines in compiler messages. Files are read again only after a change.
+    original lines in compiler messages.
     """
-    stamps, text = _known.get(file, ({}, ""))
-    if not stamps or any(_stamp(place) != stamp for place, stamp in stamps.items()):
-        stamps = {}
-        try:
-            text = _inlined(file, stamps)
-        except RecursionError:
-            raise SpecError(f"source {file.name}: includes are nested too deeply") from None
-        _known[file] = stamps, text
-    return text
+    return _inlined(file, set())
 
 
-def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
-    """Return a file with its includes, and note every place that was looked at."""
-    stamps[file] = _stamp(file)
+def _inlined(file: Path, met: set[Path]) -> str:
+    """Return a file with its includes, without those that were met before."""
+    met.add(file.resolve())
     try:
         refuse_foreign(file)
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
-    return _with_includes(text, file, stamps)
+    return _with_includes(text, file, met)
 
 
-def _with_includes(text: str, file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
+def _with_includes(text: str, file: Path, met: set[Path]) -> str:
     """Return a text with its includes, found as if the text stood in that file."""
 
     def replace(match: re.Match[str]) -> str:
         places = (file.parent / match[1], bundled_folder("kernels") / match[1])
-        absent = list(takewhile(lambda place: not place.is_file(), places))
-        stamps.update(dict.fromkeys(absent, ()))
-        if len(absent) == len(places):
+        included = next((place for place in places if place.is_file()), None)
+        if included is None:
             return match[0]
-        included, line = places[len(absent)], text.count("\n", 0, match.start()) + 2
-        body = "" if _stamp(included) in stamps.values() else _inlined(included, stamps)
+        line = text.count("\n", 0, match.start()) + 2
+        body = "" if included.resolve() in met else _inlined(included, met)
         return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
 
     return f'#line 1 "{file.name}"\n' + _INCLUDE.sub(replace, text)
-
-
-def _stamp(place: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file, its owner or mode does; empty where there is no file."""
-    try:
-        status = place.stat()
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
 def text_fingerprint(text: str) -> str:
@@ -126,7 +105,7 @@ def source_text(kernel: Kernel, file: Path) -> str:
     if frozen := kernel.texts.get(file):
         return frozen
     if file.name in kernel.written:
-        return _with_includes(kernel.written[file.name], file, {})
+        return _with_includes(kernel.written[file.name], file, set())
     return flattened(file)
 
 
@@ -311,31 +290,21 @@ def _version(package: str) -> str:
         return " ".join(f"{name} {metadata.version(name)}" for name in brought)
 
 
-def _dumped(tree: ast.AST) -> str:
-    """Return a syntax tree as text that is the same in every version of Python, however deep it is.
+def _dumped(node: object) -> str:
+    """Return a syntax tree as text that is the same in every version of Python.
 
     `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
     """
-    written: list[str] = []
-    waiting: list[object] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):  # punctuation
-            written.append(node[0])
-        elif isinstance(node, list):
-            items = [part for item in node for part in ((",",), item)]
-            waiting += reversed([("[",), *items[1:], ("]",)])
-        elif isinstance(node, ast.AST):
-            fields = [
-                part
-                for name, value in ast.iter_fields(node)
-                if value is not None and value != []
-                for part in ((",",), (f"{name}=",), value)
-            ]
-            waiting += reversed([(f"{type(node).__name__}(",), *fields[1:], (")",)])
-        else:
-            written.append(repr(node))
-    return "".join(written)
+    if isinstance(node, list):
+        return f"[{','.join(map(_dumped, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [
+        f"{name}={_dumped(value)}"
+        for name, value in ast.iter_fields(node)
+        if value is not None and value != []
+    ]
+    return f"{type(node).__name__}({','.join(fields)})"
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -365,3 +334,114 @@ def _strip(node: ast.AST) -> None:
 
 def _called_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+class Description:
+    """Functions of the module ``home``, and other values, as a text that is the same for equal ones."""
+
+    def __init__(self, home: str, values: Iterable[object]) -> None:
+        self._home = home
+        #: Functions and classes, by identity and kept, so that no other object gets the identity.
+        self._met: dict[int, object] = {}
+        self._inside: set[int] = set()
+        #: Modules that they use.
+        self.modules: set[str] = set()
+        self.text = " ".join(map(self._text, values))
+
+    def _text(self, value: object) -> str:
+        if isinstance(value, ModuleType):
+            return self._name(value.__name__, "")
+        if isinstance(value, Kernel):
+            return f"kernel {value.name}"
+        if isinstance(value, bool | int | float | complex | str | bytes | None):
+            return repr(value)
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, FunctionType | type):
+            return self._definition(value)
+        if id(value) in self._inside:
+            return "itself"
+        self._inside.add(id(value))
+        text = self._composed(value)
+        self._inside.remove(id(value))
+        return text
+
+    def _definition(self, value: FunctionType | type) -> str:
+        module = str(value.__module__)
+        if module not in ("__main__", self._home) and module in sys.modules:
+            return self._name(module, value.__qualname__)
+        if id(value) in self._met:
+            return f"#{list(self._met).index(id(value))}"
+        self._met[id(value)] = value
+        return self._composed(value)
+
+    def _composed(self, value: object) -> str:
+        return f"{type(value).__name__}[{' '.join(self._parts(value))}]"
+
+    def _parts(self, value: object) -> Iterator[str]:
+        if isinstance(value, set | frozenset):
+            yield from sorted(Description(self._home, [item]).text for item in value)
+        elif (parts := _parts_of(value)) is not None:
+            yield from map(self._text, parts)
+        else:
+            yield self._text(type(value))
+            try:
+                yield hashlib.sha256(pickle.dumps(value, 4)).hexdigest()
+            except Exception:  # of a class of the script, say
+                yield self._text(dict(getattr(value, "__dict__", {})))
+
+    def _name(self, module: str, name: str) -> str:
+        self.modules.add(module)
+        return f"{module}:{name}"
+
+    def _code(self, code: CodeType) -> str:
+        steps = get_instructions(code)
+        self.modules.update(str(step.argval) for step in steps if step.opname == "IMPORT_NAME")
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+        done = hashlib.sha256(code.co_code + code.co_exceptiontable).hexdigest()
+        return f"{done} {names} {' '.join(map(self._text, code.co_consts))}"
+
+
+def _parts_of(value: object) -> Iterable[object] | None:
+    """Return what a value consists of; None where only pickle knows."""
+    if type(value) is tuple or type(value) is list:
+        return value
+    if type(value) is dict:
+        return [part for item in value.items() for part in item]
+    if isinstance(value, _lru_cache_wrapper):
+        return [value.__wrapped__]
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, type):
+        own = {name: part for name, part in vars(value).items() if name not in _GENERATED}
+        return [
+            value.__qualname__,
+            value.__bases__,
+            *(part for item in sorted(own.items()) for part in item),
+        ]
+    return None
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    code = function.__code__
+    if code.co_consts[:1] == (function.__doc__,):
+        code = code.replace(co_consts=(None, *code.co_consts[1:]))
+    yield code
+    yield from (function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # empty
+            yield cell.cell_contents
+    for name in sorted(_names(code) & function.__globals__.keys()):
+        yield from (name, function.__globals__[name])
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code, and code inside it, may look up outside of functions."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names, *(name for part in inner for name in _names(part))}

@@ -14,13 +14,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.device import Device
+from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import NothingValidError, UsageError, unknown
 from autotune.kernel.declaration import DEVICE, Rule
 from autotune.kernel.spec import Kernel
@@ -425,3 +425,49 @@ def _look(
     for position, size in zip(table.positions, table.values.shape, strict=True):
         places = places * size + np.asarray(columns[position], np.intp)
     return table.values.reshape(-1)[places]
+
+
+def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:
+    """Return ``configuration in enumerate_space(kernel, device)``."""
+    if set(configuration) != set(kernel.parameters):
+        return False
+    for name, values in kernel.parameters.items():
+        value = configuration[name]
+        if not any(type(value) is type(allowed) and value == allowed for allowed in values):
+            return False
+    applies = _applicable(kernel, configuration)
+    if any(configuration[n] != kernel.parameters[n][0] for n, used in applies.items() if not used):
+        return False
+    return not any(broken_constraints(kernel, configuration, device))
+
+
+def broken_constraints(
+    kernel: Kernel, configuration: Mapping[str, Any], device: Device
+) -> Iterator[Rule]:
+    """Yield the constraints that a configuration of declared values breaks."""
+    applies = _applicable(kernel, configuration)
+    conditional = {name for rule in kernel.applies_rules for name in rule.governs}
+    for rule in kernel.constraint_rules:
+        named = conditional & set(rule.parameters)
+        if named and not any(applies[name] for name in named):
+            continue  # it would judge placeholders
+        asked = {name: configuration[name] for name in rule.parameters}
+        if rule.uses_device:
+            asked["device"] = device
+        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
+            yield rule
+
+
+def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
+    """Return for each parameter whether it has an effect in a configuration."""
+    applies = dict.fromkeys(kernel.parameters, True)
+    for rule in kernel.applies_rules:
+        asked = {name: configuration[name] for name in rule.parameters}
+        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
+            applies |= dict.fromkeys(rule.governs, False)
+    return applies
+
+
+def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
+    return tuple(arch for arch in CUDA_ARCHS if is_member(kernel, configuration, for_arch(arch)))

@@ -23,16 +23,15 @@ from typing import Any
 
 import msgspec
 
-from autotune.devices.base import CompileError, ResourceError
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, CompileError, ResourceError
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
-from autotune.kernel.trust import fault_of
 from autotune.measure.actor import ENDED, Actor, ActorDied, ActorTimeout
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status

@@ -24,11 +24,11 @@ from autotune.devices.base import NO_TEXTURES
 from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
+from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.names import OFFSET, fault
 from autotune.kernel.snapshot import Origin, restored
 from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
-from autotune.kernel.trust import TRUST, fault_of
 from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
 from autotune.values import Problem

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeVar
 
-from autotune.devices.base import ContextLostError, Executor, LaunchError
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
 from autotune.measure import energy, tasks

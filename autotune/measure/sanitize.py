@@ -24,11 +24,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from autotune.devices.base import ContextLostError, LaunchError
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, ContextLostError, LaunchError
 from autotune.devices.cuda import CudaBuffer, CudaExecutor
 from autotune.devices.device import Device
-from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
+from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Kernel

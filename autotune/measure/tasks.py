@@ -17,8 +17,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, Executor, LaunchError, Poison, Side, Timer
-from autotune.devices.binary import Binary
+from autotune.devices.base import (
+    Binary,
+    ContextLostError,
+    Executor,
+    LaunchError,
+    Poison,
+    Side,
+    Timer,
+)
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
 from autotune.kernel.launches import launch_sequence

@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import BoundFill, BoundLaunch, Comparison, Difference, Executor, Poison
-from autotune.devices.binary import Binary
+from autotune.devices.base import (
+    Binary,
+    BoundFill,
+    BoundLaunch,
+    Comparison,
+    Difference,
+    Executor,
+    Poison,
+)
 from autotune.errors import SpecError
 from autotune.kernel import launches
 from autotune.kernel.spec import Out

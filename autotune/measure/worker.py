@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from autotune.devices.base import ContextLostError, LaunchError
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary, ContextLostError, LaunchError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import tasks

@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import Compiled
 from autotune.measure.limits import implausible

@@ -15,8 +15,8 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, listings
-from autotune.kernel.membership import is_member
 from autotune.kernel.source import changed_since
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
 from autotune.tuned.reading import DamagedRecord, device_folders, layers, read

@@ -16,7 +16,7 @@ from typing import Protocol
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.devices.toolkit import find_program
+from autotune.devices.nvrtc import find_program
 from autotune.kernel.snapshot import Origin, origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,

@@ -14,8 +14,7 @@ from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
 from autotune.extras import install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
-from autotune.kernel.membership import broken_constraints
-from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
-from autotune.devices.binary import Binary
+from autotune.devices.base import Binary
 from autotune.measure import sanitize
 from autotune.measure.cache import use_up
 from autotune.measure.evaluator import DeviceEvaluator

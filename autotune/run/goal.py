@@ -8,8 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError
-from autotune.kernel.membership import broken_constraints
-from autotune.kernel.space import Space
+from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
 from autotune.search.names import Strategy, find
 from autotune.values import Configuration, Problem, Value

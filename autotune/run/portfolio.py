@@ -13,7 +13,7 @@ from statistics import median
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NothingValidError, UsageError
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status

@@ -24,8 +24,8 @@ from autotune.kernel.launches import (
     traced_grid,
     traced_numbers,
 )
-from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_commit, source_fingerprint
+from autotune.kernel.space import valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Energy, Measurement

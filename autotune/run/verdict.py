@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.binary import CompiledFunction
+from autotune.devices.base import CompiledFunction
 from autotune.measure.measurement import Energy, Measurement, Status, clock_change_words
 from autotune.measure.objective import Scoring
 from autotune.measure.race import Contender, ContenderSamples, Race

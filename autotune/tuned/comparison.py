@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from autotune.errors import RecordError, SpecError, UsageError
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import implausible
 from autotune.measure.timing import Timing

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.devices.choose import choose_device
-from autotune.devices.toolkit import find_program
+from autotune.devices.nvrtc import find_program
 from autotune.kernel.catalog import load_file
 from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job

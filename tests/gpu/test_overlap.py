@@ -19,7 +19,7 @@ from contracts.overlap import OverlapContract
 from autotune.calling.load import TunedKernel, load
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import bundled_folder, find_kernel
-from autotune.kernel.membership import is_member
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
