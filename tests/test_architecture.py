@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1370,
     "interop": 1210,
     "kernel": 3400,
-    "measure": 4840,
+    "measure": 4850,
     "report": 2230,
     "retune": 1490,
     "run": 3030,
