@@ -14,7 +14,7 @@ from autotune.cli import parsing
 from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
-from autotune.interop.imported import first_to_try
+from autotune.interop.exchange import first_to_try
 from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.snapshot import as_it_is

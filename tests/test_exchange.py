@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,32 +15,25 @@ from sample_spaces import write_space
 from sample_values import VALUES_OF_ANY_KIND, places
 
 from autotune.cli import run
-from autotune.devices.base import CompiledFunction
 from autotune.errors import RecordError
 from autotune.export import export_measurements
-from autotune.interop import imported
+from autotune.interop import exchange
 from autotune.interop.formats import Labels, Results, read
-from autotune.measure.measurement import CheckResult, Measurement, Status
+from autotune.measure.measurement import Measurement, Status
 from autotune.store import Store, default_url
 from autotune.values import Configuration, Problem
 
 
 def ours() -> Results:
-    """A measurement of every status, with what only autotune knows of it."""
-    check = CheckResult("out", "random", math.inf, 1e-7, 1e-5, first_wrong=3)
+    """A measurement of every status."""
     rows = [
         Measurement(
             Configuration(BM=bm, SWIZZLE=swizzle, VARIANT="auto"),
             status,
-            message="" if status is Status.OK else f"because {bm} °",
             samples_ms=(0.3, 0.1, 0.2) if status.is_timed else (),
-            checks=(check,),
-            entries=(CompiledFunction("demo", registers=32),),
-            compile_s=1.1 + bm,
-            verify_s=0.7,
-            measure_s=0.3,
-            hot_samples_ms=(0.05,),
-            launched_by="graph",
+            compile_s=1.5 + bm,
+            verify_s=0.5,
+            measure_s=0.25,
         )
         for status, (bm, swizzle) in zip(
             Status, [(bm, s) for bm in range(8) for s in (False, True)], strict=False
@@ -91,14 +83,19 @@ def t4_of_kernel_tuner(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("format", ["t4", "cache"])
-def test_a_measurement_comes_back_as_it_was(format: str, write: Any) -> None:
+def test_a_measurement_comes_back(format: str, write: Any) -> None:
+    """Configuration, times and the kind of failure; not what autotune alone knows."""
     made = ours()
     text = export_measurements(format, made)[f"{KERNEL}-{format}.json"]
     found = read(write(text))
     assert (found.kernel, found.device.name) == (KERNEL, "Test GPU A")
     assert found.problem == made.problem
     assert found.space.parameters == made.parameters
-    assert found.measurements == tuple(made.measurements)
+    for before, after in zip(made.measurements, found.measurements, strict=True):
+        assert after.configuration == before.configuration
+        assert after.samples_ms == before.samples_ms
+        assert after.status.is_timed == before.status.is_timed
+        assert after.compile_s == pytest.approx(before.compile_s)
     again = export_measurements(format, replace(made, measurements=found.measurements))
     assert again[f"{KERNEL}-{format}.json"] == text
 
@@ -161,7 +158,6 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "a word": (t4(invalidity="maybe"), r"'maybe' - at `\$\.results\[1\]\.invalidity`"),
     "no time": (t4(times={}, objectives=["score"]), r"\[1\]: no time was measured .*score"),
     "unit": ({**t4(), "metadata": {"timeunit": "fortnights"}}, r"\$\.metadata\.timeunit"),
-    "noted": (t4(autotune='{"status": 3}'), r"results\[1\]: "),
     "a foreign field": ({**t4(), "owner": "me"}, "unknown field `owner`"),
 }
 
@@ -179,7 +175,7 @@ def test_damage_is_one_line_and_nothing_is_kept(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"error: {caught.value}\n"
-    assert imported.imported("bad") == []
+    assert exchange.imported("bad") == []
 
 
 WHOLE = {
@@ -191,7 +187,7 @@ WHOLE = {
     "results": [
         {
             **{"configuration": {"BM": 32}, "invalidity": "correct", "correctness": 1},
-            **{"timestamp": "2026", "objectives": ["time"], "autotune": '{"status": "ok"}'},
+            **{"timestamp": "2026", "objectives": ["time"]},
             "times": {"compilation": 1.0, "framework": 1, "validation": 1, "runtimes": [1.0, 2.0]},
             "measurements": [{"name": "time", "value": 1.0, "unit": "ms"}],
         }
@@ -207,7 +203,7 @@ def test_any_value_anywhere_is_read_or_a_record_error(tmp_path: Path, data: st.D
     holder = changed
     for key in above:
         holder = holder[key]
-    holder[last] = data.draw(st.sampled_from([*VALUES_OF_ANY_KIND, "{}", '{"status": "x"}']))
+    holder[last] = data.draw(st.sampled_from(VALUES_OF_ANY_KIND))
     path = tmp_path / "any.json"
     path.write_text(json.dumps(changed))
     try:
@@ -257,22 +253,22 @@ def t4_file(**metadata: Any) -> dict[str, Any]:
 def test_a_file_is_kept_once_under_its_latest_names(write: Any) -> None:
     path = write(t4_file(kernel="solve::tdma@float"))
     for labels in (Labels(), Labels(kernel="solve"), Labels("solve", "GPU B", Problem(n=8))):
-        place, _ = imported.keep(path, labels)
+        place, _ = exchange.keep(path, labels)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    (found,) = imported.imported("solve")
+    (found,) = exchange.imported("solve")
     assert (found.device.name, found.problem) == ("GPU B", Problem(n=8))
-    assert imported.imported("solve::tdma@float") == []
-    place, _ = imported.keep(path, Labels(kernel="../../" + 300 * "x"))
+    assert exchange.imported("solve::tdma@float") == []
+    place, _ = exchange.keep(path, Labels(kernel="../../" + 300 * "x"))
     assert place.parent.name == "imported"
     assert len(place.name) < 256
 
 
 def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
     for name in ("good", "bad"):
-        place, _ = imported.keep(write(t4_file(kernel="solve", device=name), name), Labels())
+        place, _ = exchange.keep(write(t4_file(kernel="solve", device=name), name), Labels())
     place.write_text("{}")
     with pytest.warns(UserWarning, match=r"left out: .*not a Kernel Tuner cache.*; or delete it"):
-        assert len(imported.imported("solve")) == 1
+        assert len(exchange.imported("solve")) == 1
 
 
 def test_a_kernel_that_is_known_here_is_compared(
@@ -309,11 +305,11 @@ def test_a_search_tries_and_verifies_the_best_of_others_first(
     spaces = str(tmp_path / "spaces")
     theirs = str(write({"results": rows}))
     assert run(["import", theirs, "--kernel", "scale", "--spaces", spaces]) == 0
-    known = imported.first_to_try("scale")
+    known = exchange.first_to_try("scale")
     best = tuple(Configuration(BLOCK=block) for block in (7, 640, 992, 1024))
     assert tuple(configuration for _, configuration in known) == best
-    assert imported.first_on(Problem(n=1), known) == best[:3]  # of another problem some
-    assert imported.first_on(known[0][0], [*known, (Problem(n=1), best[3])]) == best
+    assert exchange.first_on(Problem(n=1), known) == best[:3]  # of another problem some
+    assert exchange.first_on(known[0][0], [*known, (Problem(n=1), best[3])]) == best
     ran = ["run", "scale", "--spaces", spaces, "--device", "opencl:cpu", "--out", str(tmp_path)]
     assert run([*ran, "--budget", "3evals"]) == 0
     assert "4 configurations were imported; the best are measured first" in capsys.readouterr().err

@@ -370,7 +370,7 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         records = records_to_export(kernel, device, source, needs_cuda=format == "cuda")
         files = export_records(format, records)
     else:
-        from autotune.interop.measured import measured
+        from autotune.interop.exchange import measured
         from autotune.kernel.catalog import find_kernel
         from autotune.store import Store, default_url
 
@@ -527,7 +527,7 @@ def _import_record(file: Path, spaces: Path | None) -> None:
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:
-    from autotune.interop.imported import keep
+    from autotune.interop.exchange import keep
     from autotune.kernel.catalog import known_kernel
 
     place, found = keep(file, labels)

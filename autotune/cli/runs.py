@@ -164,7 +164,7 @@ def run(
         begins = worker.begin_for(first), compiler.begin_for(first.backend)
         click.get_current_context().with_resource(begun_early(*begins))
 
-    from autotune.interop.imported import first_to_try
+    from autotune.interop.exchange import first_to_try
     from autotune.measure.objective import find as find_objective
     from autotune.measure.timing import Caches
     from autotune.run.goal import Goal, Search, VerifyOne

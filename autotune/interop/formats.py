@@ -1,9 +1,8 @@
 """Kernel Tuner's cache files and FAIR autotuning's T4 results: one schema, to read and to write.
 
 T4: github.com/odgaard/TuningSchema, as Kernel Tuner 1.5 ships it. The cache:
-`kernel_tuner.util.process_cache`; its rows are read and written as T4's. What T4 has no name for stands
-in each row of ours as ``autotune``, as JSON text, and the problem's fields as ``problem``: other tools
-ignore both.
+`kernel_tuner.util.process_cache`. The problem's fields stand in files of ours as ``problem``, which
+other tools ignore.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -25,10 +24,9 @@ import numpy as np
 
 from autotune.devices.device import Device
 from autotune.errors import RecordError
-from autotune.kernel.space import Space, index_type, is_numberable
+from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import Scope
-from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem, Value
 
 # ---------------------------------------------------------------------- schema
@@ -69,8 +67,6 @@ class CacheRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     compile_time: Duration = 0.0
     verification_time: Duration = 0.0
     benchmark_time: Duration = 0.0
-    timestamp: str = ""
-    autotune: str = ""
 
 
 class T4Metric(msgspec.Struct):
@@ -102,7 +98,6 @@ class T4Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     correctness: float | None = None
     measurements: tuple[T4Metric, ...] = ()
     objectives: tuple[str, ...] = ()
-    autotune: str = ""
 
 
 class T4Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -137,15 +132,18 @@ _INVALIDITY: dict[Status, Invalidity] = {
     Status.STOPPED_EARLY: "correct",
     Status.CRASHED: "runtime",
 }
-#: Kernel Tuner's failure classes; every other is RuntimeFailedConfig.
-_FAILURES: dict[str, Invalidity] = {
-    "InvalidConfig": "constraints",
-    "CompilationFailedConfig": "compile",
+#: Kernel Tuner's failure classes; of all others RuntimeFailedConfig.
+_FAILURES: dict[Invalidity, str] = {
+    "correct": "",
+    "constraints": "InvalidConfig",
+    "compile": "CompilationFailedConfig",
 }
 #: Versions of Kernel Tuner before 0.4 wrote this time for every failure.
 _FAILED_TIME = 1e20
 #: Names in a row of a cache, which Kernel Tuner lists among T4's measurements, that are no metric.
 _NO_METRIC = frozenset(CacheRow.__struct_encode_fields__) | {"strategy_time", "framework_time"}
+#: Milliseconds of a unit; of the others one.
+_MS: dict[TimeUnit, float] = {"s": 1e3, "seconds": 1e3}
 _REMEDY = "record the space again, or take another copy of the file"
 
 
@@ -156,51 +154,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, float]:
         for name, value in values.items()
         if name not in _NO_METRIC and isinstance(value, int | float) and math.isfinite(value)
     }
-
-
-def _as_t4(entry: dict[str, Any], names: Sequence[str]) -> T4Row:
-    """Return a cache's row as T4's."""
-    row = msgspec.convert(entry, CacheRow)
-    failure = row.error or (row.time if isinstance(row.time, str) else "")
-    if row.time == _FAILED_TIME:
-        failure = "RuntimeFailedConfig"
-    values = {name: value for name, value in entry.items() if name in names}
-    metrics = {name: value for name, value in entry.items() if name not in names}
-    if not failure:
-        metrics = {"time": row.time, **metrics}
-    return T4Row(
-        timestamp=row.timestamp,
-        configuration=msgspec.convert(values, dict[str, ParameterValue]),
-        times=T4Times(
-            compilation=row.compile_time,
-            benchmark=row.benchmark_time,
-            validation=row.verification_time,
-            runtimes=row.times,
-        ),
-        invalidity=_FAILURES.get(failure, "runtime") if failure else "correct",
-        measurements=tuple(T4Metric(name, value) for name, value in metrics.items()),
-        autotune=row.autotune,
-    )
-
-
-def _as_cache(row: T4Row) -> dict[str, Any]:
-    """Return T4's row as one of a cache."""
-    values = {metric.name: metric.value for metric in row.measurements}
-    failure = ""
-    if row.invalidity != "correct":
-        classes = {word: name for name, word in _FAILURES.items()}
-        failure = classes.get(row.invalidity, "RuntimeFailedConfig")
-    known = CacheRow(
-        time=failure or values.get("time"),
-        times=row.times.runtimes,
-        error=failure,
-        compile_time=row.times.compilation_time,
-        verification_time=row.times.validation,
-        benchmark_time=row.times.benchmark,
-        timestamp=row.timestamp,
-        autotune=row.autotune,
-    )
-    return {**row.configuration, **_finite(values), **msgspec.to_builtins(known)}
 
 
 # ---------------------------------------------------------------------- writing
@@ -217,7 +170,7 @@ class Results:
     parameters: Mapping[str, tuple[Value, ...]]
     measurements: Sequence[Measurement]
     #: When each was measured, ISO 8601; empty where not known.
-    timestamps: Sequence[str] = ()
+    timestamps: Sequence[str]
 
 
 def t4_text(results: Results) -> str:
@@ -229,7 +182,8 @@ def t4_text(results: Results) -> str:
         problem=dict(results.problem),
         tune_params={name: list(values) for name, values in results.parameters.items()},
     )
-    document = T4File(results=_rows(results), schema_version="1.0.0", metadata=metadata)
+    rows = list(map(_t4_row, results.measurements, results.timestamps))
+    document = T4File(results=rows, schema_version="1.0.0", metadata=metadata)
     return json.dumps(msgspec.to_builtins(document), indent=1) + "\n"
 
 
@@ -246,20 +200,31 @@ def cache_text(results: Results) -> str:
         cache={},
     )
     lines = []
-    for row in _rows(results):
-        key = ",".join(str(row.configuration[name]) for name in results.parameters)
-        lines.append(f"{json.dumps(key)}: {json.dumps(_as_cache(row))}")
+    for measurement, timestamp in zip(results.measurements, results.timestamps, strict=True):
+        key = ",".join(str(measurement.configuration[name]) for name in results.parameters)
+        lines.append(f"{json.dumps(key)}: {json.dumps(_cache_row(measurement, timestamp))}")
     # Kernel Tuner takes a file for closed only if it ends in exactly "}\n}".
     text = json.dumps(msgspec.to_builtins(document), indent=1)[:-4]
     return text + "{\n" + ",\n".join(lines) + "}\n}"
 
 
-def _rows(results: Results) -> list[T4Row]:
-    pairs = zip_longest(results.measurements, results.timestamps)
-    return [_row(measurement, timestamp or "") for measurement, timestamp in pairs]
+def _cache_row(measurement: Measurement, timestamp: str) -> dict[str, Any]:
+    invalidity = _INVALIDITY.get(measurement.status, "correctness")
+    failure = _FAILURES.get(invalidity, "RuntimeFailedConfig")
+    return {
+        **measurement.configuration,
+        **_finite(measurement.metrics),
+        "time": failure or measurement.median_ms,
+        "times": measurement.samples_ms,
+        **({"__error__": failure} if failure else {}),
+        "compile_time": measurement.compile_s * 1e3,
+        "verification_time": measurement.verify_s * 1e3,
+        "benchmark_time": measurement.measure_s * 1e3,
+        "timestamp": timestamp,
+    }
 
 
-def _row(measurement: Measurement, timestamp: str) -> T4Row:
+def _t4_row(measurement: Measurement, timestamp: str) -> T4Row:
     invalidity = _INVALIDITY.get(measurement.status, "correctness")
     metrics = [T4Metric(name, value) for name, value in _finite(measurement.metrics).items()]
     if measurement.median_ms is not None:
@@ -277,17 +242,7 @@ def _row(measurement: Measurement, timestamp: str) -> T4Row:
         correctness=float(invalidity == "correct"),
         measurements=tuple(metrics),
         objectives=("time",),
-        autotune=_note(measurement),
     )
-
-
-def _note(measurement: Measurement) -> str:
-    """Return what a row has no place for, as text: Kernel Tuner carries it from a cache to T4."""
-    blank = Measurement(measurement.configuration, Status.OK)
-    known, empty = (json.loads(encode(value)) for value in (measurement, blank))
-    held = {"configuration", "samples_ms", "metrics"}
-    differing = {n: v for n, v in known.items() if n not in held and v != empty[n]}
-    return json.dumps({"status": known["status"], **differing})
 
 
 # ---------------------------------------------------------------------- reading
@@ -320,8 +275,7 @@ class Recording:
     @property
     def best_ms(self) -> float | None:
         """Median time of the best configuration; None where all failed."""
-        times_ms = [measurement.median_ms for measurement in self.measurements]
-        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+        return next((found.median_ms for found in self.best(1)), None)
 
     def best(self, count: int) -> list[Measurement]:
         """Return the fastest that did not fail, best first."""
@@ -331,33 +285,20 @@ class Recording:
     @property
     def scope(self) -> Scope:
         """Key of its measurements, as of those of a device."""
-        return Scope(
-            kernel=self.kernel,
-            problem=self.problem,
-            device_uuid=self.device.uuid,
-            device_name=self.device.name,
-            driver="",
-            toolchain="",
-            source="",
-            arguments="",
-            timing="",
-        )
+        unknown = "", "", "", "", ""
+        return Scope(self.kernel, self.problem, self.device.uuid, self.device.name, *unknown)
 
 
 def content_of(path: Path) -> bytes:
     """Return the content of a file, unpacked."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise RecordError(f"{path}: cannot be read (not a file); check the path")
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
+        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (OSError, EOFError, zlib.error) as error:
-        raise RecordError(f"{path}: the gzip data is damaged ({error}); {_REMEDY}") from None
+        why = getattr(error, "strerror", None) or f"the gzip data is damaged: {error}"
+        raise RecordError(
+            f"{path}: cannot be read ({why}); check it, or take another copy"
+        ) from None
 
 
 def read(path: Path, labels: Labels | None = None) -> Recording:
@@ -402,8 +343,17 @@ def _document(text: str) -> dict[str, Any]:
     )
 
 
-#: What a file names, the values of its parameters, and its measurements with their places.
-_Read: TypeAlias = tuple[Labels, Lists, list[tuple[str, Measurement]]]
+#: What a file names, the values of its parameters, and its measurements.
+_Read: TypeAlias = tuple[Labels, Lists, list[Measurement]]
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Name the place of a value that cannot be read."""
+    try:
+        yield
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _read_cache(document: dict[str, Any]) -> _Read:
@@ -413,91 +363,87 @@ def _read_cache(document: dict[str, Any]) -> _Read:
     if len(sizes) > 3 or not all(isinstance(size, int | str) for size in sizes):
         sizes = []
     problem = Problem(file.problem or dict(zip("xyz", sizes, strict=False)))
-    entries = ((f"cache[{key!r}]", entry) for key, entry in file.cache.items())
-    rows = _measured(entries, lambda entry: _measurement(_as_t4(entry, names)))
+    rows = []
+    for key, entry in file.cache.items():
+        with _at(f"cache[{key!r}]"):
+            rows.append(_measurement(_as_t4(entry, names), "ms", is_ours=bool(file.problem)))
     lists = {name: file.tune_params.get(name, []) for name in names}
     # Kernel Tuner leaves the name of AMD devices empty.
     return Labels(file.kernel_name or "", file.device_name or "", problem), lists, rows
 
 
+def _as_t4(entry: dict[str, Any], names: Sequence[str]) -> T4Row:
+    """Return a cache's row as T4's."""
+    row = msgspec.convert(entry, CacheRow)
+    failure = row.error or (row.time if isinstance(row.time, str) else "")
+    words = {name: word for word, name in _FAILURES.items()}
+    values = {name: value for name, value in entry.items() if name in names}
+    metrics = [T4Metric(*each) for each in entry.items() if each[0] not in names]
+    return T4Row(
+        configuration=msgspec.convert(values, dict[str, ParameterValue]),
+        times=T4Times(
+            compilation=row.compile_time,
+            benchmark=row.benchmark_time,
+            validation=row.verification_time,
+            runtimes=row.times,
+        ),
+        invalidity="runtime" if row.time == _FAILED_TIME else words.get(failure, "runtime"),
+        measurements=tuple(metrics),
+    )
+
+
 def _read_t4(document: dict[str, Any]) -> _Read:
     file = msgspec.convert(document, T4File)
     about = file.metadata
-    unit_ms = 1e3 if about.timeunit in ("s", "seconds") else 1.0
-    entries = ((f"results[{number}]", row) for number, row in enumerate(file.results))
-    rows = _measured(entries, lambda row: _measurement(row, unit_ms))
-    names = file.results[0].configuration if file.results else {}
+    rows = []
+    for number, row in enumerate(file.results):
+        with _at(f"results[{number}]"):
+            rows.append(_measurement(row, about.timeunit, is_ours=bool(about.kernel)))
+    names = rows[0].configuration if rows else ()
     lists = {name: about.tune_params.get(name, []) for name in names}
     return Labels(about.kernel, about.device, Problem(about.problem)), lists, rows
 
 
-def _measured(
-    entries: Iterable[tuple[str, Any]], measurement_of: Callable[[Any], Measurement]
-) -> list[tuple[str, Measurement]]:
-    rows = []
-    for place, entry in entries:
-        try:
-            rows.append((place, measurement_of(entry)))
-        except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-            raise ValueError(f"{place}: {error}") from None
-    return rows
-
-
-def _measurement(row: T4Row, unit_ms: float = 1.0) -> Measurement:
+def _measurement(row: T4Row, unit: TimeUnit, is_ours: bool) -> Measurement:
     known = {metric.name: metric for metric in row.measurements}
     is_wrong = row.invalidity == "correct" and row.correctness == 0
     status, what = _STATUSES["correctness" if is_wrong else row.invalidity]
-    samples_ms: tuple[float, ...] = ()
-    if status is Status.OK and row.times.runtimes:
-        samples_ms = tuple(sample * unit_ms for sample in row.times.runtimes)
-    elif status is Status.OK:
+    # Other tools keep the first sample, which runs cold and is up to 6 % off.
+    samples, times_unit = row.times.runtimes if is_ours else row.times.runtimes[1:], unit
+    if status is Status.OK and not row.times.runtimes:
         if "time" not in known:
             raise ValueError(f"no time was measured (objectives: {', '.join(row.objectives)})")
-        unit = msgspec.convert(known["time"].unit, TimeUnit)
-        own_ms = unit_ms if not unit else 1e3 if unit in ("s", "seconds") else 1.0
-        samples_ms = (msgspec.convert(known["time"].value, Time) * own_ms,)
-    measurement = Measurement(
+        samples = (msgspec.convert(known["time"].value, Time),)
+        times_unit = msgspec.convert(known["time"].unit, TimeUnit) or unit
+    unit_ms = _MS.get(unit, 1.0)
+    return Measurement(
         Configuration(row.configuration),
         status,
         f"recorded as {row.invalidity}: it {what}" if what else "",
-        samples_ms,
+        tuple(sample * _MS.get(times_unit, 1.0) for sample in samples or row.times.runtimes)
+        if status is Status.OK
+        else (),
         compile_s=(row.times.compilation_time or row.times.compilation) * unit_ms / 1e3,
         verify_s=row.times.validation * unit_ms / 1e3,
         measure_s=row.times.benchmark * unit_ms / 1e3,
         metrics=_finite({name: metric.value for name, metric in known.items()}),
     )
-    # Kernel Tuner lists it among the measurements.
-    note = known["autotune"].value if "autotune" in known else row.autotune
-    if not note:  # other tools keep the first sample, which runs cold and is up to 6 % off
-        return replace(measurement, samples_ms=samples_ms[1:] or samples_ms)
-    noted = msgspec.json.decode(msgspec.convert(note, str), type=dict[str, Any])
-    held = {"configuration": row.configuration, "samples_ms": samples_ms}
-    metrics = dict(measurement.metrics)
-    return decode(json.dumps({**noted, **held, "metrics": metrics}), Measurement)
 
 
-def _space(
-    lists: Lists, rows: list[tuple[str, Measurement]]
-) -> tuple[Space, tuple[Measurement, ...]]:
+def _space(lists: Lists, rows: Sequence[Measurement]) -> tuple[Space, tuple[Measurement, ...]]:
     """Return the space of the rows and its measurements; of equal configurations the last counts."""
     if not rows or not lists:
         raise ValueError("no configuration was recorded")
     parameters: dict[str, tuple[ParameterValue, ...]] = {}
     for name, values in lists.items():
-        found = {row.configuration[name] for _, row in rows if name in row.configuration}
-        ordered = sorted(found, key=lambda value: (isinstance(value, str), value))
-        parameters[name] = tuple(dict.fromkeys(values or ordered))
-    if not is_numberable(map(len, parameters.values())):
-        raise ValueError("tune_params: more combinations than can be numbered")
+        found = {row.configuration[name] for row in rows if name in row.configuration}
+        if not all(row.configuration.get(name) in (values or found) for row in rows):
+            raise ValueError(f"some configuration has another value of {name} than tune_params has")
+        parameters[name] = tuple(values or sorted(found, key=lambda v: (isinstance(v, str), v)))
     ranks = {name: {value: n for n, value in enumerate(v)} for name, v in parameters.items()}
-    measured: dict[tuple[int, ...], Measurement] = {}
-    for place, measurement in rows:
-        for name in parameters:
-            value = measurement.configuration.get(name)
-            if value not in ranks[name]:
-                raise ValueError(f"{place}: {name}={value!r} is not among its values")
-        key = tuple(ranks[name][measurement.configuration[name]] for name in parameters)
-        measured[key] = measurement
+    measured = {
+        tuple(ranks[name][row.configuration[name]] for name in parameters): row for row in rows
+    }
     order = sorted(measured)
     space = Space(parameters, np.array(order, index_type(map(len, parameters.values()))))
     return space, tuple(

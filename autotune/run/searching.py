@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from autotune.errors import AutotuneError
-from autotune.interop.imported import first_on
+from autotune.interop.exchange import first_on
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
