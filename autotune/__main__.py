@@ -7,21 +7,19 @@ import signal
 import sys
 from contextlib import suppress
 
-from autotune.cli import interruption
+from autotune.cli import listen, run, stop_listening
 
 
 def main() -> None:
     """Run the command line and exit."""
-    interruption.listen()
+    listen()
     try:
-        from autotune.cli import run
-
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # before the command line was imported, or while it ended
+    except KeyboardInterrupt:  # while the command line ended
         with suppress(OSError):
             sys.stderr.write("error: interrupted; what was measured is kept\n")
         code = 130
-    interruption.stop_listening(signal.SIG_IGN if code == 130 else signal.SIG_DFL)
+    stop_listening(signal.SIG_IGN if code == 130 else signal.SIG_DFL)
     if code == 130:
         # Without Python's own ending: it waits for threads, and where the interrupt met code that a
         # library gave to exec(), it would end by SIGINT (run_eval_code_obj of its pythonrun.c).

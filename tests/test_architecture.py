@@ -40,7 +40,7 @@ LAYERS = (
 LINES = {
     "": 1460,
     "calling": 1970,
-    "cli": 2880,
+    "cli": 2730,
     "devices": 2330,
     "doctor": 580,
     "export": 1150,
@@ -49,7 +49,7 @@ LINES = {
     "kernel": 3400,
     "measure": 4850,
     "report": 2230,
-    "retune": 1490,
+    "retune": 1460,
     "run": 3030,
     "search": 2660,
     "store": 1560,

@@ -168,7 +168,7 @@ def test_a_signal_whose_exception_is_dropped_still_ends_the_command(
     """A run on a GPU once went on for a minute after the SIGTERM of `timeout`."""
     code = """
 import os, signal, sys, time, weakref
-from autotune.cli import interruption
+from autotune import cli
 
 def end(*_):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -179,7 +179,7 @@ class Ending:
     if sys.argv[1] == "in __del__":
         __del__ = end
 
-interruption.listen()
+cli.listen()
 ending = Ending()
 reference = weakref.ref(ending, end if sys.argv[1] != "in __del__" else None)
 try:
@@ -187,7 +187,7 @@ try:
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted")
-    interruption.stop_listening(signal.SIG_IGN)
+    cli.stop_listening(signal.SIG_IGN)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, where],

@@ -9,6 +9,7 @@ import click
 
 from autotune.cli import emit_json
 from autotune.cli.parsing import FOLDER, JSON, KERNEL, PATH, SPACES
+from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -80,7 +81,6 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 @click.option("--config", metavar="NAME=V,...", help="Show this configuration, not the space.")
 @click.option("--source", "view", flag_value="source", help="Print its source.")
 @click.option("--ptx", "view", flag_value="ptx", help="Print its PTX.")
-@click.option("--sass", "view", flag_value="sass", help="Print its machine code (needs nvdisasm).")
 @click.option(
     "--log", "view", flag_value="log", help="Print launches, resources and the compiler's log."
 )
@@ -179,9 +179,6 @@ def _show_configuration(
         click.echo(ptx_of(kernel, configuration, problem, device))
         return
     binary = compiled_for(kernel, configuration, problem, device)
-    if view == "sass":
-        click.echo(_disassembled(binary.code, device))
-        return
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
     for launch in launch_sequence(kernel, configuration, problem, device).launches:
         click.echo(
@@ -206,7 +203,8 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     from autotune.devices.base import CompileError, with_defines
     from autotune.measure.compiler import compile_job, first_error
 
-    _require_cuda(device)
+    if not device.has_nvidia_tools:
+        raise UsageError(f"{device.name} has no PTX; give --device sm_90, say")
     job = compile_job(kernel, configuration, problem, device)
     # An option such as sm_90a chooses the architecture, as for a cubin.
     chosen = [option for option in job.options if option.startswith("sm_")]
@@ -220,37 +218,6 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
         return nvrtc.compile_ptx(source, [f"-arch={arch}", *flags], names)
     except CompileError as error:
         raise kernel.error(f"{configuration}: {first_error(str(error))}") from error
-
-
-def _disassembled(code: bytes, device: Device) -> str:
-    """Return the machine code of a cubin, by the toolkit's nvdisasm."""
-    import shutil
-    import subprocess
-    import tempfile
-
-    from autotune.errors import AutotuneError
-
-    _require_cuda(device)
-    tool = shutil.which("nvdisasm")
-    if tool is None:
-        raise AutotuneError(
-            "machine code needs nvdisasm of the CUDA toolkit, which is not on the PATH; "
-            "run: apt-get install cuda-nvdisasm-13-0"
-        )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(code)
-        file.flush()
-        done = subprocess.run([tool, file.name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AutotuneError(f"nvdisasm failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _require_cuda(device: Device) -> None:
-    from autotune.errors import UsageError
-
-    if not device.has_nvidia_tools:
-        raise UsageError(f"{device.name} has neither PTX nor SASS; give --device sm_90, say")
 
 
 @click.command("new")
@@ -280,8 +247,6 @@ def new(name: str | None, script: Path | None, into: Path) -> None:
     autotune run softmax
     autotune new --from tune_vector_add.py
     """
-    from autotune.errors import UsageError
-
     if script is not None:
         _port(script, name or "", into)
         return
@@ -310,7 +275,6 @@ def _write_kernel(name: str, into: Path) -> list[Path]:
     """Write a kernel and its space file from ``kernel.cu.j2`` and ``space.py.j2``; return both."""
     import keyword
 
-    from autotune.errors import UsageError
     from autotune.kernel.names import CPP_KEYWORDS, fault
 
     wrong = fault("kernel name", name)

@@ -15,7 +15,6 @@ from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from autotune.interop.formats import Labels
-    from autotune.kernel.spec import Kernel
     from autotune.store import PastRun
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.record import TunedProblem, TunedRecord, TuningOrigin
@@ -53,22 +52,18 @@ def lookup(
     from autotune.cli.parsing import sizes
     from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.tuned.lookup import lookup as answer
-    from autotune.tuned.lookup import recorded_for_other
 
     problem = sizes(",".join(fields))
     for name in problem:
         if name in LOOKUP_ARGUMENTS:
             raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
-    declared = _declared(kernel, spaces)
-    if declared and (warning := recorded_for_other(declared)):
-        warn(warning)
     found = answer(kernel, arch=arch, device=device, deterministic=deterministic, **problem)
     facts: dict[str, Any] = {
         "kernel": kernel,
         "problem": problem,
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
-        "stale_reasons": [*found.stale_reasons, *_changes(declared, found.origin)],
+        "stale_reasons": [*found.stale_reasons, *_changes(kernel, spaces, found.origin)],
     }
     if as_json:
         emit_json(facts)
@@ -98,66 +93,49 @@ _ANSWER = (
 )
 
 
-def _declared(kernel: str, spaces: Path | None) -> Kernel | None:
-    """Return the kernel of a name; None, with a warning, where its space file cannot be read."""
+def _changes(kernel: str, spaces: Path | None, origin: TuningOrigin | None) -> tuple[str, ...]:
+    """Return what changed in a kernel since an entry was tuned, as far as its space file tells."""
     from autotune.errors import MissingDependencyError, SpecError
     from autotune.kernel.catalog import known_kernel
-
-    try:
-        return known_kernel(kernel, spaces)
-    except (SpecError, MissingDependencyError) as error:
-        warn(f"cannot compare the record with its kernel: {error}")
-        return None
-
-
-def _changes(declared: Kernel | None, origin: TuningOrigin | None) -> tuple[str, ...]:
-    """Return what changed in a kernel since an entry was tuned."""
-    from autotune.errors import MissingDependencyError, SpecError
     from autotune.kernel.source import changed_since
+    from autotune.tuned.lookup import recorded_for_other
 
-    if declared is None or origin is None:
-        return ()
     try:
-        return changed_since(declared, origin.source, origin.arguments)
+        declared = known_kernel(kernel, spaces)
+        if declared and (warning := recorded_for_other(declared)):
+            warn(warning)
+        if declared and origin:
+            return changed_since(declared, origin.source, origin.arguments)
     except (SpecError, MissingDependencyError) as error:
         warn(f"cannot compare the record with its kernel: {error}")
-        return ()
+    return ()
 
 
 @click.command("results")
 @_OPTIONAL_KERNEL
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
-@click.option(
-    "--pareto",
-    is_flag=True,
-    help="Only configurations that no other one beats in both time and energy.",
-)
 @click.option("--runs", is_flag=True, help="List runs and how they ended.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="With --runs: the newest N.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
     kernel: str | None,
     device: str | None,
     best: int | None,
-    pareto: bool,
     runs: bool,
     last: int | None,
-    as_csv: bool,
     as_json: bool,
 ) -> None:
     """List the measurements of KERNEL, or of all kernels, oldest first.
 
     \b
     autotune results sgemm --best 5
-    autotune results sgemm --pareto
     autotune results sgemm --json
     autotune results --runs --last 50
     """
     from autotune.kernel.catalog import space_files
     from autotune.store import Store, default_url
-    from autotune.store.flat import best_rows, pareto_rows, stored_row
+    from autotune.store.flat import best_rows, stored_row
 
     with Store.open(default_url()) as store:
         if runs:
@@ -171,59 +149,22 @@ def results(
     if runs:
         _show_runs(past, kernel, as_json)
         return
-    rows = [stored_row(row) for row in (pareto_rows(found) if pareto else found)]
+    rows = [stored_row(row) for row in found]
+    if as_json:
+        emit_json(rows)
+    elif rows:
+        print_measurements(rows)
+    else:
+        click.echo(
+            f"no results of {kernel or 'any kernel'} yet; run: autotune run {kernel or 'sgemm'}",
+            err=True,
+        )
     if best and rows:
         click.echo(
             "times of the search, each measured once; the final race decides winners: autotune "
             f"lookup {kernel or 'KERNEL'}, autotune report {kernel or 'KERNEL'}",
             err=True,
         )
-    _warn_of_two_kernels(rows)
-    if as_json:
-        emit_json(rows)
-    elif as_csv:
-        _print_csv(rows)
-    elif rows:
-        print_measurements(rows)
-    elif pareto:
-        click.echo(
-            f"no energy of {kernel or 'any kernel'} was measured; run: autotune run "
-            f"{kernel or 'sgemm'} --objective energy",
-            err=True,
-        )
-    else:
-        click.echo(
-            f"no results of {kernel or 'any kernel'} yet; run: autotune run {kernel or 'sgemm'}",
-            err=True,
-        )
-
-
-def _warn_of_two_kernels(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn if rows of one name are of two kernels."""
-    names: dict[str, set[tuple[str, ...]]] = {}
-    for row in rows:
-        names.setdefault(row["kernel"], set()).add(tuple(sorted(row["config"])))
-    for kernel, parameters in names.items():
-        if len(parameters) > 1:
-            sets = " and ".join(sorted(", ".join(each) for each in parameters))
-            warn(
-                f"rows of {kernel} are of two kernels, or of one that changed: with the parameters "
-                f"{sets}; if they are two, rename one"
-            )
-
-
-def _print_csv(rows: list[dict[str, Any]]) -> None:
-    import csv
-    import sys
-
-    plain = [
-        {name: words(value) if isinstance(value, Mapping) else value for name, value in row.items()}
-        for row in rows
-    ]
-    names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(plain)
 
 
 def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> None:
@@ -394,10 +335,11 @@ def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None
 
     before, after = _record_of(first), _record_of(second)
     found = compared(before, after, threshold / 100)
+    rows = [_compared_row(pair, before, after) for pair in found]
     if as_json:
-        emit_json([_compared_row(pair, before, after) for pair in found])
+        emit_json(rows)
     else:
-        _show_compared(found, before, after)
+        _show_compared(rows, before, after)
     slower = [pair for pair in found if pair.change is Change.SLOWER]
     if slower:
         worst = max(slower, key=lambda pair: pair.ratio or 0.0)
@@ -443,37 +385,26 @@ def _compared_row(pair: ComparedProblem, first: TunedRecord, second: TunedRecord
 
 
 def _show_compared(
-    found: Sequence[ComparedProblem], first: TunedRecord, second: TunedRecord
+    rows: Sequence[Mapping[str, Any]], first: TunedRecord, second: TunedRecord
 ) -> None:
-    rows = []
-    for pair in found:
-        entries = {
-            f"1: {first.device.name}": pair.first,
-            f"2: {second.device.name}": pair.second,
-        }
-        ratio = ""
-        if pair.ratio is not None and pair.ratio_interval is not None:
-            least, most = pair.ratio_interval
-            ratio = f"{pair.ratio:.3f} ({least:.3f} … {most:.3f})"
-        rows.append(
+    print_table(
+        (
             {
-                "problem": words(pair.problem),
-                **{n: f"{entry.median_ms:.4g} ms" if entry else "" for n, entry in entries.items()},
-                "2 / 1": ratio,
-                "": pair.change.replace("_", " "),
+                "problem": words(row["problem"]),
+                f"1: {first.device.name}, ms": row["first"] and row["first"]["median_ms"],
+                f"2: {second.device.name}, ms": row["second"] and row["second"]["median_ms"],
+                "2 / 1": "{:.3f} ({:.3f} … {:.3f})".format(row["ratio"], *row["ratio_interval"])
+                if row["ratio"]
+                else "",
+                "": row["verdict"].replace("_", " "),
                 "winners differ in": ", ".join(
-                    f"{name} {_shown(a)} → {_shown(b)}" for name, (a, b) in pair.differing.items()
+                    f"{name} {a} → {b}" for name, (a, b) in row["differing"].items()
                 ),
             }
-        )
-    print_table(rows, title=first.kernel)
-    if not any(pair.first and pair.second for pair in found):
-        click.echo(f"{first.kernel}: no problem is in both records", err=True)
-
-
-def _shown(value: object) -> str:
-    """A parameter's value; a record of an older space may have none."""
-    return "none" if value is None else str(value)
+            for row in rows
+        ),
+        title=first.kernel,
+    )
 
 
 @click.command("import")

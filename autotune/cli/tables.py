@@ -27,7 +27,7 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
 
 
 def show_table(table: Table, title: str = "") -> None:
-    """Print a table; in a pipe nothing is cut."""
+    """Print a table; where it is too wide for a terminal, and in a pipe, lines are long."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -38,29 +38,13 @@ def show_table(table: Table, title: str = "") -> None:
     for row in table.rows:
         made.add_row(*map(Text, row))  # users' words are no markup
     console = Console(highlight=False)
-    if console.is_terminal:
-        if Console(width=10_000).measure(made).maximum <= console.width:
-            console.print(made)
-        else:
-            _print_blocks(table, title)
+    plain = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
+    if console.is_terminal and plain.measure(made).maximum <= console.width:
+        console.print(made)
         return
-    piped = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
-    with piped.capture() as capture:
-        piped.print(made)
+    with plain.capture() as capture:
+        plain.print(made)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
-
-
-def _print_blocks(table: Table, title: str) -> None:
-    """Print one line per value: all that fits on a narrow terminal uncut."""
-    if title:
-        click.secho(title, italic=True)
-    width = max(map(len, table.columns), default=0)
-    for number, row in enumerate(table.rows):
-        if number:
-            click.echo()
-        for name, cell in zip(table.columns, row, strict=True):
-            if cell:
-                click.echo(f"{name:<{width}}  {cell}")
 
 
 def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:

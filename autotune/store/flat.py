@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.measure.measurement import Measurement
-from autotune.measure.objective import front
 from autotune.values import Problem
 
 if TYPE_CHECKING:
@@ -75,17 +74,4 @@ def best_rows(store: Store, count: int, kernel: str | None, device: str | None) 
         row
         for group in groups.values()
         for row in sorted(group, key=lambda row: row.measurement.median_ms or 0.0)[:count]
-    ]
-
-
-def pareto_rows(rows: list[Row]) -> list[Row]:
-    """Return the newest rows on the front of time and energy of each problem, fastest first."""
-    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
-    for row in rows:
-        key = row.kernel, row.device_name, row.timing, row.problem
-        groups.setdefault(key, {})[row.measurement.configuration] = row
-    return [
-        newest[measurement.configuration]
-        for newest in groups.values()
-        for measurement in front([row.measurement for row in newest.values()])
     ]
