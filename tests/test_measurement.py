@@ -1,8 +1,7 @@
-"""Clocks around measurements, hot and cold times, clock changes."""
+"""Clocks around measurements, hot and cold times."""
 
 import math
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +14,7 @@ from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import (
-    Measurement,
-    Recheck,
     Status,
-    clock_change_words,
-    clock_changes,
 )
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, StoppingRule, Timing
@@ -37,15 +32,6 @@ def test_both_ends_of_a_measurement_count_by_their_worse():
     assert worse.is_throttled and not before.is_throttled
     assert Clocks().worst(before) == before.worst(Clocks()) == before
     assert Clocks().worst(Clocks()) == Clocks()
-
-
-def test_clock_changes_are_the_times_of_the_reference_over_its_first():
-    plain = Measurement(ONE, Status.OK, samples_ms=(1.0,))
-    times = ((1.98, 2.02, 9.0), (1.9, 1.94, 1.94))
-    moved = [replace(plain, recheck=Recheck(OTHER, 2.0, samples_ms, 5.0)) for samples_ms in times]
-    assert clock_changes([plain, *moved]) == pytest.approx([1.01, 0.97])
-    assert clock_change_words(clock_changes([plain, *moved])) == "-3.0% … +1.0%"
-    assert clock_change_words(clock_changes([plain])) == ""
 
 
 def test_how_samples_were_taken_has_one_word_everywhere():
@@ -136,24 +122,6 @@ def test_what_is_stopped_early_is_not_measured_hot(measured):
     found = measured(best=(1e-9,) * 21)
     assert found.status is Status.STOPPED_EARLY
     assert found.hot_samples_ms == ()
-
-
-@pytest.mark.opencl
-def test_the_first_is_timed_again_when_it_is_due_and_seldom_enough(measured, monkeypatch):
-    monkeypatch.setattr(tasks, "RECHECK_S", 0.0)
-    monkeypatch.setattr(tasks, "RECHECK_TIMES", 0)
-    first = measured()
-    assert first.recheck is None
-    recheck = measured(OTHER).recheck
-    assert recheck.configuration == ONE
-    assert recheck.before_ms == first.median_ms
-    assert len(recheck.samples_ms) == tasks.RECHECK_SAMPLES
-    assert 0.01 < recheck.ratio < 100  # a CPU that others use; not its own median again, say
-    assert recheck.after_s > 0
-    # Dear ones wait: a hundred times as long as they took.
-    monkeypatch.setattr(tasks, "RECHECK_TIMES", 1e6)
-    assert measured(OTHER).recheck is not None
-    assert measured(OTHER).recheck is None
 
 
 # ---------------------------------------------------------------- right at first

@@ -28,7 +28,7 @@ from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Removal, Space, enumerate_space
-from autotune.measure.measurement import Measurement, Recheck, Status
+from autotune.measure.measurement import Measurement, Status
 from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import effects, explained
@@ -383,23 +383,6 @@ def test_clocks_and_throttling_are_provenance() -> None:
     rows = dict(setting.provenance(searched(found)).rows)
     assert rows["SM clock"] == "1410 to 1980 MHz"
     assert rows["Throttled"] == "1 of 6 measurements (power)"
-    assert "Clock change" not in rows
-
-
-def test_a_clock_change_is_provenance() -> None:
-    found = list(trials())
-    for place, now_ms in ((1, 1.994), (3, 2.016)):
-        recheck = Recheck(found[0].configuration, 2.0, (now_ms,), 20.0)
-        found[place] = replace(found[place], recheck=recheck)
-    rows = dict(setting.provenance(searched(found)).rows)
-    assert rows["Clock change"] == "-0.3% … +0.8%: a reference timed again 2 times"
-
-
-def test_a_clock_change_of_one_value_is_no_range() -> None:
-    found = trials()
-    once = replace(found[0], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
-    rows = dict(setting.provenance(searched([once, *found[1:]])).rows)
-    assert rows["Clock change"] == "+411.0%: a reference timed again once"
 
 
 def test_noise_is_a_warning_with_what_helps() -> None:
@@ -414,9 +397,8 @@ def test_noise_is_a_warning_with_what_helps() -> None:
 
 
 def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
-    """And shows ties by the ratio that decides them, a clock change as one number where it is one."""
+    """And shows ties by the ratio that decides them."""
     found = list(trials())
-    found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     held = race([entered(found[4], [1.25] * 9)])
     result = run([ProblemResult(SMALL, tuple(found), race=held, result=raced())])
     doubtful = entry(SMALL, found[4].configuration)
@@ -431,7 +413,6 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     assert header.endswith("Configuration") and "1.249 ms (noisy)" in row
     tied = raced().runners_up[0]
     assert tied.ratio and f"2 ({tied.ratio.value:.3f}×)" in row
-    assert "; clock change +411.0%\n" in err
     assert "m=512, n=512 is noisy: the device was throttled\n" in err
     assert f"for less noise, {verdict.LESS_NOISE}\n" in err
 

@@ -31,7 +31,7 @@ from postgresql import Server, on_server
 from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
-from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.store import Appender, RunInfo, RunState, Scope, Store, default_url
 from autotune.store.appending import WAITING
 from autotune.store.rows import encode
@@ -126,8 +126,6 @@ measured = st.builds(
     st.lists(number, max_size=5).map(tuple),
     st.sampled_from(["", "graph", "stream"]),
     number,
-    st.none()
-    | st.builds(Recheck, st.just(Configuration(BM=1)), number, st.lists(number).map(tuple), number),
 )
 
 

@@ -17,7 +17,6 @@ from autotune.cli import json_text, warn
 from autotune.cli.parsing import EFFORT_NAMES, FLEET, SPACES, kernel_names, out_option
 from autotune.cli.tables import print_measurements, show_table, words
 from autotune.errors import UsageError
-from autotune.measure.measurement import clock_change_words, clock_changes
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from autotune.run.request import Request
     from autotune.run.result import RunResult
     from autotune.tuned.record import TunedRecord
-
-#: A reference configuration whose time changed by this share during a search causes a warning.
-_CLOCK_CHANGE = 0.03
 
 
 @click.command("run")
@@ -316,11 +312,8 @@ def say_where(result: RunResult, published: Published) -> None:
         if found.ended_by == "all":
             how_many = f"all of {len(result.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        changes = clock_change_words(clock_changes(found.measured))
-        changed = f"; clock change {changes}" if changes else ""
         click.echo(
-            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{changed}",
-            err=True,
+            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s", err=True
         )
         if found.sanitized is not None:
             text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
@@ -361,7 +354,7 @@ def _say_shares(result: RunResult) -> None:
 
 
 def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
-    """Yield warnings of a throttled device, changed clocks and noisy results."""
+    """Yield warnings of a throttled device and noisy results."""
     everything = [row for problem in result.problems for row in problem.measured]
     throttled = [row for row in everything if row.clocks.is_throttled]
     if throttled:
@@ -373,19 +366,6 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
         )
     entries = {tried.problem: record.tuned(tried.problem) for tried in result.problems}
     noise = {problem: entry.race.noise for problem, entry in entries.items() if entry}
-    changes = [
-        abs(change - 1)
-        for tried in result.problems
-        if not noise.get(tried.problem)
-        for change in clock_changes(tried.measured)
-    ]
-    worst = max(changes, default=0.0)
-    if worst > _CLOCK_CHANGE and result.request.device.times_steadily:
-        yield (
-            f"the time of a reference configuration changed by {worst:.1%} during the search, which "
-            "affects which configurations entered the final race, but not its result: its rounds are "
-            "interleaved. Look for other processes and clock changes with nvidia-smi"
-        )
     for solved in result.solved:
         if reasons_of_noise := noise.get(solved.problem):
             yield f"{words(solved.problem)} is noisy: {'; '.join(reasons_of_noise)}"

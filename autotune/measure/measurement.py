@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -58,27 +58,6 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Recheck:
-    """The reference configuration of a search, timed again to see whether the device changed.
-
-    The reference is the first configuration that the worker timed in full.
-    """
-
-    configuration: Configuration
-    #: Median when it became the reference, in milliseconds.
-    before_ms: float
-    samples_ms: tuple[float, ...]
-    #: Seconds since then.
-    after_s: float
-    clocks: Clocks = UNKNOWN_CLOCKS
-
-    @property
-    def ratio(self) -> float:
-        """Median time now over the median before: above 1 the device is slower now."""
-        return median(self.samples_ms) / self.before_ms
-
-
-@dataclass(frozen=True)
 class Energy:
     """The energy of one call: mean power times time, over a window of calls back to back.
 
@@ -127,8 +106,6 @@ class Measurement:
     launched_by: str = ""
     #: Milliseconds that timing itself adds to a sample; samples are without it.
     overhead_ms: float = 0.0
-    #: The recheck of the reference right after this one; None where it was not due.
-    recheck: Recheck | None = None
     #: None where not measured.
     energy: Energy | None = None
     #: The kernel's own metrics by name.
@@ -180,14 +157,3 @@ class Measurement:
         """Static and dynamic shared memory of one block; None where unknown."""
         static, dynamic = self.largest_function.shared_bytes, self.dynamic_shared_bytes
         return None if static is None and not dynamic else (static or 0) + dynamic
-
-
-def clock_changes(measured: Iterable[Measurement]) -> list[float]:
-    """Return the times of the reference in the course of these measurements, over its first time."""
-    return [row.recheck.ratio for row in measured if row.recheck is not None]
-
-
-def clock_change_words(changes: Sequence[float]) -> str:
-    """Return the range of clock changes for a person: ``+0.1 % … +2.0 %``; empty where there are none."""
-    extremes = (min(changes), max(changes)) if changes else ()
-    return " … ".join(dict.fromkeys(f"{change - 1:+.1%}" for change in extremes))

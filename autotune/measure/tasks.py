@@ -34,7 +34,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
 from autotune.measure.data import RANDOM, Dataset, ensure_files, load_kernel
 from autotune.measure.limits import implausible
-from autotune.measure.measurement import CheckResult, Energy, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Energy, Measurement, Status
 from autotune.measure.objective import TIME, Objective
 from autotune.measure.process import retire
 from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, proven_slow, sample
@@ -54,9 +54,6 @@ _CLOCKS_S = 0.1
 #: Most that launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the
 #: last column of docs/timing.md.
 _LAUNCHING_MS = 0.02
-#: The reference is timed again after these seconds, or 100 times the length of a recheck, whichever is
-#: more: rechecks take at most 1 % of the time.
-RECHECK_S, RECHECK_TIMES, RECHECK_SAMPLES = 5.0, 100, 7
 #: Launches of a finalist that are checked after its race, and the seconds in which they begin.
 _FURTHER, FURTHER_S = 64, 0.05
 #: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
@@ -92,20 +89,6 @@ class Job:
 
 
 @dataclass
-class _Reference:
-    """The first configuration of a job that was timed in full; it is timed again now and then."""
-
-    configuration: Configuration
-    before_ms: float
-    timer: Timer
-    #: Its workspaces; other configurations may have made theirs since.
-    scratch: verify.Scratch
-    #: Of `time.monotonic`.
-    since_s: float
-    due_s: float
-
-
-@dataclass
 class _State:
     """The state of this process between tasks."""
 
@@ -113,7 +96,6 @@ class _State:
     job: Job | None = None
     kernel: Kernel | None = None
     data: verify.DeviceData | None = None
-    reference: _Reference | None = None
     #: Last reading of the clocks, and when that was (`time.monotonic`).
     clocks: Clocks | None = None
     clocks_read_s: float = 0.0
@@ -142,7 +124,7 @@ def prepare(job: Job) -> None:
 
 def _prepare(job: Job) -> None:
     before = _state.job
-    _state.job, _state.data, _state.reference = None, None, None
+    _state.job, _state.data = None, None
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
@@ -401,18 +383,7 @@ def _timed(
             timed = _with_energy(timed, ready.executor, timer, job, best_cost)
         verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
     timed = replace(timed, measure_s=time.perf_counter() - start)
-    done = replace(_plausible(timed, job), recheck=_rechecked())
-    if _state.reference is None and timed.status is Status.OK and timed.median_ms:
-        now_s = time.monotonic()
-        _state.reference = _Reference(
-            timed.configuration,
-            timed.median_ms,
-            timer,
-            ready.scratch,
-            now_s,
-            now_s + RECHECK_S,
-        )
-    return done
+    return _plausible(timed, job)
 
 
 def _with_energy(
@@ -474,7 +445,6 @@ def _slow_when_verified(
         launched_by="stream",
         overhead_ms=_LAUNCHING_MS * len(ready.bind(RANDOM)[1]),
         clocks=clocks,
-        recheck=_rechecked(),
     )
 
 
@@ -482,31 +452,6 @@ def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) ->
     return (
         f"{median(best_samples_ms):.4g} ms is the best so far; "
         f"all {len(taken.samples_ms)} {what} exceed {taken.bar_ms:.4g} ms"
-    )
-
-
-def _rechecked() -> Recheck | None:
-    """Time the reference again when it is due; a reference that became wrong is dropped."""
-    reference, now_s = _state.reference, time.monotonic()
-    if reference is None or now_s < reference.due_s:
-        return None
-    assert _state.job and _state.data and _state.executor
-    _state.data.refresh(RANDOM, wholly=False)
-    take = taking_of(reference.timer, _state.job.caches)
-    samples_ms, clocks = _unthrottled(_state.executor, lambda: take(1 + RECHECK_SAMPLES)[1:])
-    try:
-        verify_timed(reference.timer, len(samples_ms), reference.scratch, afresh=True)
-    except verify.WrongResult:
-        _state.reference = None
-        return None
-    done_s = time.monotonic()
-    reference.due_s = done_s + max(RECHECK_S, RECHECK_TIMES * (done_s - now_s))
-    return Recheck(
-        reference.configuration,
-        reference.before_ms,
-        tuple(samples_ms),
-        now_s - reference.since_s,
-        clocks,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.measure.measurement import Measurement, clock_change_words, clock_changes
+from autotune.measure.measurement import Measurement
 from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.table import Table
@@ -202,7 +202,6 @@ def provenance(content: ReportContent) -> Table:
         "Rows shown": run.get("rows", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
-        "Clock change": _clock_change(trials),
         "Objective": "" if content.record.objective == TIME else content.record.objective,
         "Power limit": _power_limit(entries),
         "Timing": run.get("timing") or listed(entry.race.timing for entry in entries),
@@ -240,14 +239,3 @@ def _throttled(trials: Sequence[Measurement]) -> str:
     found = [trial.clocks.throttle_reasons for trial in trials if trial.clocks.throttle_reasons]
     reasons = listed(sorted({reason for reasons in found for reason in reasons}))
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
-
-
-def _clock_change(trials: Sequence[Measurement]) -> str:
-    """Return the change of a reference's time during the run; empty where it was timed once."""
-    count = sum(trial.recheck is not None for trial in trials)
-    often = "once" if count == 1 else plural(count, "time")
-    return (
-        f"{clock_change_words(clock_changes(trials))}: a reference timed again {often}"
-        if count
-        else ""
-    )

@@ -23,7 +23,7 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, Status, clock_changes
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import require
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
@@ -298,8 +298,8 @@ class Run(Bench):
         """Return a result with its winner, chosen among the tied by a preference."""
         if decided.race is None:
             return decided
-        scoring, changes = self.scoring(decided.problem), clock_changes(decided.measured)
-        result = verdict.judge(decided.race, scoring, self.request.seed, prefer, changes)
+        scoring = self.scoring(decided.problem)
+        result = verdict.judge(decided.race, scoring, self.request.seed, prefer)
         return replace(decided, result=result)
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.devices.base import CompiledFunction
-from autotune.measure.measurement import Energy, Measurement, Status, clock_change_words
+from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.objective import Scoring
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import median_interval
@@ -50,9 +50,6 @@ _WINNER_TOLERANCE = 0.003
 _NOISY = 0.05
 #: Rounds below which no two samples enclose the median with 95 %; see `median_interval`.
 _LEAST_ROUNDS = 6
-#: A search is noisy if more than this share of its timings of a reference differ from their median by
-#: more than the shift: chance then decides who enters the finals.
-_CLOCK_SHIFT, _MAX_SHIFTED_SHARE = 0.10, 0.10
 #: How a person gets a result with less noise.
 LESS_NOISE = (
     "run again with --fresh while nothing else uses the device, with more time (--effort full, "
@@ -120,7 +117,6 @@ def judge(
     scoring: Scoring | None = None,
     seed: int = 0,
     prefer: Preference = fewest_registers,
-    rechecks: Sequence[float] = (),
 ) -> RaceResult | None:
     """Choose the winner of a race, and compare all contenders with it; None where none was timed.
 
@@ -132,7 +128,6 @@ def judge(
        the one with the smallest median.
 
     ``scoring`` computes costs (None: times), ``seed`` is of the intervals of ratios.
-    ``rechecks`` are the times of the search's reference over its first one; see `_noise`.
     """
     costs = [
         _costs(contender, samples, scoring)
@@ -182,7 +177,7 @@ def judge(
         contenders=tuple(contenders),
     )
     cost = _estimate(costs[winner]) if scoring else None
-    noise = tuple(_noise(race, result, rechecks, cost))
+    noise = tuple(_noise(race, result, cost))
     return msgspec.structs.replace(result, noise=noise)
 
 
@@ -292,16 +287,8 @@ def _energy(windows: Sequence[Energy]) -> EnergyResult | None:
     )
 
 
-def _noise(
-    race: Race, result: RaceResult, rechecks: Sequence[float], cost: Estimate | None
-) -> Iterator[str]:
+def _noise(race: Race, result: RaceResult, cost: Estimate | None) -> Iterator[str]:
     """Yield why the time or the choice may be wrong; `LESS_NOISE` says what to do about it."""
-    looks = [1.0, *rechecks]
-    moved = [look / median(looks) - 1 for look in looks]
-    if sum(abs(share) > _CLOCK_SHIFT for share in moved) > _MAX_SHIFTED_SHARE * len(moved):
-        yield (
-            f"the device changed during the search (clock change {clock_change_words(rechecks)})"
-        )
     if race.clocks.is_throttled:
         why = ", ".join(race.clocks.throttle_reasons)
         yield f"the device was throttled during the finals ({why})"
