@@ -19,7 +19,7 @@ from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.spec import Kernel
-from autotune.measure.objective import find as find_objective
+from autotune.measure.measurement import find_objective
 from autotune.measure.timing import Caches
 from autotune.report import summary
 from autotune.report.publish import Published
@@ -154,8 +154,8 @@ def tune(
         As ``autotune run --effort``.
     strategy : str
         See ``autotune list strategies``.
-    objective : str
-        What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel.
+    objective : {"time", "energy", "edp"}
+        What is minimised.
     device : str, optional
         ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable. Of
         a fleet a backend, an architecture or a part of a model's name; default: the model with most
@@ -214,7 +214,7 @@ def tune(
         raise UsageError(unknown("effort", effort, EFFORTS))
     if timing not in (None, *Caches):
         raise UsageError(unknown("timing", timing, Caches))
-    wanted = find_objective(declared, objective)
+    wanted = find_objective(objective)
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
     named = [problems] if isinstance(problems, str | Mapping) else problems
     if fleet is not None:

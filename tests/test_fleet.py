@@ -41,16 +41,12 @@ from autotune.fleet.worker import COMPILE, Claim, FleetPlugin, claim, run_task  
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
 
 BLOCKS = (32, 64, 128, 160, 256)
-#: What wins by the metric.
 WINNER = 160
-METRIC = '''
-@scale.metric(better="lower")
-def far(c):
-    """How far a block is from the one that is to win."""
-    return 1 + abs(c.BLOCK - 160)
-
-
-@scale.launch'''
+#: Blocks other than the winner take a hundred times as long.
+SLOWED = f"""\
+    unsigned z = n;
+    for (int k = 0; BLOCK != {WINNER} && k < 5000; k++) z = z * 1664525u + 1013904223u;
+    if (i < n) out[i] = z ? factor * x[i] : 0.0f;"""
 #: A kernel's functions come with those of a module beside it, which no worker has.
 BESIDE = "def covering(n, block):\n    return -(-n // block)\n"
 
@@ -65,15 +61,15 @@ def spaces(tmp_path_factory):
         ("BLOCK=(32, 64),", f"BLOCK={BLOCKS},"),
         ("return ceil_div(p.n, c.BLOCK)", "return _beside.covering(p.n, c.BLOCK)"),
         ("from autotune import", "import _beside\nfrom autotune import"),
-        ("\n@scale.launch", METRIC),
     )
     (folder / "_beside.py").write_text(BESIDE)
     (folder / "scale.py").write_text(text)
-    (folder / "scale.cu").write_text(SOURCE)
+    source = changed(SOURCE, ("    if (i < n) out[i] = factor * x[i];", SLOWED))
+    (folder / "scale.cu").write_text(source)
     (folder / "shrink.py").write_text(
         text.replace("scale", "shrink").replace("FACTOR = 3", "FACTOR = 0.5")
     )
-    (folder / "shrink.cu").write_text(SOURCE.replace("scale", "shrink"))
+    (folder / "shrink.cu").write_text(source.replace("scale", "shrink"))
     return folder
 
 
@@ -120,7 +116,7 @@ def store(tmp_path, monkeypatch):
 
 def tuning(spaces, *kernels):
     command = ["run", *kernels, "--spaces", str(spaces), "--strategy", "exhaustive"]
-    return [*command, "--objective", "far", "--budget", "100evals", "--out", "out", "--json"]
+    return [*command, "--budget", "100evals", "--out", "out", "--json"]
 
 
 def rows(file):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,39 +21,45 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.source import arguments_fingerprint
 from autotune.kernel.space import enumerate_space
 from autotune.measure.energy import Reading, of_readings
-from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.objective import EDP, ENERGY, TIME, Objective, Scoring, find, front, require
-from autotune.report.publish import publish
+from autotune.measure.measurement import (
+    EDP,
+    ENERGY,
+    TIME,
+    Energy,
+    Measurement,
+    Status,
+    find_objective,
+    front,
+    require,
+    with_metrics,
+)
 from autotune.retune.retuning import Deadline, RetuneOptions, Retuner
 from autotune.retune.stale import Action, Reason, Target, known_entries
-from autotune.run.request import Request
-from autotune.run.run import Run
 from autotune.run.verdict import judge
 from autotune.search.session import Budget, SearchSession
-from autotune.store import RunInfo, Scope, Store, default_url
-from autotune.tuned.reading import RecordFile, read
+from autotune.store import RunInfo, Scope, Store
+from autotune.tuned.reading import RecordFile, read, user_folder
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
 P = Problem(n=1000)
 GPU = for_arch("sm_90")
-#: The wider block is better by one of them and worse by the other, however long either takes.
 METRICS = '''
 
-@scale.metric(better="higher")
+@scale.metric
 def width(c):
     """Threads per block."""
     return c.BLOCK
 
 
-@scale.metric(better="lower")
+@scale.metric
 def per_watt(p, time_ms, power_w):
     """Energy of an element."""
     return time_ms * power_w / p.n
 
 
 @scale.metric
-def shown(time_ms, registers):
+def needed(time_ms, registers):
     return time_ms * registers
 
 
@@ -97,45 +103,30 @@ def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy():
 # ---------------------------------------------------------------- objectives
 
 
-def test_objectives_by_name(kernel):
-    assert (find(kernel, "time"), find(kernel, "energy"), find(kernel, "edp")) == (
-        TIME,
-        ENERGY,
-        EDP,
-    )
-    assert find(kernel, "width") == Objective("width", higher_is_better=True)
-    assert find(kernel, "per_watt") == Objective("per_watt", needs_energy=True)
-    with pytest.raises(UsageError, match=r"unknown objective 'widht'; did you mean 'width'\?"):
-        find(kernel, "widht")
-    with pytest.raises(UsageError, match=r'shown does not say.*@scale.metric\(better="higher"\)'):
-        find(kernel, "shown")
+def test_objectives_by_name():
+    found = [find_objective(name) for name in ("time", "energy", "edp")]
+    assert found == [TIME, ENERGY, EDP]
+    with pytest.raises(UsageError, match=r"unknown objective 'enrgy'; did you mean 'energy'\?"):
+        find_objective("enrgy")
 
 
-def test_costs(kernel):
+def test_costs():
     row = measured(64, 2.0, 600.0)
-    expected = {"time": 2.0, "energy": 600.0, "edp": 1200.0, "width": 1 / 64, "per_watt": 0.6}
-    for name, cost in expected.items():
-        scoring = Scoring(find(kernel, name), kernel, P, GPU)
-        assert scoring.cost(row) == pytest.approx(cost)
-        assert scoring.scored(row).cost == pytest.approx(cost)
-    without = measured(64, 2.0)
-    for name in ("energy", "edp", "per_watt"):
-        assert Scoring(find(kernel, name), kernel, P, GPU).cost(without) is None
-    failed = replace(row, status=Status.WRONG_RESULT)
-    assert all(Scoring(find(kernel, n), kernel, P, GPU).cost(failed) is None for n in expected)
+    for objective, cost in ((TIME, 2.0), (ENERGY, 600.0), (EDP, 1200.0)):
+        assert objective.cost(row) == objective.scored(row).cost == pytest.approx(cost)
+        assert objective.cost(replace(row, status=Status.WRONG_RESULT)) is None
+    assert ENERGY.cost(measured(64, 2.0)) is EDP.cost(measured(64, 2.0)) is None
 
 
 def test_metrics_of_what_is_known_are_kept(kernel):
-    scoring = Scoring(TIME, kernel, P, GPU)
-    assert dict(scoring.with_metrics(measured(32, 2.0)).metrics) == {"width": 32.0}
-    both = scoring.with_metrics(measured(32, 2.0, 600.0)).metrics
+    assert dict(with_metrics(measured(32, 2.0), kernel, P, GPU).metrics) == {"width": 32.0}
+    both = with_metrics(measured(32, 2.0, 600.0), kernel, P, GPU).metrics
     assert both == {"width": 32.0, "per_watt": pytest.approx(0.6)}
 
 
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ('@scale.metric(better="more")\ndef m(time_ms): ...', "expected 'lower' or 'higher'"),
         ("@scale.metric\ndef m(time): ...", "unknown argument 'time'; did you mean 'time_ms'"),
         ("@scale.metric\ndef energy(time_ms): ...", "'energy' exists already"),
     ],
@@ -150,15 +141,13 @@ def test_a_metric_is_checked_when_it_is_declared(tmp_path, metric, message):
     [
         ("'3'", "metric m: returned '3' for .*expected a finite number"),
         ("1 / 0", r"metric m: ZeroDivisionError.*scale.py:\d+"),
-        ("0", "the objective m is 0 for .*above 0"),
-        ("-time_ms", "the objective m is -2 for .*above 0"),
     ],
 )
 def test_what_a_metric_returns_is_checked(tmp_path, result, message):
-    metric = f'@scale.metric(better="lower")\ndef m(time_ms):\n    return {result}\n\n\n'
+    metric = f"@scale.metric\ndef m(time_ms):\n    return {result}\n\n\n"
     kernel = load_file(write_space(tmp_path, ("@scale.launch", f"{metric}@scale.launch")))
     with pytest.raises(SpecError, match=message):
-        Scoring(find(kernel, "m"), kernel, P, GPU).cost(measured(32, 2.0))
+        with_metrics(measured(32, 2.0), kernel, P, GPU)
 
 
 def test_a_new_metric_makes_nothing_measured_obsolete(tmp_path, kernel):
@@ -191,7 +180,7 @@ def test_a_front_holds_what_is_faster_or_takes_less():
     assert [(row.median_ms, row.energy_mj) for row in found] == [(1, 9), (2, 7), (3, 5)]
 
 
-def test_finals_rank_by_cost(kernel):
+def test_finals_rank_by_cost():
     """Energies are of windows, which are fewer than rounds; a vendor's call has both ratios."""
 
     def windows(*mj):
@@ -200,7 +189,7 @@ def test_finals_rank_by_cost(kernel):
     quick = entered(measured(32, 1.0), [1.0] * 30, energy=windows(500.0, 501.0) * 4)
     frugal = entered(measured(64, 1.2), [1.2] * 30, energy=windows(400.0, 401.0) * 4)
     held = race([quick, frugal], {"blas": [0.6] * 30}, energy=windows(800.0, 802.0) * 4)
-    result = judge(held, Scoring(ENERGY, kernel, P, GPU))
+    result = judge(held, ENERGY)
     assert result and result.vendor
     assert (result.winner.configuration, result.tied) == ({"BLOCK": 64}, 1)
     assert result.winner.energy and result.winner.energy.call_mj.value == 400.5
@@ -209,9 +198,6 @@ def test_finals_rank_by_cost(kernel):
     assert result.speedup and result.speedup.value == 0.5
     by_time = judge(held)
     assert by_time and by_time.winner.configuration == {"BLOCK": 32}
-    by_metric = judge(held, Scoring(find(kernel, "width"), kernel, P, GPU))
-    assert by_metric and by_metric.vendor
-    assert by_metric.vendor.ratio is None and by_metric.speedup
 
 
 # ---------------------------------------------------------------- remembered rows
@@ -243,27 +229,25 @@ def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path, kernel):
         run_id = store.begin_run(RunInfo("scale", "Test", "test", 0, "0", ""))
         store.add_many(run_id, scope, [measured(32, 1.0), stopped])
 
-        def searched(scoring):
+        def searched(objective):
             evaluator = Frugal()
             session = SearchSession(
-                space, evaluator, store, run_id, scope, Budget(), scoring=scoring
+                space, evaluator, store, run_id, scope, Budget(), objective=objective
             )
             session.measure(range(len(space)))
             return session, evaluator.asked
 
-        by_energy, asked = searched(Scoring(ENERGY, kernel, P, GPU))
+        by_energy, asked = searched(ENERGY)
         assert asked == [32, 64]
         assert [space.configuration(i).BLOCK for i in by_energy.best(2)] == [64, 32]
-        again, asked = searched(Scoring(EDP, kernel, P, GPU))
+        again, asked = searched(EDP)
         assert asked == []
         assert [found.cost for found in again.known()] == pytest.approx([1e4, 1e4])
         told: dict[int, Measurement] = {}
-        streamed = SearchSession(
-            space, Frugal(), None, run_id, scope, Budget(), scoring=again.scoring
-        )
+        streamed = SearchSession(space, Frugal(), None, run_id, scope, Budget(), objective=EDP)
         streamed.stream(iter(range(2)), told.__setitem__, 1)
         assert [found.cost for found in told.values()] == pytest.approx([1e4, 1e4])
-        by_time, asked = searched(None)
+        by_time, asked = searched(TIME)
         assert asked == []
         assert [space.configuration(i).BLOCK for i in by_time.best(2)] == [32, 64]
 
@@ -287,39 +271,35 @@ def ran(opencl_device, tmp_path, kernel, monkeypatch, capsys):
     return run
 
 
-def test_a_metric_decides_a_run_and_all_that_follows(
-    ran, opencl_device, tmp_path, monkeypatch, kernel
-):
-    device = choose_device(opencl_device)
-    request = Request(kernel, device, (P,), objective=find(kernel, "width"))
-    with Store.open(default_url()) as store, closing(Run(request, store)) as tuning:
-        publish(tuning.run(), tmp_path / "reports-width")
-    folder = Path("reports-width")
-    (file,) = folder.glob("*/scale.json")
-    record = read(file)
-    (entry,) = record.problems
-    assert (record.objective, entry.configuration) == ("width", {"BLOCK": 64})
-    assert entry.metrics["width"] == 64 and "per_watt" not in entry.metrics
-    assert [other.configuration for other in entry.race.runners_up] == [{"BLOCK": 32}]
-    assert entry.race.runners_up[0].ratio.value == pytest.approx(2)
+def test_a_run_records_metrics(ran):
+    assert ran("run", "--budget", "2evals")[0] == 0
+    (file,) = Path("reports").glob("*/scale.json")
+    (entry,) = read(file).problems
+    assert entry.metrics["width"] == entry.configuration["BLOCK"]
+    assert "per_watt" not in entry.metrics
     assert "width" in file.with_suffix(".md").read_text()
-
     _, out, _ = ran("results", "scale", "--json")
     assert {row["metrics"]["width"] for row in json.loads(out)} == {32, 64}
-    assert not Path("reports").exists()
 
-    code, out, err = ran("run", "--out", "reports-width", "--budget", "2evals")
+
+def test_records_of_energy_are_kept_apart(ran, opencl_device, monkeypatch, kernel):
+    device = choose_device(opencl_device)
+    assert ran("run", "--budget", "2evals", "--out", "reports-energy")[0] == 0
+    (file,) = Path("reports-energy").glob("*/scale.json")
+    shutil.rmtree(user_folder())  # lookup reads it by default
+    file.write_text(json.dumps({**json.loads(file.read_text()), "objective": "energy"}))
+    code, out, err = ran("run", "--out", "reports-energy", "--budget", "2evals")
     assert (code, out) == (2, "")
-    assert "is tuned for width there, not for time" in err and "name another (--out" in err
+    assert "is tuned for energy there, not for time" in err and "name another (--out" in err
 
-    assert known_entries("scale", device)[0] == []  # not where lookup looks by default
-    monkeypatch.setenv("AUTOTUNE_TUNED", str(folder.absolute()))
-    _, out, _ = ran("lookup", "scale", "n=1000", "--json", "--device", record.device.name)
-    assert json.loads(out)["objective"] == "width"
+    assert known_entries("scale", device)[0] == []
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(file.parent.parent.absolute()))
+    _, out, _ = ran("lookup", "scale", "n=1000", "--json", "--device", read(file).device.name)
+    assert json.loads(out)["objective"] == "energy"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "objective": "width"}))
     (known,), _ = known_entries("scale", device)
     target = Target(kernel, device, P, (Reason("asked for", Action.SEARCH),), known)
     retuner = Retuner(device, RetuneOptions(), Deadline(None))
-    kernel.metrics.clear()
     ((_, failure),) = retuner.measured([target])
     assert isinstance(failure, UsageError) and "unknown objective 'width'" in str(failure)
 

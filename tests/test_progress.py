@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr
+from dataclasses import replace
 
 from autotune.cli.progress import RunStatus, run_progress
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import ENERGY, Measurement, Status
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 
@@ -37,6 +38,15 @@ def test_a_line_has_counts_the_best_and_the_time_left() -> None:
     assert status.line == "[2/2] scale n=10000: 1 tried, best 70 ms, 20 s left"
     status(Phase(LARGE, "finals"))
     assert status.line == "scale n=10000: finals: the best, interleaved"
+
+
+def test_the_best_is_that_of_the_objective() -> None:
+    status = RunStatus("scale", 1, ENERGY)
+    status(SearchStarted(SMALL, 8, 0, Budget(evaluations=4)))
+    for block, ms, mj in ((32, 3.0, 80.0), (64, 4.0, 50.0), (128, 2.0, 60.0)):
+        event = measured(SMALL, block, ms)
+        status(replace(event, measurement=replace(event.measurement, score=mj)))
+    assert ": 3 of 4 tried, best energy 50 mJ, " in status.line
 
 
 def test_a_short_run_off_a_terminal_writes_nothing() -> None:

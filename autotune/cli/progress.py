@@ -15,8 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from autotune.cli import shown
-from autotune.measure.measurement import Status
-from autotune.measure.objective import TIME, Objective
+from autotune.measure.measurement import TIME, Objective, Status
 from autotune.run.request import Request
 from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
 from autotune.values import Problem

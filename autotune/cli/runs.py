@@ -75,9 +75,9 @@ if TYPE_CHECKING:
     "--objective",
     default="time",
     show_default=True,
-    metavar="NAME",
-    help="What to optimise: time, energy (of a call, by the GPU's counter), edp (energy times time) or "
-    "a metric of the kernel. All but time write to reports-NAME by default.",
+    type=click.Choice(["time", "energy", "edp"]),
+    help="What to optimise: time, energy (of a call, by the GPU's counter) or edp (energy times time). "
+    "The last two write to reports-NAME by default.",
 )
 @click.option("--config", metavar="NAME=V,...", help="Verify and time this configuration.")
 @click.option(
@@ -161,7 +161,7 @@ def run(
         click.get_current_context().with_resource(begun_early(*begins))
 
     from autotune.interop.exchange import first_to_try
-    from autotune.measure.objective import find as find_objective
+    from autotune.measure.measurement import find_objective
     from autotune.measure.timing import Caches
     from autotune.run.goal import Goal, Search, VerifyOne
     from autotune.run.request import EFFORTS, Request
@@ -186,7 +186,7 @@ def run(
             budget=parsed_budget,
             seed=seed,
             caches=Caches(timing) if timing else None,
-            objective=find_objective(kernel, objective),
+            objective=find_objective(objective),
             sanitize=sanitize,
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
@@ -197,7 +197,7 @@ def run(
             click.echo(text, err=True)
     source = click.get_current_context().get_parameter_source("out")
     if source is not ParameterSource.COMMANDLINE:
-        out = find_objective(declared[0], objective).folder(out)
+        out = find_objective(objective).folder(out)
     if fleet:
         hours_s = None if max_hours is None else max_hours * 3600
         _run_on_fleet(fleet, declared, device, request, hours_s, out, as_json)

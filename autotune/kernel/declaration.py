@@ -45,10 +45,9 @@ HOOKS = {
     "options": ("c",),
     "exclusive": ("c",),
 }
-#: Quantities of a measurement that a metric may take, and those that need energy to be measured.
+#: Quantities of a measurement that a metric may take.
 QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
-ENERGY_QUANTITIES = frozenset({"energy_mj", "power_w"})
-#: Names of objectives that every kernel has.
+#: Names of objectives, which no metric may have.
 OBJECTIVES = ("time", "energy", "edp")
 
 
@@ -80,19 +79,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that follows from a measurement: shown in rows and reports, and perhaps an objective."""
+    """A number that follows from a measurement: shown in rows and reports."""
 
     name: str
     doc: str
     function: Callable[..., object]
     #: Names that it takes, in the function's order.
     takes: tuple[str, ...]
-    #: ``lower`` or ``higher``; empty where it is only shown.
-    better: str = ""
-
-    @property
-    def needs_energy(self) -> bool:
-        return not ENERGY_QUANTITIES.isdisjoint(self.takes)
 
 
 class Declaration:
@@ -265,23 +258,17 @@ class Declaration:
 
         return attach
 
-    def metric(self, function: Any = None, *, better: str = "") -> Any:
-        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``."""
-        if better not in ("", "lower", "higher"):
-            raise self.error(f"metric: better={better!r}; expected 'lower' or 'higher'")
-
-        def attach(function: Function) -> Function:
-            name, takes = function.__name__, tuple(inspect.signature(function).parameters)
-            again = name in self.metrics and self.file is not None  # a cell may be run again
-            if name in OBJECTIVES or again:
-                raise self.error(f"metric {name!r} exists already; name it otherwise")
-            for taken in takes:
-                if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
-                    raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
-            self.metrics[name] = Metric(name, _about(function), function, takes, better)
-            return function
-
-        return attach if function is None else attach(function)
+    def metric(self, function: Function) -> Function:
+        """Attach a number that follows from a measurement: ``@k.metric``."""
+        name, takes = function.__name__, tuple(inspect.signature(function).parameters)
+        again = name in self.metrics and self.file is not None  # a cell may be run again
+        if name in OBJECTIVES or again:
+            raise self.error(f"metric {name!r} exists already; name it otherwise")
+        for taken in takes:
+            if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
+                raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
+        self.metrics[name] = Metric(name, _about(function), function, takes)
+        return function
 
     # ------------------------------------------------------------------ calling functions
 

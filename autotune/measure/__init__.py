@@ -1,8 +1,7 @@
 """Configurations to measurements: compiled, verified and timed in processes of their own.
 
 ============= ==============================================================
-`measurement` a measurement and its status
-`objective`   the cost of a measurement, by time, energy or a metric
+`measurement` a measurement, its status, and its cost by time or energy
 `data`        inputs and references of a problem; `draw` has the generator
 `cache`       data sets and binaries on disk
 `actor`       the contract of what runs tasks; `process` is a child process

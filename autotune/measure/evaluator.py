@@ -22,8 +22,7 @@ from autotune.errors import AutotuneError, FleetError
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
-from autotune.measure.measurement import Measurement, Status
-from autotune.measure.objective import Scoring
+from autotune.measure.measurement import Measurement, Status, with_metrics
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import DeviceWorker
@@ -356,7 +355,7 @@ class _Lane:
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
         self.rule = job.objective.stopping_rule(rule)
-        self._scoring = Scoring(job.objective, kernel, job.problem, job.device)
+        self._kernel = kernel
         #: Configurations that were begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()
         #: Samples of the best so far, with which others are compared; empty where there is none.
@@ -402,13 +401,9 @@ class _Lane:
                 self._best_samples_ms,
                 self._best_cost,
             )
-        measurement = self._scoring.with_metrics(
-            replace(
-                self._same[ready.twin],
-                configuration=ready.configuration,
-                compile_s=ready.compile_s,
-            )
-        )
+        same = self._same[ready.twin]
+        measurement = replace(same, configuration=ready.configuration, compile_s=ready.compile_s)
+        measurement = with_metrics(measurement, self._kernel, self.job.problem, self.job.device)
         self.recall(measurement)
         return measurement
 
@@ -423,5 +418,5 @@ class _Lane:
         best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
         if time_ms is not None and (best_ms is None or time_ms < best_ms):
             self._best_samples_ms = measurement.samples_ms
-        cost = self._scoring.cost(measurement)
+        cost = self.job.objective.cost(measurement)
         self._best_cost = min(self._best_cost, math.inf if cost is None else cost)

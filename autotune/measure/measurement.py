@@ -1,15 +1,21 @@
-"""The measurement of one configuration: status, resources, errors and times."""
+"""The measurement of one configuration: status, resources, errors, times, and what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from statistics import median
 
 from autotune.devices.base import CompiledFunction
-from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
-from autotune.values import Configuration
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device
+from autotune.errors import DeviceError, UsageError, unknown
+from autotune.kernel.declaration import OBJECTIVES
+from autotune.kernel.spec import Kernel
+from autotune.measure.timing import StoppingRule
+from autotune.values import Configuration, Problem
 
 
 class Status(StrEnum):
@@ -122,7 +128,7 @@ class Measurement:
     def cost(self) -> float | None:
         """Number that a search minimises; None where nothing comparable was timed.
 
-        The median, or the cost by the objective; see `autotune.measure.objective`.
+        The median, or the cost by an `Objective`.
         """
         if self.score is None:
             return self.median_ms
@@ -157,3 +163,126 @@ class Measurement:
         """Static and dynamic shared memory of one block; None where unknown."""
         static, dynamic = self.largest_function.shared_bytes, self.dynamic_shared_bytes
         return None if static is None and not dynamic else (static or 0) + dynamic
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The value of a measurement that is minimised: ``time``, ``energy`` or ``edp``, their product."""
+
+    name: str
+    unit: str
+
+    @property
+    def needs_energy(self) -> bool:
+        """Energy must be measured; a portfolio and other devices' records, which are of times, do not help."""
+        return self.name != "time"
+
+    @property
+    def finals_share(self) -> float:
+        """Share of a run's time that is kept for the finals: windows of energy take half a second each."""
+        return 0.4 if self.needs_energy else 0.15
+
+    @property
+    def label(self) -> str:
+        """Name where it must be told; empty for the time, which is meant where nothing is said."""
+        return self.name if self.needs_energy else ""
+
+    def folder(self, out: Path) -> Path:
+        """Return where a run's files go by default: records of one folder have one objective."""
+        return Path(f"{out}-{self.name}") if self.needs_energy else out
+
+    def stopping_rule(self, rule: StoppingRule) -> StoppingRule:
+        """Return how long to time: in full where a slower configuration may be better."""
+        return replace(rule, false_stop=0.0) if self.needs_energy else rule
+
+    def of(self, time_ms: float, energy: Energy | None) -> float | None:
+        """Return the cost; None where energy is missing."""
+        if not self.needs_energy:
+            return time_ms
+        return energy.call_mj * (time_ms if self.name == "edp" else 1.0) if energy else None
+
+    def cost(self, measurement: Measurement) -> float | None:
+        """Return the cost of a measurement, None where unknown."""
+        time_ms = measurement.median_ms
+        return None if time_ms is None else self.of(time_ms, measurement.energy)
+
+    def scored(self, measurement: Measurement) -> Measurement:
+        """Return a measurement with its cost for a search; see `Measurement.cost`."""
+        return (
+            replace(measurement, score=self.cost(measurement)) if self.needs_energy else measurement
+        )
+
+    def costs(self, times_ms: Sequence[float], energies: Sequence[Energy]) -> Sequence[float]:
+        """Return the cost of every round of a race: of its time, or of its energy at the median time."""
+        if not self.needs_energy:
+            return times_ms
+        found = (self.of(median(times_ms), energy) for energy in energies)
+        return tuple(cost for cost in found if cost is not None)
+
+
+TIME = Objective("time", "ms")
+ENERGY = Objective("energy", "mJ")
+EDP = Objective("edp", "mJ ms")
+
+
+def find_objective(name: str) -> Objective:
+    """Return an objective by its name; UsageError for an unknown name."""
+    known = {objective.name: objective for objective in (TIME, ENERGY, EDP)}
+    if name not in known:
+        raise UsageError(unknown("objective", name, OBJECTIVES))
+    return known[name]
+
+
+def require(objective: Objective, device: Device, why_no_energy: str) -> None:
+    """Raise DeviceError if an objective needs energy and the device has no counter."""
+    if objective.needs_energy and why_no_energy:
+        raise DeviceError(
+            f"the objective {objective.name} needs the energy of {device.name} "
+            f"({device.selector}): {why_no_energy}; tune for time there"
+        )
+
+
+def with_metrics(
+    measurement: Measurement, kernel: Kernel, problem: Problem, device: Device
+) -> Measurement:
+    """Return a measurement with the kernel's metrics."""
+    if not kernel.metrics or measurement.median_ms is None:
+        return measurement
+    known = quantities(measurement)
+    found = {
+        name: kernel.metric_of(metric, measurement.configuration, problem, device, known)
+        for name, metric in kernel.metrics.items()
+    }
+    return replace(
+        measurement, metrics={n: value for n, value in found.items() if value is not None}
+    )
+
+
+def quantities(measurement: Measurement) -> dict[str, float]:
+    """Return the known quantities of a measurement by the names that metrics take."""
+    function, energy = measurement.largest_function, measurement.energy
+    found = {
+        "time_ms": measurement.median_ms,
+        "energy_mj": measurement.energy_mj,
+        "power_w": energy.power_w if energy and energy.calls else None,
+        "registers": function.registers,
+        "spill_bytes": function.spill_bytes,
+        "shared_bytes": measurement.shared_bytes,
+    }
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def front(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Return the Pareto front of time and energy, fastest first, of measurements in full."""
+    known = [
+        (row.median_ms, row.energy_mj, row)
+        for row in measured
+        if row.status is Status.OK and row.median_ms is not None and row.energy_mj is not None
+    ]
+    best: list[Measurement] = []
+    least_mj = math.inf
+    for _, energy_mj, row in sorted(known, key=lambda each: each[:2]):
+        if energy_mj < least_mj:
+            best.append(row)
+            least_mj = energy_mj
+    return best

@@ -34,8 +34,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
 from autotune.measure.data import RANDOM, Dataset, ensure_files, load_kernel
 from autotune.measure.limits import implausible
-from autotune.measure.measurement import CheckResult, Energy, Measurement, Status
-from autotune.measure.objective import TIME, Objective
+from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
 from autotune.measure.process import retire
 from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, proven_slow, sample
 from autotune.values import Configuration, Problem
@@ -397,7 +396,8 @@ def _with_energy(
     power, median_ms = executor.power(), median(timed.samples_ms)
     _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
     least = Energy(_state.least_w * median_ms, _state.least_w)
-    if not job.objective.is_beyond(median_ms, least, best_cost):
+    cost = job.objective.of(median_ms, least)
+    if cost is None or cost <= best_cost:
         return replace(timed, energy=energy.measure(executor, timer, energy.SEARCH_S))
     why = (
         f"takes at least {least.call_mj:.4g} mJ, at {least.power_w:.3g} W as of an idle device; "

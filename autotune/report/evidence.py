@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Status
-from autotune.measure.objective import front
+from autotune.measure.measurement import Status, front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.table import Table

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
-from autotune.measure.objective import front
+from autotune.measure.measurement import front
 from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.evidence import Effect, effects

@@ -27,8 +27,7 @@ from autotune.files import data_folder
 from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import Status
-from autotune.measure.objective import find
+from autotune.measure.measurement import Status, find_objective
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
 from autotune.retune.check import (
@@ -370,7 +369,7 @@ class Retuner(ExitStack):
                 continue
             try:
                 request = self._request(listed, EFFORTS["quick"])
-            except UsageError as error:  # its objective is not declared any more
+            except UsageError as error:  # its objective is of another version
                 yield from ((target, error) for target in listed)
                 continue
             bench = Bench(request, self._site)
@@ -449,7 +448,7 @@ class Retuner(ExitStack):
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
-            out = self.options.out if request.objective.uses_times else known[0].directory
+            out = known[0].directory if request.objective.needs_energy else self.options.out
             if self.options.fleet is not None:
                 cards = self.options.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
@@ -503,7 +502,7 @@ class Retuner(ExitStack):
             budget=self._budget(effort, len(targets)),
             seed=self.options.seed,
             caches=_caches(first),
-            objective=find(first.kernel, _objective(first)),
+            objective=find_objective(_objective(first)),
             command=self.options.command,
         )
 

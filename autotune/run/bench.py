@@ -30,7 +30,6 @@ from autotune.measure.actor import Actor
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare, without_files
-from autotune.measure.objective import Scoring
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
@@ -226,13 +225,6 @@ class Bench:
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
         return compile_job(self.kernel, configuration, problem, self.device)
-
-    def scoring(self, problem: Problem) -> Scoring | None:
-        """Return what turns measurements of a problem into costs; None where these are the times."""
-        objective = self.request.objective
-        if objective.uses_times:
-            return None
-        return Scoring(objective, self.kernel, problem, self.device)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""

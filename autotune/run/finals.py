@@ -332,7 +332,7 @@ class Finals:
             request.effort.rounds,
             request.seed,
             seconds,
-            windows=request.objective.windows(request.effort.windows),
+            windows=request.effort.windows if request.objective.needs_energy else 0,
             finals=True,
         )
         contenders = [*finalists, *(Contender(vendor=name) for name in vendors)]

@@ -28,8 +28,7 @@ from autotune.kernel.source import arguments_fingerprint, source_commit, source_
 from autotune.kernel.space import valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
-from autotune.measure.measurement import CheckResult, Energy, Measurement
-from autotune.measure.objective import Scoring
+from autotune.measure.measurement import CheckResult, Energy, Measurement, with_metrics
 from autotune.measure.timing import Timing
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
@@ -264,12 +263,11 @@ def _metrics(
     request: Request, problem: Problem, row: Measurement, winner: ContenderResult
 ) -> Mapping[str, float]:
     """Return the kernel's metrics of a winner: of its median in the finals, not of its search."""
-    scoring = Scoring(request.objective, request.kernel, problem, request.device)
     measured = replace(row, samples_ms=(winner.time_ms.value,))
     if winner.energy and winner.energy.power_w is not None:
         energy = Energy(winner.energy.call_mj.value, winner.energy.power_w, calls=1)
         measured = replace(measured, energy=energy)
-    return scoring.with_metrics(measured).metrics
+    return with_metrics(measured, request.kernel, problem, request.device).metrics
 
 
 def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:

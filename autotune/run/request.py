@@ -8,7 +8,7 @@ from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import fits_cache
-from autotune.measure.objective import TIME, Objective
+from autotune.measure.measurement import TIME, Objective
 from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
 from autotune.run.goal import Goal, Search

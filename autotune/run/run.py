@@ -23,8 +23,7 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, Status
-from autotune.measure.objective import require
+from autotune.measure.measurement import Measurement, Status, require
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
@@ -298,8 +297,8 @@ class Run(Bench):
         """Return a result with its winner, chosen among the tied by a preference."""
         if decided.race is None:
             return decided
-        scoring = self.scoring(decided.problem)
-        result = verdict.judge(decided.race, scoring, self.request.seed, prefer)
+        objective, seed = self.request.objective, self.request.seed
+        result = verdict.judge(decided.race, objective, seed, prefer)
         return replace(decided, result=result)
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
@@ -342,14 +341,13 @@ class Run(Bench):
                 self.compilers.drop()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)
-        scoring = self.scoring(found.problem)
-        return list(map(scoring.scored, measured)) if scoring else measured
+        return list(map(self.request.objective.scored, measured))
 
     # ------------------------------------------------------------------ portfolio
 
     def _portfolio(self, results: Sequence[ProblemResult]) -> Portfolio | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
-        if not (self.request.objective.uses_times and self.request.goal.links_problems):
+        if self.request.objective.needs_energy or not self.request.goal.links_problems:
             return None
         raced = {result.problem: result.result for result in results if result.result is not None}
         if len(raced) < 2:

@@ -132,7 +132,7 @@ class ProblemSearch:
                 listener=self.listener,
                 fresh=goal.fresh,
                 others=bench.site.remembered(bench.request),
-                scoring=bench.scoring(problem),
+                objective=bench.request.objective,
                 problem_features=features,
                 related=related,
                 compiled=compiled,
@@ -162,7 +162,7 @@ class ProblemSearch:
         recorded = self.recorded.get(problem, ())
         imported = first_on(problem, request.goal.imported)
         known = [*recorded, *imported, *_winners_near(problem, before), *declared]
-        if not request.objective.uses_times:
+        if request.objective.needs_energy:
             return known
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
         return [*known, *self.devices.best(problem, wanted)]

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.devices.base import CompiledFunction
-from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.objective import Scoring
+from autotune.measure.measurement import TIME, Energy, Measurement, Objective, Status
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import median_interval
 from autotune.tuned.fallback import DETERMINISM
@@ -114,7 +113,7 @@ def fewest_registers(contender: Contender) -> int:
 
 def judge(
     race: Race,
-    scoring: Scoring | None = None,
+    objective: Objective = TIME,
     seed: int = 0,
     prefer: Preference = fewest_registers,
 ) -> RaceResult | None:
@@ -127,10 +126,10 @@ def judge(
     4. Of the tied within 0.3 % of the best the winner is the one that ``prefer`` sorts first, then
        the one with the smallest median.
 
-    ``scoring`` computes costs (None: times), ``seed`` is of the intervals of ratios.
+    ``seed`` is of the intervals of ratios.
     """
     costs = [
-        _costs(contender, samples, scoring)
+        _costs(contender, samples, objective)
         for contender, samples in zip(race.contenders, race.samples, strict=True)
     ]
     timed = [place for place, samples in enumerate(race.samples) if samples.times_ms]
@@ -159,7 +158,7 @@ def judge(
     contenders = []
     for place in (winner, *(place for place in ranked if place != winner), *vendors):
         contender, samples = race.contenders[place], race.samples[place]
-        needs_time_ratio = contender.vendor and scoring
+        needs_time_ratio = contender.vendor and objective.needs_energy
         contenders.append(
             _summary(
                 contender,
@@ -176,7 +175,7 @@ def judge(
         tied=len(tied),
         contenders=tuple(contenders),
     )
-    cost = _estimate(costs[winner]) if scoring else None
+    cost = _estimate(costs[winner]) if objective.needs_energy else None
     noise = tuple(_noise(race, result, cost))
     return msgspec.structs.replace(result, noise=noise)
 
@@ -208,15 +207,12 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 
 
 def _costs(
-    contender: Contender, samples: ContenderSamples, scoring: Scoring | None
+    contender: Contender, samples: ContenderSamples, objective: Objective
 ) -> Sequence[float]:
-    """Return the cost of every round: its time, or by the objective. A vendor's call has no metric."""
-    if scoring is None or not samples.times_ms:
-        return samples.times_ms
-    if contender.vendor and not scoring.objective.is_of_vendors:
+    """Return the cost of every round by the objective; the times where a configuration has no energy."""
+    if not samples.times_ms:
         return ()
-    row = contender.row or Measurement(contender.configuration, Status.OK)
-    costs = scoring.costs(row, samples.times_ms, samples.energy)
+    costs = objective.costs(samples.times_ms, samples.energy)
     return costs or (() if contender.vendor else samples.times_ms)
 
 

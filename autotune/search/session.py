@@ -20,8 +20,7 @@ import numpy as np
 from autotune.errors import UsageError
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import Evaluator, nothing
-from autotune.measure.measurement import Measurement, Status
-from autotune.measure.objective import Scoring
+from autotune.measure.measurement import TIME, Measurement, Objective, Status
 from autotune.search.base import (
     AtHand,
     BudgetSpent,
@@ -133,8 +132,8 @@ class SearchSession:
     fresh: bool = False
     #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
-    #: Gives measurements the cost that is minimised; None where the cost is the time.
-    scoring: Scoring | None = None
+    #: Its cost is minimised.
+    objective: Objective = TIME
     #: See `autotune.search.base.Session`.
     problem_features: tuple[float, ...] = ()
     related: Sequence[RelatedProblem] = ()
@@ -161,7 +160,7 @@ class SearchSession:
             if not self.fresh:
                 scopes = [replace(self.scope, device_uuid=uuid) for uuid in self.others]
                 self._memories = [
-                    _Memory(self.store.remembered(scope), self.space, self.scoring)
+                    _Memory(self.store.remembered(scope), self.space, self.objective)
                     for scope in (self.scope, *scopes)
                 ]
             self._interrupted = self.store.interrupted_attempts(self.scope)
@@ -338,8 +337,7 @@ class SearchSession:
             self.store.add(self.run_id, self.scope, measurement)
 
     def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
-        if self.scoring is not None:
-            measurement = self.scoring.scored(measurement)
+        measurement = self.objective.scored(measurement)
         self.asked[index] = measurement
         self._spent += 1
         if measurement.status is Status.OK and measurement.median_ms is not None:
@@ -360,7 +358,7 @@ class _Memory:
 
     rows: Remembered
     space: Space
-    scoring: Scoring | None
+    objective: Objective
 
     @cached_property
     def _best_ms(self) -> float:
@@ -372,8 +370,8 @@ class _Memory:
         """Return the row of a configuration where it is still valid."""
         row = self.rows.get(configuration)
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
-        if row is not None and self.scoring is not None:
-            row = self.scoring.scored(row)
+        if row is not None and self.objective.needs_energy:
+            row = self.objective.scored(row)
             says = row.score is not None or not row.status.is_timed
             return row if says and not stopped_early else None
         return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row

@@ -55,7 +55,7 @@ class TunedConfig(Mapping[str, Any]):
     noise : str
         Why its time or the choice may be wrong, as measured on a busy device; empty where it is not.
     objective : str
-        What it was tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
+        What it was tuned for: ``time``, ``energy`` or ``edp``.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     origin : TuningOrigin or None

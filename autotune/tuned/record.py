@@ -446,7 +446,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
     provenance: Provenance
-    #: What all problems were tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
+    #: What all problems were tuned for: ``time``, ``energy`` or ``edp``.
     objective: str = TIME
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT

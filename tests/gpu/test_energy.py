@@ -7,8 +7,7 @@ from autotune.cli import run
 from autotune.devices.choose import backend, choose_device
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Status
-from autotune.measure.objective import ENERGY
+from autotune.measure.measurement import ENERGY, Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.tuned.reading import read
