@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1360,
     "interop": 1130,
     "kernel": 3400,
-    "measure": 4850,
+    "measure": 4670,
     "report": 2230,
     "retune": 1460,
     "run": 3030,
