@@ -53,8 +53,7 @@ from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import measure
 from autotune.run.bench import Bench
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.searching import ProblemSearch
 from autotune.search.session import Budget
 from autotune.store import RunInfo, Store

@@ -50,7 +50,7 @@ LINES = {
     "measure": 4670,
     "report": 2230,
     "retune": 1460,
-    "run": 3030,
+    "run": 2750,
     "search": 2660,
     "store": 1560,
     "tuned": 2830,

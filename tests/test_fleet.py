@@ -25,8 +25,7 @@ from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.search.session import Budget, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem

@@ -24,9 +24,8 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.measure.measurement import Status
 from autotune.run.checking import check_kernel
-from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
-from autotune.run.request import Request
+from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store

@@ -16,9 +16,8 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
 from autotune.measure.limits import Limits, credible, implausible, least_ms, share
 from autotune.measure.timing import Caches
-from autotune.run.goal import VerifyOne
 from autotune.run.limits import known_limits
-from autotune.run.request import Request
+from autotune.run.request import Request, VerifyOne
 from autotune.run.run import limits_for
 from autotune.store import Store
 from autotune.values import Configuration, Problem

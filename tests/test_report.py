@@ -38,8 +38,8 @@ from autotune.report.publish import Published
 from autotune.report.svg import Scale
 from autotune.report.wording import NONE
 from autotune.run import verdict
+from autotune.run.recording import ProblemResult, RunResult
 from autotune.run.request import Request
-from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
 from autotune.tuned.reading import read_all
 from autotune.tuned.record import (

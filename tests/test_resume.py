@@ -16,8 +16,7 @@ from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured, ignore
 from autotune.store import Store

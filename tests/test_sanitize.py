@@ -18,8 +18,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize
 from autotune.run import bench
 from autotune.run.bench import LOCAL
-from autotune.run.goal import VerifyOne
-from autotune.run.request import EFFORTS, Request
+from autotune.run.request import EFFORTS, Request, VerifyOne
 from autotune.run.run import Run
 from autotune.store import Store
 from autotune.values import Problem

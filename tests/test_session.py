@@ -17,13 +17,11 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.run import verdict
-from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
-from autotune.run.request import EFFORTS, Request
+from autotune.run.request import EFFORTS, Request, Search, VerifyOne
 from autotune.run.run import Run
-from autotune.run.searching import Foresight, foreseen
 from autotune.search.base import BudgetSpent
-from autotune.search.names import exhaustive, find, random
+from autotune.search.names import exhaustive, random
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
@@ -400,18 +398,6 @@ def test_a_search_says_what_ended_it(space, strategy, budget, ended_by):
     session = SearchSession(space, Table(), None, 0, SCOPE, budget)
     search(session, strategy, 0)
     assert session.ended_by == ended_by
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("exhaustive", 8), ("random", 8), ("kt:genetic_algorithm", 8), ("surrogate", 1)],
-)
-def test_what_a_strategy_asks_first_is_foreseen(space, name, count):
-    """So that it is compiled while the reference is computed."""
-    strategy, table, budget = find(name), Table(), Budget(evaluations=8)
-    numbers = foreseen(space, strategy, Foresight(8), seed=3)
-    search(SearchSession(space, table, None, 0, SCOPE, budget), strategy, 3)
-    assert [*map(space.configuration, numbers)][:count] == table.measured[:count]
 
 
 @pytest.fixture

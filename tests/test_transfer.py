@@ -11,22 +11,16 @@ from sample_records import write
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.goal import Search, VerifyOne
 from autotune.run.recording import record_of
-from autotune.run.request import Request
+from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
-from autotune.run.transfer import (
-    OtherDevices,
-    drop_constant_features,
-    problem_features,
-    recorded_winners,
-)
+from autotune.run.searching import best_elsewhere, coordinates, recorded_winners
 from autotune.search.base import RelatedProblem
 from autotune.search.proposals import Proposer
 from autotune.search.session import Budget
-from autotune.store import RunInfo, Scope, Store
+from autotune.store import Store
 from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
@@ -101,37 +95,14 @@ def test_what_is_compiled_is_asked_for_before_what_promises_little_more():
 # --- coordinates
 
 
-def test_coordinates_are_octaves_twos_and_words():
-    here = Problem(m=4096, kind="sum")
-    assert problem_features(here, here) == (0.0, 3.0, 1.0, 0.0)
-    assert problem_features(Problem(m=4097, kind="max"), here, 0.5) == pytest.approx(
-        (0.5, 3.0, 0.0, 1.0), abs=1e-3
-    )
-    assert problem_features(Problem(m=0, kind="sum"), here)[1] == 0.0
-
-
-def test_coordinates_that_all_share_are_left_out():
-    others = [RelatedProblem((1.0, 0.0, 3.0), {})]
-    here, there = drop_constant_features((1.0, 2.0, 3.0), others)
-    assert here == (2.0,)
-    assert there == [RelatedProblem((0.0,), {})]
-    assert drop_constant_features((1.0,), []) == ((), [])
-
-
-def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path):
-    kernel = find_kernel("transpose")
-    device = choose_device("opencl:cpu")
-    space = enumerate_space(kernel, device)
-    problem = Problem(m=512, n=512)
-    configuration = space.configuration(5)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        run_id = store.begin_run(RunInfo("transpose", "x", "random", 0, "1", "test"))
-        for name in (device.name, "another"):
-            scope = Scope("transpose", problem, name, name, "1", "1", "s", "a", "cold")
-            store.add(run_id, scope, Measurement(configuration, Status.OK, samples_ms=(2.0,)))
-        devices = OtherDevices("transpose", device, store)
-        assert devices.best(problem, 8) == [configuration]
-        assert devices.best(problem, 0) == []
+def test_coordinates_are_octaves_twos_and_words_that_differ():
+    here = Problem(m=4096, n=3, kind="sum")
+    there = Problem(m=4097, n=3, kind="max")
+    own, others = coordinates([here, there])
+    assert own == (3.0, 1.0, 0.0)
+    assert others == pytest.approx((3.0, 0.0, 1.0), abs=1e-3)
+    assert coordinates([here]) == [()]
+    assert coordinates([Problem(m=0), Problem(m=16)]) == [(0.0, 0.0), (1.0, 1.0)]
 
 
 def test_the_records_of_a_like_device_come_first(monkeypatch):
@@ -139,9 +110,9 @@ def test_the_records_of_a_like_device_come_first(monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
     h100, h200 = (read(REPORTS / name / "sgemm.json") for name in (H100, "NVIDIA_H200"))
     problem = Problem(dict(h100.problems[4].problem))
-    won = [Configuration(dict(entry.configuration)) for entry in h100.problems[4:5]]
-    found = OtherDevices("sgemm", cast(Device, h200.device), None).best(problem, 8)
-    assert found[:1] == won and len(set(found)) == 8
+    won = Configuration(dict(h100.problems[4].configuration))
+    found = best_elsewhere(recorded_winners("sgemm", cast(Device, h200.device)), problem)
+    assert found[0] == won and len(found) == len(set(found)) >= 8
 
 
 # --- a run
@@ -162,6 +133,8 @@ def test_a_run_begins_with_what_is_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
     write(tmp_path / "tuned", record_of(measured("a.sqlite", goal=VerifyOne(winner))))
-    assert recorded_winners("saxpy", device) == {problem: [winner]}
+    (recorded,) = recorded_winners("saxpy", device)
+    assert recorded.is_here and recorded.configuration == winner
+    assert best_elsewhere([recorded], problem) == []
     (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
     assert [row.configuration for row in found.measured] == [winner]

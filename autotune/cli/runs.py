@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
+    from autotune.run.recording import RunResult
     from autotune.run.request import Request
-    from autotune.run.result import RunResult
     from autotune.tuned.record import TunedRecord
 
 
@@ -163,8 +163,7 @@ def run(
     from autotune.interop.exchange import first_to_try
     from autotune.measure.measurement import find_objective
     from autotune.measure.timing import Caches
-    from autotune.run.goal import Goal, Search, VerifyOne
-    from autotune.run.request import EFFORTS, Request
+    from autotune.run.request import EFFORTS, Goal, Request, Search, VerifyOne
 
     find(strategy)
     imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}

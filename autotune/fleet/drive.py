@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
 from autotune.fleet.client import Fleet, Model
 from autotune.fleet.site import FleetSite
+from autotune.run.recording import RunResult
 from autotune.run.request import Request
-from autotune.run.result import RunResult
 from autotune.run.run import execute
 from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs

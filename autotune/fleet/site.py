@@ -14,10 +14,10 @@ from autotune.fleet.worker import HostError
 from autotune.kernel.spec import Kernel
 from autotune.measure.actor import ENDED
 from autotune.measure.compiler import CompilerPool
-from autotune.measure.data import EXACT, RANDOM, Dataset, without_files
+from autotune.measure.data import Dataset, without_files
 from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker
-from autotune.run.bench import RunData
+from autotune.run.bench import RunData, Site
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
@@ -83,20 +83,14 @@ class DaskActor:
 class DescribedData(RunData):
     """Data that are described here, and made by each machine for itself."""
 
-    def datasets(
-        self, problem: Problem, seed: int, meanwhile: Callable[[], object]
-    ) -> tuple[Dataset, ...]:
-        meanwhile()
-        return tuple(without_files(self.kernel, problem, name, seed) for name in (EXACT, RANDOM))
-
-    def random(self, problem: Problem, seed: int) -> Dataset:
-        return without_files(self.kernel, problem, RANDOM, seed)
+    def dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
+        return without_files(self.kernel, problem, name, seed)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
         worker.prepare(job)
 
 
-class FleetSite:
+class FleetSite(Site):
     """A run's cards and compilers in a fleet."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -17,7 +17,7 @@ from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
-    from autotune.run.result import ProblemResult, RunResult
+    from autotune.run.recording import ProblemResult, RunResult
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.

@@ -17,7 +17,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.report.content import ReportContent, from_rows, from_run, from_store
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
-from autotune.run.result import RunResult
+from autotune.run.recording import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedRecord, other_kernel

@@ -11,7 +11,7 @@ from autotune.measure.measurement import Measurement
 from autotune.report import answer, wording
 from autotune.report.content import of_run
 from autotune.report.table import Table, unbroken
-from autotune.run.result import ProblemResult, RunResult
+from autotune.run.recording import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
 
 if TYPE_CHECKING:

@@ -41,10 +41,9 @@ from autotune.retune.check import (
 )
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.goal import Search
 from autotune.run.portfolio import renewed
-from autotune.run.request import EFFORTS, Effort, Request
-from autotune.run.result import RunResult
+from autotune.run.recording import RunResult
+from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.tuned.reading import kernel_names, read, read_all, user_folder
 from autotune.tuned.record import (

@@ -1,18 +1,15 @@
 """One command's job: search every problem, hold the finals, measure the portfolio, make the record.
 
 =========== ==============================================================================
-`goal`      a search of every problem, or one configuration to verify
-`request`   what a run is asked to do
+`request`   what a run is asked to do: the goal, the effort
 `limits`    the device's recorded limits, and the requests that measure them
 `run`       `execute`: the device's limits, then the whole job, and the time of its parts
 `bench`     compilers and workers of a run, the jobs and keys of its problems
-`transfer`  results of other sizes and devices
 `searching` the search of one problem
 `finals`    the best verified again and raced with the vendor's calls
 `verdict`   who enters, who wins, ties, ratios, noise
 `portfolio` the best of every problem measured on every problem
-`recording` the tuned record of a run
-`result`    what a run returns
+`recording` what a run returns, and its tuned record
 `checking`  a kernel checked without tuning it
 =========== ==============================================================================
 """

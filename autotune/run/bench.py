@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Protocol
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
@@ -29,7 +28,7 @@ from autotune.measure import sanitize
 from autotune.measure.actor import Actor
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
-from autotune.measure.data import EXACT, RANDOM, Dataset, prepare, without_files
+from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.process import ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
@@ -46,56 +45,19 @@ class RunData(InUse):
         super().__init__()
         self.kernel = kernel
 
-    def datasets(
-        self, problem: Problem, seed: int, meanwhile: Callable[[], object]
-    ) -> tuple[Dataset, ...]:
-        """Return the exact and the random data set of a problem.
-
-        ``meanwhile`` is called in a thread where that takes long.
-        """
-        names = (EXACT, RANDOM)
-        described = (without_files(self.kernel, problem, name, seed) for name in names)
-        if not all(dataset.folder.is_dir() for dataset in described):
-            meanwhile()
-        return tuple(prepare(self.kernel, problem, name, seed, self) for name in names)
-
-    def random(self, problem: Problem, seed: int) -> Dataset:
-        """Return the random data set of a problem."""
-        return prepare(self.kernel, problem, RANDOM, seed, in_use=self)
+    def dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
+        """Return the exact or the random data set of a problem."""
+        return prepare(self.kernel, problem, name, seed, in_use=self)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
         """Bring the data of a job to its first device."""
 
 
-class Site(Protocol):
-    """Where a run compiles and measures."""
+class Site:
+    """The machines where a run compiles and measures: this one; see `autotune.fleet.site`."""
 
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
-
-    def device_actor(self, device: Device) -> Actor:
-        """Return what runs tasks on a device."""
-
-    def remembered(self, request: Request) -> tuple[str, ...]:
-        """Return uuids of further devices whose rows answer for this run."""
-
-    def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
-        """Return how workers get a kernel."""
-
-    def why_no_energy(self, device: Device) -> str:
-        """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
-
-    def data(self, kernel: Kernel) -> RunData:
-        """Return what makes the data of a run."""
-
-    def sanitizer(self, request: Request) -> str:
-        """Return the path of compute-sanitizer where finalists are run under it; else empty."""
-
-
-class LocalSite:
-    """This machine: processes of this one."""
-
-    def compilers(self, request: Request) -> CompilerPool:
         # One core per device stays free, so that compiling does not disturb the timing; where the
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if request.device.leaves_host_free else 0
@@ -104,22 +66,30 @@ class LocalSite:
         return CompilerPool(processes, make_actor, on_demand=not spare)
 
     def device_actor(self, device: Device) -> Actor:
+        """Return what runs tasks on a device."""
         return device_actor(device)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
+        """Return uuids of further devices whose rows answer for this run."""
         return tuple(device.uuid for device in request.others)
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
+        """Return how workers get a kernel."""
         return origin_of(kernel)
 
     def why_no_energy(self, device: Device) -> str:
+        """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
         return backend(device.backend).why_no_energy(device)
 
     def data(self, kernel: Kernel) -> RunData:
+        """Return what makes the data of a run."""
         return RunData(kernel)
 
     def sanitizer(self, request: Request) -> str:
-        """Return the path; warn where only the effort wants it and it is missing."""
+        """Return the path of compute-sanitizer where finalists are run under it; else empty.
+
+        Warn where only the effort wants it and it is missing.
+        """
         if request.sanitize:
             return sanitize.required(request.device)
         if not request.sanitizes or not request.device.has_nvidia_tools:
@@ -135,7 +105,7 @@ class LocalSite:
         return found
 
 
-LOCAL = LocalSite()
+LOCAL = Site()
 
 
 class Bench:
@@ -190,37 +160,27 @@ class Bench:
         finally:
             self._off_budget_s += self.clock_s() - begun_s
 
-    def job(
-        self,
-        problem: Problem,
-        seed: int | None = None,
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> Job:
+    def job(self, problem: Problem, seed: int | None = None) -> Job:
         """Return the worker's job for a problem; make inputs and references where they are missing.
 
-        That counts for no budget. ``meanwhile`` is called first where something is missing: it
-        gives compilers work.
+        That counts for no budget.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
         for worker in self.workers:
             worker.actor.start()
         chosen = self.request.seed if seed is None else seed
-        job = self.job_without_data(problem)
+        fingerprint = own_fingerprint(self.kernel)
+        origin = self.site.origin_of(self.kernel, fingerprint)
+        caches, objective = self.request.caches_of(problem), self.request.objective
         with self.off_budget():
-            datasets = self._data.datasets(problem, chosen, meanwhile)
-            return self._placed(replace(job, datasets=datasets))
+            datasets = tuple(self._data.dataset(problem, name, chosen) for name in (EXACT, RANDOM))
+            return self._placed(
+                Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
+            )
 
     def _placed(self, job: Job) -> Job:
         self._data.place(self.worker, job)
         return job
-
-    def job_without_data(self, problem: Problem) -> Job:
-        """Return a job that says what to compile, and no more."""
-        fingerprint = own_fingerprint(self.kernel)
-        request = self.request
-        origin = self.site.origin_of(self.kernel, fingerprint)
-        caches = request.caches_of(problem)
-        return Job(origin, problem, self.device, (), caches, fingerprint, request.objective)
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
@@ -247,7 +207,7 @@ class Bench:
                 self._odd_jobs[problem] = self.job(problem, other)
         jobs = [self._odd_jobs[problem] for problem in edges]
         with self.off_budget():
-            drawn = self._data.random(job.problem, other)
+            drawn = self._data.dataset(job.problem, RANDOM, other)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )

@@ -58,23 +58,17 @@ class Finals:
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
     def expect(self, evaluator: DeviceEvaluator, measured: Sequence[Measurement]) -> None:
-        """Have compilers begin with what another problem's finals need for arrays that lie otherwise."""
-        if not evaluator.compiles_ahead:
-            return
+        """Have compilers begin with what the next finals need for arrays that lie otherwise."""
         kernel, device, problem = self.bench.kernel, self.bench.device, evaluator.job.problem
-        tried = {configuration for _, configuration, _ in self._known}
-        best = verdict.candidates(measured, self.bench.request.effort.finalists)
-        needed = {
-            (row.configuration, kernel.static_of(edge)): edge
-            for row in best
-            for edge in kernel.edges_like(problem, device)
-            if row.configuration not in tried and kernel.allows(row.configuration, edge)
-        }
-        self.bench.compilers.suggest(
-            self.bench.compile_job(configuration, edge)
-            for (configuration, compiled_in), edge in needed.items()
-            if compiled_in != kernel.static_of(problem)
-        )
+        edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
+        edges.pop(kernel.static_of(problem), None)
+        if device.leaves_host_free:
+            self.bench.compilers.suggest(
+                self.bench.compile_job(row.configuration, edge)
+                for row in verdict.candidates(measured, self.bench.request.effort.finalists)
+                for edge in edges.values()
+                if kernel.allows(row.configuration, edge)
+            )
 
     def hold(
         self,

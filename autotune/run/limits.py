@@ -15,8 +15,7 @@ from autotune.errors import DeviceError
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
 from autotune.measure.timing import Caches, Timing
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.search.session import Budget
 from autotune.tuned.reading import read_layers
 from autotune.tuned.record import TunedProblem

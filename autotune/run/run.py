@@ -29,9 +29,8 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
 from autotune.run.limits import KERNELS, known_limits, limit_requests
 from autotune.run.portfolio import KnownProblem, measure_portfolio
-from autotune.run.recording import record_of
+from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
 from autotune.run.request import Request
-from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import RunInfo, RunState, Store

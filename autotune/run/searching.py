@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 
-import numpy as np
-
-from autotune.errors import AutotuneError
+from autotune.devices.device import Device
 from autotune.interop.exchange import first_on
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
+from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
-from autotune.run.transfer import (
-    OtherDevices,
-    drop_constant_features,
-    problem_features,
-    recorded_winners,
-)
-from autotune.search.base import AtHand, BudgetSpent, Outlook, RelatedProblem, Tell
+from autotune.search.base import Outlook, RelatedProblem
 from autotune.search.names import Strategy
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
-from autotune.tuned.table import distance, place_of
+from autotune.tuned.reading import read_layers
+from autotune.tuned.table import distance, place_of, unlikeness
 from autotune.values import Configuration, Problem
 
-#: Of other devices' best so many are tried on the first problem, and on later ones.
+#: Of other devices' winners so many are tried on the first problem, and on later ones.
 _OF_OTHERS, _OF_OTHERS_LATER = 8, 2
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
+#: Octaves of a size, and powers of two that it is divisible by, that put two problems at a distance of 1.
+_OCTAVES, _TWOS = 4, 4
 
 
 @dataclass(frozen=True)
@@ -75,13 +68,8 @@ class ProblemSearch:
     listener: Listener
 
     @cached_property
-    def devices(self) -> OtherDevices:
-        """Measurements of other devices."""
-        return OtherDevices(self.bench.kernel.name, self.bench.device, self.store)
-
-    @cached_property
-    def recorded(self) -> dict[Problem, list[Configuration]]:
-        """Winners on this device by its records."""
+    def recorded(self) -> list[RecordedWinner]:
+        """Winners by the records of this device and of others."""
         return recorded_winners(self.bench.kernel.name, self.bench.device)
 
     def search(
@@ -98,17 +86,21 @@ class ProblemSearch:
         asked = dict(earlier.asked) if earlier else {}
         goal, known = bench.request.goal, partial(self._known, problem, others)
         first = [] if earlier else goal.first(bench.kernel, bench.device, space, known)
-        features, related = drop_constant_features(
-            problem_features(problem, problem),
-            [RelatedProblem(problem_features(o.problem, problem), o.asked) for o in others],
-        )
+        features, *theirs = coordinates([problem, *(found.problem for found in others)])
+        related = [
+            RelatedProblem(at, found.asked) for at, found in zip(theirs, others, strict=True)
+        ]
         compiled = frozenset[int]().union(*(found.compiled for found in before))
-        foresight = Foresight(budget.evaluations, features, related, compiled)
         self.listener(Phase(problem, "inputs"))
-        job = bench.job(
-            problem,
-            meanwhile=lambda: self._compile_ahead(problem, space, budget, first, foresight),
-        )
+        if bench.device.leaves_host_free:  # compilers begin while inputs are made and uploaded
+            numbers = (number_in(space, configuration) for configuration in first)
+            valid = (space.configuration(number) for number in numbers if number is not None)
+            bench.compilers.suggest(
+                bench.compile_job(configuration, problem)
+                for configuration in valid
+                if bench.kernel.allows(configuration, problem)
+            )
+        job = bench.job(problem)
         bench.worker.prepare(job)
         evaluator = DeviceEvaluator(
             bench.kernel,
@@ -159,13 +151,13 @@ class ProblemSearch:
         """Return known good configurations: recorded, imported, of problems before, declared, of other devices."""
         request, kernel = self.bench.request, self.bench.kernel
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        recorded = self.recorded.get(problem, ())
+        recorded = [w.configuration for w in self.recorded if w.is_here and w.problem == problem]
         imported = first_on(problem, request.goal.imported)
         known = [*recorded, *imported, *_winners_near(problem, before), *declared]
         if request.objective.needs_energy:
             return known
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
-        return [*known, *self.devices.best(problem, wanted)]
+        return [*known, *best_elsewhere(self.recorded, problem)[:wanted]]
 
     def _strategy(self, budget: Budget) -> Strategy:
         """Return the strategy, told how much to have measured and compiled at once."""
@@ -178,70 +170,70 @@ class ProblemSearch:
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
         return request.goal.strategy_for(at_once, max(at_once, ahead))
 
-    def _compile_ahead(
-        self,
-        problem: Problem,
-        space: Space,
-        budget: Budget,
-        first: Sequence[Configuration],
-        foresight: Foresight,
-    ) -> None:
-        """Have the first proposals compiled; not on a CPU, which would compile while it measures."""
-        bench = self.bench
-        if not bench.device.leaves_host_free:
-            return
-        job = bench.job_without_data(problem)
-        evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-        numbers = [
-            *(number_in(space, configuration) for configuration in first),
-            *foreseen(space, self._strategy(budget), foresight, bench.request.seed),
-        ]
-        evaluator.hint([space.configuration(i) for i in dict.fromkeys(numbers) if i is not None])
+
+@dataclass(frozen=True)
+class RecordedWinner:
+    """A winner of a tuned record."""
+
+    problem: Problem
+    configuration: Configuration
+    #: Whether the record is of this device.
+    is_here: bool
+    #: See `unlikeness`.
+    device_distance: float
 
 
-@dataclass
-class Foresight:
-    """A session that measures nothing and notes the first proposals."""
-
-    evaluations_left: int | None
-    problem_features: tuple[float, ...] = ()
-    related: Sequence[RelatedProblem] = ()
-    compiled: Collection[int] = ()
-    asked: list[int] = field(default_factory=list)
-    outlook: Outlook | None = None
-
-    def stream(
-        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
-    ) -> None:
-        self.asked += islice(proposals, ahead)
-        raise BudgetSpent
-
-    def hint(self, indices: Sequence[int]) -> None:
-        self.asked += indices
-
-    def best(self, count: int) -> list[int]:
-        return []
-
-    def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        self.asked += indices
-        raise BudgetSpent
+def recorded_winners(kernel: str, device: Device) -> list[RecordedWinner]:
+    """Return the winners on a device and on comparable ones, those of the nearest layer first."""
+    found = []
+    for loaded in read_layers(kernel):
+        is_here = loaded.record.device.name == device.name
+        apart = 0.0 if is_here else unlikeness(device, loaded.record.device)
+        for entry in loaded.record.problems if apart is not None else ():
+            problem = Problem(dict(entry.problem))
+            configuration = Configuration(dict(entry.configuration))
+            found.append(RecordedWinner(problem, configuration, is_here, apart or 0.0))
+    return found
 
 
-def foreseen(space: Space, strategy: Strategy, session: Foresight, seed: int) -> list[int]:
-    """Return the numbers that a strategy proposes before it knows a result."""
-    with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
-        strategy(space, session, np.random.default_rng(seed))
-    return session.asked
+def best_elsewhere(winners: Sequence[RecordedWinner], problem: Problem) -> list[Configuration]:
+    """Return the winners of other devices: of the most similar, at the nearest problems, first."""
+    others = sorted(
+        (winner for winner in winners if not winner.is_here),
+        key=lambda winner: (winner.device_distance, _apart(problem, winner.problem)),
+    )
+    return list(dict.fromkeys(winner.configuration for winner in others))
+
+
+def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
+    """Return coordinates of problems; see `RelatedProblem.features`.
+
+    Those that are the same for all are left out: they would only cost time.
+    """
+    columns = list[Sequence[float]]()
+    for name, own in problems[0].items():
+        values = [problem[name] for problem in problems]
+        if isinstance(own, str):
+            columns.append([float(value != own) for value in values])
+        else:
+            sizes = [max(1, abs(int(value))) for value in values]
+            twos = [(size & -size).bit_length() - 1 for size in sizes]
+            columns.append([math.log2(size) / _OCTAVES for size in sizes])
+            columns.append([min(two, _TWOS) / _TWOS for two in twos])
+    kept = [column for column in columns if len(set(column)) > 1]
+    return [tuple(column[i] for column in kept) for i in range(len(problems))]
 
 
 def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
     """Return the best configurations of the nearest problems searched before."""
-    here = place_of(tuple(problem.values()))
-
-    def apart(other: SearchedProblem) -> float:
-        steps = distance(here, place_of(tuple(other.problem.values())))
-        return math.inf if steps is None else steps
-
-    nearest = sorted(before, key=apart)[:_NEAR_PROBLEMS]
+    nearest = sorted(before, key=lambda other: _apart(problem, other.problem))[:_NEAR_PROBLEMS]
     best = [row for other in nearest for row in verdict.candidates(other.choice, 1)]
     return list(dict.fromkeys(row.configuration for row in best))
+
+
+def _apart(problem: Problem, other: Problem) -> float:
+    """Return the distance of two problems; infinite where they differ in a word or in fields."""
+    if problem.keys() != other.keys():
+        return math.inf
+    steps = distance(place_of(tuple(problem.values())), place_of(tuple(other.values())))
+    return math.inf if steps is None else steps

@@ -22,8 +22,7 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured, SearchStarted, ignore
 from autotune.store import Store

@@ -17,8 +17,7 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.run.bench import Bench
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured
 from autotune.store import Store

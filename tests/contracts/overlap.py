@@ -10,8 +10,7 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.measure.timing import Caches
 from autotune.run.bench import Bench
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store

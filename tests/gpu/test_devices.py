@@ -15,9 +15,8 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, over_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
-from autotune.run.goal import Search
 from autotune.run.recording import record_of
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store

@@ -8,8 +8,7 @@ from sample_spaces import write_space
 
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
-from autotune.run.goal import Search
-from autotune.run.request import Request
+from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Event, SearchStarted
 from autotune.store import Store

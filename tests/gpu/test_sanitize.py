@@ -13,8 +13,7 @@ from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
-from autotune.run.goal import Search
-from autotune.run.request import EFFORTS, Request
+from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
