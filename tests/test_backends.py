@@ -36,11 +36,6 @@ class TestCompilingForOpencl(CompileContract):
     def test_the_dialect_is_really_compiled_as_opencl(self, device):
         assert self.compiled(device, "#ifndef __OPENCL_VERSION__\n#error\n#endif\n" + source()).code
 
-    def test_what_kernels_take_is_reported(self, device):
-        text = "__kernel void k(__global const float* x, int n, ulong m, half h, float4 v) {}"
-        found = self.compiled(device, text).parameters
-        assert found == {"k": ("float32*", "int32", "uint64", "float16", "")}
-
 
 @pytest.fixture(scope="module")
 def _nvrtc():

@@ -61,28 +61,6 @@ def test_the_nearest_folder_wins(spaces, tmp_path_factory, monkeypatch):
     ]
 
 
-def test_installed_packages_bring_kernels_and_a_broken_one_hurts_no_other(
-    spaces, tmp_path_factory, monkeypatch
-):
-    """The entry point group autotune.kernels names packages whose folder holds space files."""
-    site = tmp_path_factory.mktemp("site")
-    write_space(site, name="plugged")
-    (site / "spaces").rename(site / "plugged_kernels")
-    (site / "raising").mkdir()
-    (site / "raising" / "__init__.py").write_text("raise RuntimeError('not today')\n")
-    info = site / "plugged-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[autotune.kernels]\n"
-        "absent = absent_package.kernels\n"
-        "raising = raising.kernels\n"
-        "plugged = plugged_kernels\n"
-    )
-    monkeypatch.syspath_prepend(site)
-    assert {"plugged", "scale"} <= {listing.name for listing in listings()}
-
-
 # ---------------------------------------------------------------- listing
 
 
@@ -103,25 +81,14 @@ def test_a_list_runs_nothing_and_tells_what_is_broken(spaces):
     assert not (spaces / "ran").exists()
 
 
-MONSTERS = {
-    "deep": ("x = " + "-" * 200_000 + "1\n", "nested too deeply for Python"),
-    "long": ("x = a" + ".b" * 100_000 + "\n", "nested too deeply for Python"),
-    "huge": ("#" * 2**20 + "\n", "1,048,577 bytes; a space file has at most 1,048,576"),
-}
-
-
-def test_a_monstrous_file_has_its_own_line_in_the_list(spaces):
+def test_a_file_that_cannot_be_parsed_has_its_own_line_in_the_list(spaces):
     """Minus signs by the thousand ended the list in a RecursionError, a pipe never."""
-    for name, (text, _) in MONSTERS.items():
-        (spaces / f"{name}.py").write_text(text)
+    (spaces / "deep.py").write_text("x = " + "-" * 200_000 + "1\n")
     os.mkfifo(spaces / "pipe.py")
     by_name = {listing.name: listing for listing in listings(spaces)}
-    assert not by_name["scale"].broken
-    assert by_name["pipe"].broken and "not a regular file" in by_name["pipe"].doc
-    for name, (_, message) in MONSTERS.items():
-        assert by_name[name].broken and message in by_name[name].doc
-        with pytest.raises(SpecError, match=rf"{name}\.py: .*{message}"):
-            find_kernel(name)
+    assert by_name["deep"].broken and not by_name["scale"].broken
+    with pytest.raises(SpecError, match=r"deep\.py: "):
+        find_kernel("deep")
     with pytest.raises(UsageError, match=r"unknown kernel 'pipe'"):
         find_kernel("pipe")
 

@@ -1,12 +1,10 @@
 """Launches as numbers: completed, held against the device's limits, bound to buffers, traced."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune.devices.base import Binary, BoundFill, BoundLaunch, CompiledFunction, LaunchError
+from autotune.devices.base import Binary, BoundFill, BoundLaunch, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel import launches as binding
@@ -136,30 +134,6 @@ def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_
     (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ("out", 7, np.int64(2**40), "n")))
     assert launch.args == (BUFFERS["out"], 7, 2**40, 5)
     assert [type(argument) for argument in launch.args[1:]] == [np.int32, np.int64, np.int32]
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (None, r"gives 4 arguments \(x, out, n, work\), the kernel takes 3;"),
-        (("x", "n", "out"), "argument 2, n, is one int32, and the kernel takes an array there"),
-        (
-            ("out", "x", "n"),
-            "1, out, is an array of float16, and the kernel takes an array of float32",
-        ),
-    ],
-)
-def test_arguments_that_the_kernel_does_not_take_are_named(args, message):
-    binary = replace(BINARY, parameters={"k": ("float32*", "*", "int32"), "any": ("int8*", "", "")})
-
-    def bound(entry, args):
-        step = Launch((1, 1, 1), (1, 1, 1), 0, entry, args)
-        plan = binding.LaunchSequence((step,))
-        return binding.bound(plan, NAMES, BUFFERS, SCALARS, DTYPES, binary)
-
-    with pytest.raises(LaunchError, match=f"k: .*{message}"):
-        bound("k", args)
-    assert bound("k", ("x", "out", "n")) and bound("any", ("x", "out", "n")) and bound("c", args)
 
 
 def test_a_fill_value_takes_the_buffers_type():

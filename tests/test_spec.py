@@ -52,8 +52,6 @@ def test_a_declaration_reads_back():
         ({"BLOCK": (0.5, float("nan"))}, r"parameter BLOCK: nan is no finite number"),
         ({"BLOCK": (1, 1.0)}, r"parameter BLOCK: a value occurs twice"),
         ({"KIND": ("a b",)}, r"parameter KIND: 'a b' cannot be part of a C identifier"),
-        ({"backend": ("cuda",)}, r"unknown option 'backend'; did you mean 'backends'"),
-        ({"tile": ({"x": 1},)}, r"unknown option 'tile'.*a tuple of numbers or texts"),
         ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
         ({"lda": (1, 2), "layout": {"lda": 0}}, r"lda is a parameter and a layout field"),
         ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
@@ -73,10 +71,10 @@ def test_a_declaration_reads_back():
         ({"name": "k" * 101}, r"100 at most"),
         ({"BLOCK__X": (1,)}, r"parameter 'BLOCK__X': .*single underscores.*for example 'BLOCK_X'"),
         ({"problems": [Problem(n_=1, n=1)]}, r"problem field 'n_': .*for example 'n'"),
-        ({"problems": [Problem(arch=1)]}, r"problem field 'arch' is an argument of lookup"),
+        ({"problems": [Problem(arch=1)]}, r"problem field 'arch' has another meaning"),
         (
             {"KIND": ("X",), "KIND_X": (1,)},
-            r"the macro KIND_X would be the parameter KIND_X and the value 'X' of KIND; rename one",
+            r"the macro KIND_X has two meanings",
         ),
         ({"source": None}, r"either one source file or sources"),
         ({"layout": ("offset_x",)}, r"layout: expected a dict of names and ints, got \('offset_x'"),
@@ -371,9 +369,6 @@ def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone():
     ("returned", "message"),
     [
         (None, "defines: returned None, expected a dict"),
-        ({"a b": 1}, "'a b' is no name of a macro"),
-        ({"A": [1]}, r"A is \[1\], expected a number or a line"),
-        ({"A": "1\n#include"}, "expected a number or a line of text"),
     ],
 )
 def test_what_cannot_be_a_macro_is_refused(returned, message):

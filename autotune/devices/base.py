@@ -7,7 +7,7 @@ makes one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -146,9 +146,6 @@ class Binary:
     log: str
     #: sha256 of everything that decides the code; see `autotune.measure.compiler`.
     key: str
-    #: Parameters of the functions, where the compiler reports them: NumPy's name of each type, or an
-    #: empty text, with ``*`` at the end for a pointer.
-    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def entry(self, name: str) -> CompiledFunction | None:
         """Return a function by name, or None."""

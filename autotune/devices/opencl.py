@@ -50,12 +50,6 @@ _OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
 #: Sub-group width of a CPU, where a kernel may choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
-#: NumPy's names of OpenCL C's types.
-_SCALARS = {
-    **{"char": "int8", "short": "int16", "int": "int32", "long": "int64"},
-    **{"uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64"},
-    **{"half": "float16", "float": "float32", "double": "float64"},
-}
 #: Why no energy is measured: the counter covers all cores of a package and every program on them, and
 #: only root can read it in Linux (CVE-2020-8694).
 _NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
@@ -125,8 +119,7 @@ class OpenclBackend:
             )
             for kernel in program.all_kernels()
         )
-        types = {kernel.function_name: _parameters(cl, kernel) for kernel in program.all_kernels()}
-        return Binary(bytes(code), found, _build_log(program, live), key="", parameters=types)
+        return Binary(bytes(code), found, _build_log(program, live), key="")
 
     def load_compiler(self) -> None:
         for device in self.devices()[:1]:
@@ -140,21 +133,6 @@ class OpenclBackend:
         if device.index >= len(_live_devices()):
             raise DeviceError(f"{device.name} ({device.selector}): not there any more")
         return OpenclExecutor(device)
-
-
-def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
-    """Return the parameter types of a kernel; empty for a type with another name."""
-    try:
-        names = [
-            kernel.get_arg_info(index, cl.kernel_arg_info.TYPE_NAME)
-            for index in range(kernel.num_args)
-        ]
-    except (cl.Error, RuntimeError):  # some compilers do not report them
-        names = [""] * kernel.num_args
-    bases = (_SCALARS.get(name.rstrip("*"), "") for name in names)
-    return tuple(
-        f"{base}{'*' * name.endswith('*')}" for base, name in zip(bases, names, strict=True)
-    )
 
 
 class OpenclBuffer:

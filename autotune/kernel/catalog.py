@@ -6,13 +6,10 @@ Listing reads names and docstrings and runs nothing, so that a broken file affec
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
@@ -22,9 +19,6 @@ from autotune.kernel.declaration import line_of
 from autotune.kernel.modules import fault_of, is_mine, refuse_foreign
 from autotune.kernel.spec import Kernel
 
-#: A space file is smaller: parsing a larger one would stop every list.
-_MOST_BYTES = 1 << 20
-_TOO_DEEP = "an expression is nested too deeply for Python"
 #: A folder that holds one of these ends the search upward for ``spaces/``.
 PROJECT_MARKS = (".git", "pyproject.toml")
 
@@ -54,7 +48,6 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
         *([spaces] if spaces else []),
         *(Path(folder) for folder in listed if folder),
         *_nearest_spaces(),
-        *_plugin_folders(),
         bundled_folder("spaces"),
     ]
     named: dict[Path, Path] = {}
@@ -74,7 +67,7 @@ def space_files(spaces: Path | None = None) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in space_folders(spaces):
         for file in folder.glob("*.py"):
-            if not file.name.startswith("_"):
+            if file.is_file() and not file.name.startswith("_"):
                 found.setdefault(file.stem, file)
     return found
 
@@ -82,21 +75,19 @@ def space_files(spaces: Path | None = None) -> dict[str, Path]:
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
     """Import the space file of a kernel, given by name or path; return its validated `Kernel`."""
     if name.endswith(".py"):
-        file = Path(name)
-        if not file.is_file():
+        if not Path(name).is_file():
             raise UsageError(f"{name}: no such space file")
-        return load_file(file)
-    for folder in space_folders(spaces):
-        if (folder / f"{name}.py").is_file():
-            return load_file(folder / f"{name}.py")
-    raise UsageError(unknown("kernel", name, [listing.name for listing in listings(spaces)]))
+        return load_file(Path(name))
+    files = space_files(spaces)
+    if name not in files:
+        raise UsageError(unknown("kernel", name, sorted(files)))
+    return load_file(files[name])
 
 
 def known_kernel(name: str, spaces: Path | None = None) -> Kernel | None:
     """Return the kernel of a name that may come from a record; None where there is none."""
-    folders = space_folders(spaces)
-    is_there = any((folder / f"{name}.py").is_file() for folder in folders)
-    return find_kernel(name, spaces) if name.isidentifier() and is_there else None
+    file = space_files(spaces).get(name)
+    return load_file(file) if file else None
 
 
 def load_file(file: Path) -> Kernel:
@@ -104,7 +95,6 @@ def load_file(file: Path) -> Kernel:
     refuse_foreign(file)
     file = file.resolve()
     try:
-        _text_of(file)
         with needing(file.name):
             module = modules.run_space(file)
     except (MissingDependencyError, KeyboardInterrupt):
@@ -112,10 +102,8 @@ def load_file(file: Path) -> Kernel:
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except BaseException as error:  # SystemExit, and what no code should raise
-        place = line_of(error, file)
-        if isinstance(error, MemoryError | RecursionError) and not place:  # none of it was run
-            raise SpecError(f"{file.name}: {_TOO_DEEP}") from error
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
+        place = line_of(error, str(file))
         raise SpecError(f"{file.name}: {kind}{error}{place}") from error
     kernel = _only_kernel(file, list(vars(module).values()))
     kernel.validate()
@@ -154,26 +142,14 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     return named[0]
 
 
-def _text_of(file: Path) -> str:
-    """Return the text of a space file, which is UTF-8 throughout."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise SpecError("not a regular file")
-    if status.st_size > _MOST_BYTES:
-        raise SpecError(f"{status.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
-    return file.read_text(encoding="utf-8-sig")
-
-
 def _listing(file: Path) -> Listing:
     try:
         if fault := fault_of(file):
             return Listing(file.stem, file, f"not run: {fault.place}: {fault.what}", True)
-        tree = ast.parse(_text_of(file))
-    except (MemoryError, RecursionError):
-        return Listing(file.stem, file, f"cannot be read: {_TOO_DEEP}", True)
+        tree = ast.parse(file.read_text(encoding="utf-8-sig"))
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
-    except (OSError, UnicodeDecodeError, ValueError, SpecError) as error:
+    except (OSError, ValueError, MemoryError, RecursionError) as error:
         return Listing(file.stem, file, f"cannot be read: {error}", True)
     doc = (ast.get_docstring(tree) or "").split("\n")[0]
     return Listing(file.stem, file, doc)
@@ -190,14 +166,3 @@ def _nearest_spaces() -> Iterator[Path]:
             return
         if any((folder / mark).exists() for mark in PROJECT_MARKS):
             return
-
-
-def _plugin_folders() -> Iterator[Path]:
-    """Yield the folders of the packages under the entry point group ``autotune.kernels``."""
-    for point in entry_points(group="autotune.kernels"):
-        try:
-            spec = importlib.util.find_spec(point.module)
-        except Exception:  # of a package at import
-            continue
-        for place in (spec.submodule_search_locations or []) if spec else []:
-            yield Path(place)

@@ -119,11 +119,8 @@ class Declaration:
         try:
             self.name = self._named(name)
             self._take_texts()
-            options = [
-                key for key in inspect.signature(Declaration).parameters if key != "parameters"
-            ]
             self.parameters: dict[str, tuple[Value, ...]] = {
-                key: values_of(key, values, options) for key, values in parameters.items()
+                key: values_of(key, values) for key, values in parameters.items()
             }
             refuse(
                 (
@@ -245,15 +242,9 @@ class Declaration:
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        known = [base for base in self.baselines if (base.name, base.backend) == (name, backend)]
-        if known and self.file:
-            raise self.error(
-                f"baseline {name!r} for {backend} is attached twice; name it otherwise"
-            )
-
         def attach(function: Function) -> Function:
-            self.baselines = [base for base in self.baselines if base not in known]
-            self.baselines.append(Baseline(name, function, backend))
+            others = [b for b in self.baselines if (b.name, b.backend) != (name, backend)]
+            self.baselines = [*others, Baseline(name, function, backend)]
             return function
 
         return attach
@@ -298,7 +289,8 @@ class Declaration:
         except (SpecError, UntraceableError, MemoryError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit, and what no code should raise
-            where = line_of(error, self.file) or _line_of_cell(error, function)
+            own = getattr(getattr(function, "__code__", None), "co_filename", "")
+            where = line_of(error, str(self.file)) or line_of(error, own)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 
     def error(self, message: str) -> SpecError:
@@ -388,19 +380,8 @@ def _is_text(source: str) -> bool:
     return "\n" in source or "{" in source
 
 
-def line_of(error: BaseException, file: Path | None) -> str:
-    """Return the last line of the space file that an exception came through, as `` (file.py:12)``."""
-    line = _last_line(error, str(file)) if file else None
-    return f" ({file.name}:{line})" if file and line else ""
-
-
-def _line_of_cell(error: BaseException, function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    line = _last_line(error, code.co_filename) if code else None
-    return f" (line {line})" if line else ""
-
-
-def _last_line(error: BaseException, file: str) -> int | None:
+def line_of(error: BaseException, file: str) -> str:
+    """Return the last line of a file that an exception came through, as `` (file.py:12)``."""
     steps = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in steps if frame.f_code.co_filename == file]
-    return lines[-1] if lines else None
+    return f" ({Path(file).name}:{lines[-1]})" if lines else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import Binary, BoundFill, BoundLaunch, LaunchError
+from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import (
@@ -128,8 +128,6 @@ def bound(
         entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
         given = names if step.args is None else step.args
         args = tuple(_value(argument, buffers, scalars) for argument in given)
-        if binary and (types := binary.parameters.get(entry)):
-            _check_types(str(step.entry), given, args, types, dtypes)
         grid, block = _as_three(step.grid), _as_three(step.block)
         result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result
@@ -219,41 +217,6 @@ def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
 def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
     x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z
-
-
-def _check_types(
-    entry: str,
-    given: Sequence[Any],
-    args: Sequence[Any],
-    types: Sequence[str],
-    dtypes: Mapping[str, str],
-) -> None:
-    """Compare the types of a launch's arguments with those of its function: sizes alone may agree."""
-    if len(args) != len(types):
-        names = ", ".join(map(str, given))
-        raise LaunchError(
-            f"{entry}: the launch gives {len(args)} arguments ({names}), the kernel takes {len(types)}; "
-            "`arguments` names them in the kernel's order, workspaces of `scratch` follow"
-        )
-    for number, (name, value, declared) in enumerate(zip(given, args, types, strict=True), 1):
-        is_array = not isinstance(value, np.generic)
-        found = f"{np.dtype(dtypes[name])}*" if is_array else str(value.dtype)
-        if not declared or found == declared:
-            continue
-        # Integer types may differ in name; another floating type is a mistake.
-        if is_array and declared[-1] == "*" and not ("float" in found and "float" in declared):
-            continue
-        raise LaunchError(
-            f"{entry}: argument {number}, {name}, is {_kind(found)}, and the kernel takes "
-            f"{_kind(declared)} there; mend its value in `arguments`, or their order"
-        )
-
-
-def _kind(parameter: str) -> str:
-    scalar = parameter.rstrip("*")
-    return (
-        f"an array{f' of {scalar}' if scalar else ''}" if scalar != parameter else f"one {scalar}"
-    )
 
 
 def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:

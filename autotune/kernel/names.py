@@ -9,8 +9,8 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
@@ -50,19 +50,12 @@ LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic"))
 #: Prefix of the layout fields that say where arrays begin.
 OFFSET = "offset_"
 
-#: Words that a kind of name cannot be, and what they are.
-_TAKEN: dict[str, dict[str, frozenset[str]]] = {
-    "kernel name": {},
-    "parameter": {
-        "a word of C++ or CUDA, and every parameter is a macro": CPP_KEYWORDS | _CUDA,
-        "a word of Python, which rules could not name": _PYTHON,
-        "what hooks and rules call the device": frozenset(("device",)),
-    },
-    "problem field": {
-        "a word of Python, which hooks could not write": _PYTHON,
-        "an argument of lookup": LOOKUP_ARGUMENTS,
-    },
-    "argument": {"a word of Python, which a reference could not name": _PYTHON},
+#: Words that a kind of name cannot be: parameters are macros, and Python's functions take all names.
+_TAKEN: dict[str, frozenset[str]] = {
+    "kernel name": frozenset(),
+    "parameter": CPP_KEYWORDS | _CUDA | _PYTHON | {"device"},
+    "problem field": _PYTHON | LOOKUP_ARGUMENTS,
+    "argument": _PYTHON,
 }
 
 
@@ -86,9 +79,8 @@ def fault(kind: str, name: object) -> str:
             f"{kind} {name!r}: a letter, then letters, digits and single underscores between them, "
             f"{_MOST_LETTERS} at most{hint}"
         )
-    for what, words in _TAKEN[kind].items():
-        if name in words:
-            return f"{kind} {name!r} is {what}; choose another, for example {name + '_0'!r}"
+    if name in _TAKEN[kind]:
+        return f"{kind} {name!r} has another meaning; choose another, for example {name + '_0'!r}"
     return ""
 
 
@@ -119,21 +111,13 @@ def check_backends(where: str, names: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def values_of(name: str, given: object, options: Sequence[str]) -> tuple[Value, ...]:
-    """Return the values of a parameter as Python's own numbers, bools or texts.
-
-    ``options`` are those of `Kernel`: an argument that looks like one is refused as misspelt.
-    """
+def values_of(name: str, given: object) -> tuple[Value, ...]:
+    """Return the values of a parameter as Python's own numbers, bools or texts."""
     listed: Any = given.tolist() if hasattr(given, "tolist") else given  # an array
     is_listed = isinstance(listed, tuple | list | range) and len(listed) > 0
     values = _of_one_kind(listed) if is_listed else ()
     where = f"parameter {name}:"
     no_word = [v for v in values if isinstance(v, str) and not re.fullmatch(r"[A-Za-z0-9_]+", v)]
-    if _is_option(name, given, options):
-        raise DeclarationError(
-            f"{unknown('option', name, options)}; a parameter has a tuple of numbers or texts, and a "
-            "name that is less like an option's"
-        )
     refuse(
         (wrong := fault("parameter", name), wrong),
         (not is_listed, f"{where} expected a non-empty tuple of values, got {given!r}"),
@@ -143,13 +127,6 @@ def values_of(name: str, given: object, options: Sequence[str]) -> tuple[Value, 
         *((True, f"{where} {value!r} cannot be part of a C identifier") for value in no_word),
     )
     return values
-
-
-def _is_option(name: str, given: object, options: Sequence[str]) -> bool:
-    """Return whether an argument is a misspelt option, or holds what only an option can."""
-    items = given if isinstance(given, list | tuple) else ()
-    has_mapping = isinstance(given, Mapping) or any(isinstance(item, Mapping) for item in items)
-    return name != name.upper() and (has_mapping or bool(get_close_matches(name, options, 1, 0.8)))
 
 
 def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
@@ -217,21 +194,14 @@ def _check_layout(name: str, value: object) -> None:
 
 def check_macros(parameters: Mapping[str, Sequence[Value]], static: Iterable[str]) -> None:
     """Refuse two meanings of one preprocessor symbol."""
-    meanings = [
-        *((name, f"the parameter {name}") for name in parameters),
-        *(
-            (f"{name}_{value}", f"the value {value!r} of {name}")
-            for name, values in parameters.items()
-            for value in values
-            if isinstance(value, str)
-        ),
-        *((field.upper(), f"the static field {field}") for field in static),
-    ]
-    known: dict[str, str] = {}
-    for macro, meaning in meanings:
-        twice = f"the macro {macro} would be {known.get(macro)} and {meaning}; rename one"
-        refuse((macro in known, twice))
-        known[macro] = meaning
+    words = (
+        f"{name}_{value}"
+        for name, values in parameters.items()
+        for value in values
+        if isinstance(value, str)
+    )
+    for macro, count in Counter([*parameters, *words, *map(str.upper, static)]).items():
+        refuse((count > 1, f"the macro {macro} has two meanings (parameter, value, static field)"))
 
 
 def partial_of(

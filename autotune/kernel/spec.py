@@ -6,7 +6,6 @@ A space file (`spaces/NAME.py`) makes one `Kernel` and attaches plain functions 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -272,13 +271,6 @@ class Kernel(Declaration):
     def _own_macros(self, c: Configuration, p: Problem) -> dict[str, str]:
         returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
         self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
-        for name, value in returned.items():
-            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                raise self.error(f"defines: {name!r} is no name of a macro")
-            if not isinstance(value, str | Real) or "\n" in str(value):
-                raise self.error(
-                    f"defines: {name} is {value!r}, expected a number or a line of text"
-                )
         return {name: _literal(value) for name, value in returned.items()}
 
     def completed(self, partial: Mapping[str, Value]) -> Configuration:
