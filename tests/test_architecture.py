@@ -45,7 +45,7 @@ LINES = {
     "doctor": 580,
     "export": 1150,
     "fleet": 1360,
-    "interop": 1130,
+    "interop": 1080,
     "kernel": 3400,
     "measure": 4670,
     "report": 2230,

@@ -11,18 +11,15 @@ import builtins
 import inspect
 import io
 import json
-import keyword
 import math
 import os
 import re
-import reprlib
 import runpy
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from itertools import combinations
 from pathlib import Path
@@ -38,7 +35,6 @@ from autotune.devices.base import NO_TEXTURES
 from autotune.errors import UsageError
 from autotune.kernel.modules import refuse_foreign
 from autotune.kernel.names import fault
-from autotune.kernel.spec import Kernel
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (
@@ -49,16 +45,8 @@ _POSITIONS = (
 _BLOCK = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 _BACKENDS = dict.fromkeys(("CUDA", "CUPY", "NVCUDA", "PYCUDA"), "cuda") | {"OPENCL": "opencl"}
 #: Arguments of `tune_kernel` that say how to run, not what to tune.
-_OF_A_RUN = (
-    *("strategy", "strategy_options", "metrics", "observers", "objective", "cache"),
-    *("simulation_mode", "parallel", "verify"),
-)
-#: What a rule or size may consist of.
-_ALLOWED = (
-    *(ast.Expression, ast.Load, ast.Constant, ast.Name, ast.Tuple, ast.List, ast.IfExp),
-    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.boolop, ast.unaryop, ast.operator),
-    *(ast.cmpop, ast.Call),
-)
+_OF_A_RUN = ("strategy", "strategy_options", "metrics", "observers", "objective", "cache", "verify")
+#: Functions that a rule or size may call.
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
 #: A smaller number divides a size by chance, or is a size of its own.
 _LEAST_SIZE = 64
@@ -79,12 +67,14 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
     if name and len(calls) > 1:
         raise UsageError(f"{script} calls tune_kernel {len(calls)} times: leave NAME out")
     texts: dict[Path, str] = {}
-    names: list[str] = []
-    for call in calls:
-        names.append(_unused(name or call["name"], names))
-        call |= {"name": names[-1], "source": f"{names[-1]}{call['suffix']}"}
+    for number, call in enumerate(calls):
+        alike = sum(other["function"] == call["function"] for other in calls[:number])
+        own = name or call["function"] + (f"_{alike + 1}" if alike else "")
+        if wrong := fault("kernel name", own):
+            raise UsageError(f"{wrong}; give autotune new a NAME")
+        call |= {"name": own, "source": f"{own}{call['suffix']}"}
         call["script"] = re.sub(r"[^\w.+-]", "_", script.name)
-        texts[into / "spaces" / f"{names[-1]}.py"] = _space_text(call)
+        texts[into / "spaces" / f"{own}.py"] = _space_text(call)
         texts[into / "kernels" / call["source"]] = call["text"]
     for place, text in texts.items():
         if place.exists() and place.read_text(encoding="utf-8") != text:
@@ -93,16 +83,6 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
     return list(texts), [f"{script.name}:{c['line']}: {todo}" for c in calls for todo in c["todos"]]
-
-
-def _unused(name: str, taken: Sequence[str]) -> str:
-    """Return a name for a kernel and its files that no other call of the script has."""
-    if wrong := fault("kernel name", name):
-        raise UsageError(f"{wrong}; give autotune new a NAME")
-    if keyword.iskeyword(name) or name in ("np", "launch", "arguments", "reference"):
-        name += "_kernel"
-    alike = [other for other in taken if re.fullmatch(rf"{name}(_\d+)?", other)]
-    return f"{name}_{len(alike) + 1}" if alike else name
 
 
 def _space_text(fields: Mapping[str, Any]) -> str:
@@ -230,7 +210,8 @@ class _TuneCall:
     def described(self) -> dict[str, Any]:
         """Return what the files of this call need, as JSON has it."""
         made = {name: self._made(name, value) for name, value in self._arguments.items()}
-        self._add_constants(made)
+        for name, value in (self._given.get("cmem_args") or {}).items():
+            made[name] = f"Constant({self._drawn(name, value)})"
         outputs = [name for name, text in made.items() if text.startswith(("Out(", "InOut("))]
         if not outputs:
             self.todos.append("which argument is the output? make it Out(shape) in arguments")
@@ -242,7 +223,7 @@ class _TuneCall:
         tolerance = self._given.get("atol")
         options = map(str, self._given.get("compiler_options") or [])
         described = {
-            "name": self._function,
+            "function": self._function,
             "suffix": ".cl" if self._backend == "opencl" else ".cu",
             "text": self._text,
             "backend": self._backend,
@@ -261,17 +242,10 @@ class _TuneCall:
 
     def _read_parameters(self) -> dict[str, Any]:
         parameters = {}
-        options = tuple(inspect.signature(Kernel).parameters)
         for name, values in dict(self._given.get("tune_params") or {}).items():
-            wrong = fault("parameter", name)
-            if not wrong and get_close_matches(name, options, 1, 0.8) and name != name.upper():
-                wrong = f"parameter {name!r} is, or is too like, an option of Kernel"
-            if wrong:
+            if wrong := fault("parameter", name):
                 raise UsageError(f"{wrong}: rename it in the script and in the source")
-            plain = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
-            parameters[name] = plain
-            if name.startswith("loop_unroll_factor") and 0 in plain:
-                self.todos.append(f"{name}=0: Kernel Tuner takes the pragma out; here begin with 1")
+            parameters[name] = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
         return parameters
 
     def _read_source(self) -> str:
@@ -281,25 +255,20 @@ class _TuneCall:
             given = given[0]
         if callable(given):
             self.todos.append("kernel_source is a function: this is its text for the first values")
-            first = {name: values[0] for name, values in self._parameters.items()}
-            given = given(first)
+            given = given({name: values[0] for name, values in self._parameters.items()})
         text = str(given)
         if not re.search(r"[\n({]", text):
             try:
                 text = (self._script.parent / text).read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"kernel_source {given}: cannot be read ({error})") from None
-        for included in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', text, re.MULTILINE):
-            self.todos.append(f"the source includes {included}: put it into kernels/ too")
         if "texture<" in text or self._given.get("texmem_args"):
             self.todos.append(NO_TEXTURES)
-        if used := re.findall(r"\bgrid_size_[xyz]\b", text):
-            self.todos.append(f"the source uses {used[0]}: read gridDim there, or get_num_groups")
         return textwrap.dedent(text).strip("\n") + "\n"
 
     def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the arguments, and their declarations in the source, by name."""
-        values = [_on_host(value) for value in self._given.get("arguments") or []]
+        values = list(self._given.get("arguments") or [])
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", self._text, flags=re.DOTALL)
         found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", text)
         declared = [part.strip() for part in found[1].split(",")] if found else []
@@ -316,21 +285,15 @@ class _TuneCall:
     def _over(self, given: Any, what: str, fallback: str, holder: str = "c.") -> str:
         """Return a number, text or function as an expression over parameters; else the fallback."""
         try:
-            if isinstance(given, FunctionType):
-                text, known = _body_of(given)
-            elif isinstance(given, str | int | float | np.generic):
-                text, known = str(given), {}
-            else:
-                raise ValueError(f"{reprlib.repr(given)} is no expression")
+            text, known = _body_of(given) if isinstance(given, FunctionType) else (str(given), {})
             return _over_parameters(text, self._parameters, known, holder)
         except (ValueError, SyntaxError, RecursionError) as error:
             self.todos.append(f"{what}: {error}; complete it")
             return fallback
 
     def _rules(self) -> list[dict[str, Any]]:
-        given = self._given.get("restrictions") or []
         rules = []
-        for number, rule in enumerate(given if isinstance(given, list | tuple) else [given], 1):
+        for number, rule in enumerate(_listed(self._given.get("restrictions")), 1):
             text = self._over(rule, f"restriction {number}", "", "")
             if used := [name for name in self._parameters if _has_word(text, name)]:
                 doc = repr(f"As Kernel Tuner is told: {text}"[:200])
@@ -370,9 +333,7 @@ class _TuneCall:
         }
         fields: dict[str, int] = {}
         expressions = []
-        given = self._given.get("problem_size")
-        sizes = given if isinstance(given, list | tuple) else [given]
-        for axis, size in zip("xyz", sizes, strict=False):
+        for axis, size in zip("xyz", _listed(self._given.get("problem_size")), strict=False):
             if not isinstance(size, int | np.integer):
                 expressions.append(self._over(size, f"problem_size in {axis}", "1"))
             elif size > 1:
@@ -410,12 +371,9 @@ class _TuneCall:
         given = self._given.get(option)
         if given is None:
             return f"c.{name}" if name in self._parameters else "1"
-        factors = []
-        for part in given if isinstance(given, list | tuple) else [given]:
-            # Kernel Tuner makes an int of it.
-            factor = re.sub(r"(?<!/)/(?!/)", "//", self._over(part, option, "1"))
-            factors.append(factor if re.fullmatch(r"[\w.]+", factor) else f"({factor})")
-        return " * ".join(factors) or "1"
+        # Kernel Tuner makes an int of it.
+        factors = [re.sub("//?", "//", self._over(part, option, "1")) for part in _listed(given)]
+        return " * ".join(f if re.fullmatch(r"[\w.]+", f) else f"({f})" for f in factors) or "1"
 
     # ------------------------------------------------------------------ arguments
 
@@ -467,15 +425,6 @@ class _TuneCall:
             self.todos.append(f"argument {name}: say by p what its size {size} follows from")
         return known.get(size, str(size))
 
-    def _add_constants(self, made: dict[str, str]) -> None:
-        """Add what is copied to symbols."""
-        for name, given in (self._given.get("cmem_args") or {}).items():
-            value = _on_host(given)
-            if not isinstance(value, np.ndarray) or self._backend == "opencl":
-                self.todos.append(f"cmem_args: make {name} a Constant(array) in arguments")
-            else:
-                made[name] = f"Constant({self._drawn(name, value)})"
-
 
 # ---------------------------------------------------------------------- expressions
 
@@ -483,20 +432,15 @@ class _TuneCall:
 def _over_parameters(
     text: str, parameters: Mapping[str, Any], known: Mapping[str, Any], holder: str
 ) -> str:
-    """Return an expression in names of the space file; ValueError where it is anything else."""
+    """Return an expression in names of the space file; ValueError where it has other names."""
     tree = ast.parse(text.strip(), mode="eval").body
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        allowed = isinstance(node, _ALLOWED)
-        if isinstance(node, ast.Call):
-            allowed = isinstance(node.func, ast.Name) and node.func.id in _CALLABLE
-        elif isinstance(node, ast.Name) and node not in called:
-            allowed = node.id in parameters or node.id in known
-            node.id = holder + node.id if node.id in parameters else repr(known.get(node.id))
-        if not allowed:
-            raise ValueError(
-                f"{text[:80]!r} is more than arithmetic and comparisons over parameters"
-            )
+        if not isinstance(node, ast.Name) or (node in called and node.id in _CALLABLE):
+            continue
+        if node.id not in parameters and node.id not in known:
+            raise ValueError(f"{text[:80]!r} is more than an expression over parameters")
+        node.id = holder + node.id if node.id in parameters else repr(known[node.id])
     return ast.unparse(tree)
 
 
@@ -531,12 +475,9 @@ def _body_of(function: FunctionType) -> tuple[str, dict[str, Any]]:
 # ---------------------------------------------------------------------- values
 
 
-def _on_host(value: Any) -> Any:
-    """Return an array of CuPy or torch as one of numpy."""
-    is_array = isinstance(getattr(value, "shape", None), tuple)
-    if is_array and not isinstance(value, np.ndarray | np.generic):
-        return value.get() if hasattr(value, "get") else value.cpu().numpy()
-    return value
+def _listed(given: Any) -> list[Any]:
+    """Return a list or tuple as a list, None as none, and anything else as the one of a list."""
+    return list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
 
 
 def _has_word(text: str, word: str) -> bool:
