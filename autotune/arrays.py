@@ -5,8 +5,6 @@ Knows arrays, not what they are for. Pieces never depend on the number of thread
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +17,6 @@ R = TypeVar("R")
 
 #: Elements of a piece: a megabyte or two, which stay in a core's cache between two steps on them.
 PIECE = 1 << 18
-#: Rows and columns of a tile.
-_TILE = 256
 
 
 def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE) -> list[R]:
@@ -28,65 +24,49 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
 
     Returns what each call returned, in the order of the pieces; the last may be shorter.
     """
-    ranges = [
-        (i, begin, min(begin + piece, count)) for i, begin in enumerate(range(0, count, piece))
-    ]
-    threads = min(len(ranges), usable_cores())
+    begins = range(0, count, piece)
+    bounds = [(i, begin, min(begin + piece, count)) for i, begin in enumerate(begins)]
+    threads = min(len(bounds), usable_cores())
     if threads < 2:
-        return [work(*bounds) for bounds in ranges]
+        return [work(*piece) for piece in bounds]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda bounds: work(*bounds), ranges))
+        return list(pool.map(lambda piece: work(*piece), bounds))
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     """Return a C-contiguous copy in another type; the array itself where it is one already."""
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
-    result: NDArray[Any] = np.empty(array.shape, dtype)
-    cuts = _cuts(result, array)
-
-    def convert(number: int, *_: int) -> None:
-        new, old = cuts[number]
-        with np.errstate(all="ignore"):
-            np.copyto(new, old, casting="unsafe")
-
-    in_pieces(convert, len(cuts), 1)
-    return result
+    return _copied(array, dtype, _copy)[0]
 
 
 def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
-    """Return a C-contiguous copy of real numbers in a narrower type; None where a value would change.
+    """Return a C-contiguous copy in a narrower type; None where a value would change. NaN stays NaN."""
+    result, same = _copied(array, dtype, _copy_and_compare)
+    return result if all(same) else None
 
-    NaN stays NaN. Each piece is converted and compared while it is in the cache.
-    """
-    if array.dtype == dtype:
-        return converted(array, dtype)
+
+def _copied(
+    array: NDArray[Any], dtype: DTypeLike, copy: Callable[[NDArray[Any], NDArray[Any]], R]
+) -> tuple[NDArray[Any], list[R]]:
+    """Copy in pieces of the first axis, or of a contiguous array's elements."""
     result: NDArray[Any] = np.empty(array.shape, dtype)
-    cuts = _cuts(result, array)
-    same = True
-    # The next float after the largest integers is no integer of the type, but may be cast to one
-    # that equals it as float.
-    whole, beyond = result.dtype.kind in "iu" and array.dtype.kind == "f", math.inf
-    if whole:
-        beyond = float(np.iinfo(result.dtype).max) + 1
+    new, old = result, array
+    if array.flags.c_contiguous:
+        new, old = result.reshape(-1), array.reshape(-1)
+    rows = max(1, PIECE * len(old) // max(1, old.size))
+    return result, in_pieces(lambda _, i, j: copy(new[i:j], old[i:j]), len(old), rows)
 
-    def narrow(number: int, *_: int) -> None:
-        nonlocal same
-        if not same:
-            return
-        short, wide = cuts[number]
-        with np.errstate(all="ignore"):
-            np.copyto(short, wide, casting="unsafe")
-            equal = short == wide
-            if whole:
-                equal &= wide < beyond
-            if not equal.all():
-                equal |= np.isnan(short) & np.isnan(wide)
-                if not equal.all():  # only ever to False: another thread may have set it
-                    same = False
 
-    in_pieces(narrow, len(cuts), 1)
-    return result if same else None
+def _copy(new: NDArray[Any], old: NDArray[Any]) -> None:
+    with np.errstate(all="ignore"):
+        np.copyto(new, old, casting="unsafe")
+
+
+def _copy_and_compare(new: NDArray[Any], old: NDArray[Any]) -> bool:
+    old = np.ascontiguousarray(old)  # it is read more than once
+    _copy(new, old)
+    return np.array_equal(new, old) or np.array_equal(new, old, equal_nan=True)
 
 
 def largest_finite(array: NDArray[np.float64]) -> float:
@@ -98,26 +78,6 @@ def largest_finite(array: NDArray[np.float64]) -> float:
         return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
 
     return max(in_pieces(largest, flat.size), default=0.0)
-
-
-def _cuts(new: NDArray[Any], old: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """Two arrays of one shape cut alike: in runs where both are contiguous, else in tiles.
-
-    Where one is the other transposed, a tile is what fits a core's cache and its table of pages.
-    """
-    if old.flags.c_contiguous or old.ndim == 0:
-        new, old = new.reshape(-1), old.reshape(-1)
-        return [(new[i : i + PIECE], old[i : i + PIECE]) for i in range(0, len(new), PIECE)]
-    rows, columns = range(0, len(new), _TILE), range(0, new.shape[-1], _TILE)
-    if new.ndim == 1:
-        columns = range(1)
-    return [(_tile(new, i, j), _tile(old, i, j)) for i, j in itertools.product(rows, columns)]
-
-
-def _tile(array: NDArray[Any], row: int, column: int) -> NDArray[Any]:
-    """Part of an array along its first and its last axis."""
-    part: NDArray[Any] = array[row : row + _TILE]
-    return part if array.ndim == 1 else part[..., column : column + _TILE]
 
 
 def usable_cores() -> int:

@@ -38,7 +38,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1460,
+    "": 1420,
     "calling": 1970,
     "cli": 2730,
     "devices": 2330,
@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1360,
     "interop": 1080,
     "kernel": 3400,
-    "measure": 4670,
+    "measure": 4510,
     "report": 2230,
     "retune": 1460,
     "run": 2750,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.arrays import PIECE, converted, in_pieces, largest_finite, narrowed
-from autotune.measure.draw import Draw
+from autotune.measure.data import Draw
 
 #: Several pieces, and a last, shorter one.
 SIZE = 7 * 123_310

@@ -15,7 +15,7 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.measure import cache
-from autotune.measure.data import EXACT, RANDOM, Draw, ensure_files, prepare
+from autotune.measure.data import EXACT, RANDOM, Draw, prepare
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)
@@ -67,19 +67,15 @@ def test_exact_numbers_are_small_nonzero_integers_of_both_signs(dtype):
     ],
 )
 def test_exact_uniform_numbers_lie_within_the_bounds_and_have_few_bits(low, high, values):
-    draw = Draw(True, 1)
-    assert set(np.unique(draw.uniform(low, high, 1000))) == values
-    assert draw.drawn == {f"uniform({low}, {high})": ", ".join(f"{v:g}" for v in sorted(values))}
+    assert set(np.unique(Draw(True, 1).uniform(low, high, 1000))) == values
 
 
 @given(st.floats(-1e4, 1e4), st.floats(0, 1e4), st.booleans(), st.sampled_from("efd"))
 def test_uniform_numbers_honour_their_bounds(low, width, exact, code):
-    """Whatever rounding to the type does; where it has no number within them, all are the next one."""
-    high, dtype = low + width, np.dtype(code).type
-    first = dtype(low) if float(dtype(low)) >= low else np.nextafter(dtype(low), dtype(np.inf))
-    drawn = Draw(exact, 1).uniform(low, high, 64, code).astype(float)
-    assert ((low <= drawn) & (drawn < high)).all() or (drawn == first).all()
-    assert float(first) >= high or (drawn < high).all()
+    """The lower one is rounded to the type; where it has no number within them, all are that one."""
+    high, first = low + width, np.dtype(code).type(low)
+    drawn = Draw(exact, 1).uniform(low, high, 64, code)
+    assert ((first <= drawn) & (drawn.astype(float) < high)).all() or (drawn == first).all()
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -104,11 +100,10 @@ def test_what_cannot_be_drawn_is_refused():
     for wrong in (
         lambda draw: draw.uniform(1, 0, 5),
         lambda draw: draw.uniform(0, np.inf, 5),
-        lambda draw: draw.normal(0, -1, 5),
         lambda draw: draw.integers(3, 3, 5),
         lambda draw: draw.integers(0, 2**40, 5),
     ):
-        with pytest.raises(ValueError, match="no "):
+        with pytest.raises(ValueError, match=r"no numbers|low >= high|out of bounds"):
             wrong(Draw(True, 1))
 
 
@@ -132,17 +127,6 @@ def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
         ("factor", "scalar"),
         ("n", "scalar"),
     ]
-
-
-def test_an_exact_data_set_says_what_was_drawn(kernel):
-    edit = (
-        "x = rng.standard_normal(p.n, dtype=np.float32)",
-        "x = rng.uniform(1, 2, p.n) + rng.normal(0, [1] * p.n)",
-    )
-    drawn = {"uniform(1, 2)": "1, 1.25, 1.5, 1.75", "normal of arrays": "numbers as they are"}
-    for _ in range(2):  # made, then read
-        assert prepare(kernel(edit), PROBLEM, EXACT).drawn == drawn
-    assert prepare(kernel(edit), PROBLEM, RANDOM).drawn == {}
 
 
 def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel):
@@ -347,10 +331,6 @@ def _truncate(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def _retype(file):
-    np.save(file, np.zeros(1000, np.int16))
-
-
 DAMAGE = {
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
     "a foreign manifest": lambda folder: (folder / "manifest.json").write_text(
@@ -359,7 +339,6 @@ DAMAGE = {
     "an absent input": lambda folder: (folder / "x.npy").unlink(),
     "half an input": lambda folder: _truncate(folder / "x.npy"),
     "half an expectation": lambda folder: _truncate(folder / "out.expected.npy"),
-    "another expectation": lambda folder: _retype(folder / "out.expected.npy"),
 }
 
 
@@ -483,9 +462,8 @@ def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
     dataset = prepare(given, PROBLEM, RANDOM, seed=4)
     before = dataset.array("x").tobytes(), dataset.expected("out").tobytes()
-    assert ensure_files(given, PROBLEM, dataset) == dataset
     shutil.rmtree(dataset.folder)
-    assert ensure_files(given, PROBLEM, dataset) == dataset
+    assert prepare(given, PROBLEM, RANDOM, seed=4) == dataset
     assert before == (dataset.array("x").tobytes(), dataset.expected("out").tobytes())
 
 

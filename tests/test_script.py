@@ -12,7 +12,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
-from autotune.measure.draw import Draw
+from autotune.measure.data import Draw
 from autotune.values import Configuration, Problem
 
 GPU = for_arch("sm_90")

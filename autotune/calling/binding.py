@@ -12,8 +12,7 @@ import numpy as np
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.spec import Constant, InOut, Kernel
-from autotune.measure.data import Argument, argument_of
-from autotune.measure.draw import Draw
+from autotune.measure.data import Argument, Draw, argument_of
 from autotune.values import Problem
 
 #: A kernel that calls another that calls another: more is a circle.
@@ -227,7 +226,7 @@ class _Shapes(Draw):
     def __init__(self) -> None:
         super().__init__(exact=False, key=0)
 
-    def _filled(self, size: Any, dtype: Any, fill: Any) -> Any:
+    def _filled(self, size: Any, dtype: Any, draw: Any) -> Any:
         return np.broadcast_to(np.zeros((), dtype), () if size is None else size)
 
     def integers(  # type: ignore[override]

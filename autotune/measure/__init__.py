@@ -2,7 +2,7 @@
 
 ============= ==============================================================
 `measurement` a measurement, its status, and its cost by time or energy
-`data`        inputs and references of a problem; `draw` has the generator
+`data`        inputs and references of a problem, and their generator
 `cache`       data sets and binaries on disk
 `actor`       the contract of what runs tasks; `process` is a child process
 `compiler`    the processes that compile

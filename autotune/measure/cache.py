@@ -10,7 +10,6 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,7 @@ from autotune.files import cache_folder
 #: Kinds of entries: data sets (a folder each) and compiled binaries (a file each).
 DATA, BINARIES = "data", "binaries"
 #: Their names. Anything else in these folders is the user's own: the folder may have been a project's before.
-_DATA_SET = re.compile("[0-9a-f]{40}")
-_SHARD, _BINARY = re.compile("[0-9a-f]{2}"), re.compile(r"[0-9a-f]{64}\.msgpack")
+_NAMES = {DATA: re.compile("[0-9a-f]{40}"), BINARIES: re.compile(r"[0-9a-f]{64}\.msgpack")}
 #: Bytes of data sets that are kept between runs, where the environment variable `SETTING` does not say.
 SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
 #: Binaries may take this share of the size of data sets, in addition.
@@ -30,8 +28,8 @@ _BINARIES_SHARE = 0.25
 #: A data set that was used in the last day may be in use by a run. Such data sets may take this many
 #: bytes, and this share of the disk's free space.
 _IN_USE_S, _MOST_BYTES, _LARGEST_SHARE = 86400.0, 48 << 30, 0.5
-#: Folders in which data sets are made begin with this. One so old was left by a killed process.
-_SCRATCH, _ABANDONED_S = ".making.", 86400.0
+#: Folders in which data sets are made begin with this. One of a day ago was left by a killed process.
+_SCRATCH = ".making."
 
 
 @dataclass(frozen=True)
@@ -62,37 +60,22 @@ def touch(path: Path) -> None:
         os.utime(path)
 
 
-def use_up(path: Path) -> None:
-    """Note that an entry is not needed again soon: it goes before those that are in use."""
-    with suppress(OSError):  # gone
-        used_s = path.stat().st_mtime - _IN_USE_S
-        os.utime(path, (used_s, used_s))
-
-
 def entries(kind: str) -> list[CacheEntry]:
     """Return all entries of a kind, the last used first."""
-    folder, found = cache_folder(kind), []
-    if kind == DATA:
-        kept = _within(folder, _DATA_SET)
-    else:
-        kept = (file for shard in _within(folder, _SHARD) for file in _within(shard, _BINARY))
-    for entry in kept:
-        with suppress(OSError):  # removed meanwhile
-            status = entry.stat()
-            size = status.st_size
-            if kind == DATA:
-                with os.scandir(entry) as files:
-                    size = sum(file.stat().st_size for file in files)
-            found.append(CacheEntry(Path(entry), size, status.st_mtime))
+    found, parents = [], [cache_folder(kind)]
+    if kind == BINARIES:
+        parents = [
+            folder for i in range(256) if not (folder := parents[0] / f"{i:02x}").is_symlink()
+        ]
+    for parent in parents:
+        with suppress(OSError), os.scandir(parent) as inside:
+            for entry in inside:
+                if _NAMES[kind].fullmatch(entry.name) and not entry.is_symlink():
+                    with suppress(OSError):  # removed meanwhile
+                        files = os.scandir(entry) if kind == DATA else (entry,)
+                        size = sum(file.stat().st_size for file in files)
+                        found.append(CacheEntry(Path(entry), size, entry.stat().st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
-
-
-def _within(folder: os.PathLike[str], name: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder with such a name, without links."""
-    with suppress(OSError), os.scandir(folder) as found:  # it may be a file, or gone
-        for entry in found:
-            if name.fullmatch(entry.name) and not entry.is_symlink():
-                yield entry
 
 
 def make_room(kind: str) -> None:
@@ -100,7 +83,7 @@ def make_room(kind: str) -> None:
     folder, now_s = cache_folder(kind), time.time()
     for scratch_folder in folder.glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # gone
-            if now_s - scratch_folder.stat().st_mtime > _ABANDONED_S:
+            if now_s - scratch_folder.stat().st_mtime > _IN_USE_S:
                 _remove(scratch_folder)
     found = entries(kind)
     everything = sum(entry.size_bytes for entry in found)
@@ -123,11 +106,9 @@ def clear(kind: str) -> list[CacheEntry]:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):  # another user's, or gone
-            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # a file; or another user's, or gone
+        path.unlink()
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
@@ -148,9 +129,11 @@ class InUse:
         self._paths.add(path)
 
     def forget(self) -> None:
-        """Give up all data sets: they may be removed to make room."""
+        """Give up all data sets: they go before those that are in use."""
         for path in self._paths:
-            use_up(path)
+            with suppress(OSError):  # gone
+                used_s = path.stat().st_mtime - _IN_USE_S
+                os.utime(path, (used_s, used_s))
         self._paths.clear()
 
     def __enter__(self) -> InUse:

@@ -32,7 +32,8 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
-from autotune.measure.data import RANDOM, Dataset, ensure_files, load_kernel
+from autotune.measure.data import RANDOM, Dataset, load_kernel
+from autotune.measure.data import prepare as prepare_data
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
 from autotune.measure.process import retire
@@ -132,7 +133,12 @@ def _prepare(job: Job) -> None:
         _state.kernel = load_kernel(job.origin, job.fingerprint)
     assert _state.kernel is not None
     # They may have been removed to make room on the disk.
-    datasets = [ensure_files(_state.kernel, job.problem, dataset) for dataset in job.datasets]
+    datasets = [
+        known
+        if known.folder.is_dir()
+        else prepare_data(_state.kernel, job.problem, known.name, known.seed)
+        for known in job.datasets
+    ]
     _state.data = verify.DeviceData(
         _state.executor, {dataset.name: dataset for dataset in datasets}
     )

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from autotune.devices.base import Binary
 from autotune.measure import sanitize
-from autotune.measure.cache import use_up
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, Race, RaceRules, race
@@ -127,10 +126,6 @@ class Finals:
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)
             out += wrong
-        made = {dataset.folder: dataset for job in others for dataset in job.datasets}
-        for dataset in made.values():
-            if dataset not in evaluator.job.datasets:
-                use_up(dataset.folder)  # its own will be needed for the portfolio
         return result, tuple(out)
 
     @property
