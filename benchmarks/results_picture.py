@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import problem_sizes
 
-from autotune.report.svg import Figure, Scale
+from autotune.report.wording import number
 
 Row = Mapping[str, Any]
 
@@ -52,7 +55,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
     bottom = _TOP + _BAND * len(kernels)
     title = "Speed over the vendor's fastest call"
     figure = Figure(WIDTH, bottom + 26, f"{title} on {' and '.join(compared)}")
-    scale = Scale(min(ratios) / 1.04, max(ratios) * 1.04, _LEFT, _RIGHT, is_log=True)
+    scale = Scale(min(ratios) / 1.04, max(ratios) * 1.04, _LEFT, _RIGHT)
     figure.text(12, 22, title, "ink bold")
     for place, device in enumerate(compared):
         x = _RIGHT - _LEGEND * (len(compared) - 1 - place)
@@ -107,3 +110,98 @@ def _dots(
     figure.dots([(scale(row[column]), y) for row in rows], colour)
     mean = scale(problem_sizes.geometric_mean([row[column] for row in rows]))
     figure.line(mean, y - 8, mean, y + 8, f"line {colour}")
+
+
+# ---------------------------------------------------------------------- SVG
+
+_STYLE = """
+svg{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+.line{fill:none;stroke:var(--c);stroke-width:2}.thin{fill:none;stroke:var(--c);stroke-width:1.3}
+.dots{fill:none;stroke:var(--c);stroke-width:8;stroke-linecap:round;stroke-opacity:.7}
+.bold{font-weight:600}.small{font-size:12px}
+"""
+_LIGHT = """
+.ground{fill:#fff}.ink{fill:#1f2328}.dim{fill:#59636e}.grid{stroke:#e4e8ec}.axis{stroke:#9aa4af}
+.blue{--c:#0969da}.green{--c:#1a7f37}.red{--c:#cf222e}.amber{--c:#b35900}.grey{--c:#8c959f}
+.ink-line{--c:#1f2328}
+"""
+_DARK = """
+.ground{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#9198a1}.grid{stroke:#21262d}.axis{stroke:#656c76}
+.blue{--c:#4493f8}.green{--c:#3fb950}.red{--c:#f85149}.amber{--c:#d29922}.grey{--c:#7d8590}
+.ink-line{--c:#e6edf3}
+"""
+_SCHEMES = {"light": _LIGHT, "dark": _DARK}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A logarithmic map of values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        low, high, at = map(math.log10, (self.low, self.high, value))
+        share = (at - low) / (high - low)
+        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+
+    def ticks(self, about: int) -> list[float]:
+        """Return about that many round values in the range."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+            found = [float(f"{step * 10.0**power:.6g}") for power in powers for step in steps]
+            found = [tick for tick in found if self.low <= tick <= self.high]
+            if len(found) >= 3:
+                break
+        return found[:: math.ceil(len(found) / (about + 2))]
+
+
+@dataclass
+class Figure:
+    """An SVG document that is being drawn. Colours are classes with a light and a dark value."""
+
+    width: float
+    height: float
+    title: str
+    parts: list[str] = field(default_factory=list)
+
+    def text(
+        self, x: float, y: float, text: str, style: str = "ink", anchor: str = "start"
+    ) -> None:
+        """Draw a line of text; ``anchor`` is start, middle or end."""
+        where = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        body = escape(text, quote=False)
+        self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" class="{style}"{where}>{body}</text>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
+        self.parts.append(f'<path class="{style}" d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}"/>')
+
+    def dots(self, points: Iterable[tuple[float, float]], colour: str) -> None:
+        """Draw dots as one path, which keeps the file small."""
+        body = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
+        self.parts.append(f'<path class="dots {colour}" d="{body}"/>')
+
+    def x_axis(self, scale: Scale, y: float, top: float, suffix: str) -> None:
+        """Draw ticks below ``y`` and grid lines up to ``top``."""
+        for tick in scale.ticks(6):
+            self.line(scale(tick), top, scale(tick), y, "grid")
+            self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
+        self.line(scale.start, y, scale.end, y, "axis")
+
+    def render(self, scheme: str) -> str:
+        """Return the document; ``scheme`` is light or dark."""
+        style = f"<style>{_STYLE}{_SCHEMES[scheme]}</style>"
+        ground = '<rect width="100%" height="100%" class="ground"/>'
+        width, height = _n(self.width), _n(self.height)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img">\n<title>{escape(self.title, quote=False)}</title>\n'
+        )
+        return "\n".join((f"{head}{style}", ground, *self.parts, "</svg>")) + "\n"
+
+
+def _n(value: float) -> str:
+    """Return a coordinate to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -48,7 +48,7 @@ LINES = {
     "interop": 1080,
     "kernel": 3400,
     "measure": 4510,
-    "report": 2230,
+    "report": 1660,
     "retune": 1460,
     "run": 2750,
     "search": 2660,

@@ -171,7 +171,7 @@ class Declaration:
         """Attach a condition over the parameters it names (and ``device``) that must hold."""
         if not (function.__doc__ or "").strip():
             raise self.error(
-                f"constraint {function.__name__!r} needs a docstring: reports quote it"
+                f"constraint {function.__name__!r} needs a docstring: autotune show prints it"
             )
         self._attach(self.constraint_rules, self._rule("constraint", function))
         return function

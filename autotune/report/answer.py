@@ -1,11 +1,13 @@
-"""The first part of a report: headline, warnings, winners, and answers for other problems."""
+"""The tables about a whole report: winners, answers for other problems, verification, provenance."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from statistics import geometric_mean
 
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement
 from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
@@ -84,16 +86,11 @@ def winners(content: ReportContent, with_configurations: bool = False) -> Table:
     entries = content.entries
     vendors = {entry.race.vendor_name for entry in entries if entry.race.speedup}
     speed = f"Speed vs {vendor_names(entries) if len(vendors) == 1 else 'vendor'} (95 %)"
-    metrics = dict.fromkeys(name for entry in entries for name in entry.metrics)
-    rows = [_winner(problem, speed, len(vendors) > 1, metrics) for problem in content.problems]
-    optional = (speed, "Share of measured limit", "Energy (95 %)", "Power", "Tried")
-    empty = [name for name in optional if all(row[name] == NONE for row in rows)]
-    rows = [{k: cell for k, cell in row.items() if k not in empty} for row in rows]
+    rows = [_winner(problem, speed, len(vendors) > 1) for problem in content.problems]
     if with_configurations:
         for row, problem in zip(rows, content.problems, strict=True):
-            row["Configuration"] = (
-                content.text(problem.entry.configuration) if problem.entry else NONE
-            )
+            if problem.entry:
+                row["Configuration"] = content.text(problem.entry.configuration)
     return Table.of(rows, words=("Configuration",), wide="Configuration")
 
 
@@ -124,31 +121,6 @@ def configurations(content: ReportContent) -> Table:
     return Table(("Problem", *titles), tuple(rows), numeric=frozenset(range(1, 1 + len(names))))
 
 
-def winner_resources(content: ReportContent) -> Table:
-    """Return each winner's block, registers and shared memory."""
-    limit = content.device.shared_bytes_per_block
-    rows = []
-    for problem in content.problems:
-        if problem.entry is None:
-            continue
-        entry, static = problem.entry, problem.entry.winner.static_shared_bytes
-        is_known = static is not None or entry.plan.shared_bytes
-        shared = (static or 0) + entry.plan.shared_bytes if is_known else None
-        used = wording.percent(shared / limit) if shared is not None and limit else NONE
-        rows.append(
-            {
-                "Problem": problem.name,
-                "Block": " × ".join(map(str, entry.plan.block)),
-                "Threads per block": wording.count(math.prod(entry.plan.block)),
-                "Registers per thread": wording.count(entry.winner.registers),
-                "Spills per thread": wording.size(entry.winner.spill_bytes),
-                "Shared memory per block": wording.size(shared),
-                "Share of available": used,
-            }
-        )
-    return Table.of(rows)
-
-
 def portfolio(content: ReportContent) -> Table:
     """Return the portfolio's best configurations, by their time over the time of each answer.
 
@@ -166,8 +138,8 @@ def portfolio(content: ReportContent) -> Table:
         pairs = zip(times, best, names, strict=True)
         ratios = [(max(1.0, ms / least), name) for ms, least, name in pairs if ms and least]
         failures = len(times) - len(ratios)
-        mean = geometric_mean([ratio for ratio, _ in ratios]) if ratios else math.inf
-        worst, where = max(ratios, default=(math.inf, NONE))
+        mean = geometric_mean([ratio for ratio, _ in ratios]) if ratios else inf
+        worst, where = max(ratios, default=(inf, NONE))
         row = {
             "Configuration": content.text(configuration),
             "Geometric mean": NONE if failures else wording.ratio(mean),
@@ -194,30 +166,20 @@ def _answered_ms(
 
 def fallback(content: ReportContent) -> Table:
     """Return the answers of lookup for problems that were never measured, and the expected speed."""
-    rows = []
-    for table in content.record.portfolio.tables:
-        expected = ", ".join(
-            f"{wording.percent(share)} (≤ {within})" for within, share in table.expected
-        )
-        answers = [
-            (
-                wording.one_line(str(Problem(dict(row.problem)))),
-                content.text(row.plans[0].configuration),
-            )
-            for row in table.rows
-        ]
-        if table.prediction is not None:
-            answers = [(f"any of {plural(len(table.rows), 'problem')}", "the fastest predicted")]
-        rows += [
-            {
-                "Nearest to": name,
-                "Configuration": text,
-                "Expected share of the best speed (distance)": expected,
-            }
-            for name, text in answers
-            if expected
-        ]
-    return Table.of(rows, words=("Configuration",), wide="Configuration")
+    rows = [
+        {
+            "Configuration": "the fastest predicted"
+            if table.prediction
+            else "that of the nearest measured problem",
+            "Measured problems": wording.count(len(table.rows)),
+            "Expected share of the best speed (distance)": ", ".join(
+                f"{wording.percent(share)} (≤ {within})" for within, share in table.expected
+            ),
+        }
+        for table in content.record.portfolio.tables
+        if table.expected
+    ]
+    return Table.of(rows)
 
 
 def _rate_text(entry: TunedProblem) -> str:
@@ -231,33 +193,29 @@ def _rate_text(entry: TunedProblem) -> str:
     return ", ".join(rate for rate in (moved, done) if rate) or NONE
 
 
-def _winner(
-    problem: ProblemContent, speed: str, name_vendor: bool, metrics: Iterable[str]
-) -> dict[str, str]:
-    entry = problem.entry
-    row = {"Problem": problem.name, "Time": "no winner", "95 % interval": NONE}
-    row |= dict.fromkeys(("Energy (95 %)", "Power", "Rate", speed), NONE)
-    row |= {"Share of measured limit": NONE, "Tied": NONE, "Tried": NONE}
-    row |= {wording.one_line(name): NONE for name in metrics}
-    if problem.trials:
-        row["Tried"] = wording.count(len(problem.trials))
+def _winner(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str, str | None]:
+    entry, tried = problem.entry, len(problem.trials)
     if entry is None:
-        return row
-    row["Time"] = _time(entry)
-    row["95 % interval"] = wording.interval(entry.median_ms, entry.winner.time_ms.interval)
-    if energy := entry.winner.energy:
-        row["Energy (95 %)"] = wording.energy(energy.call_mj.value, energy.call_mj.interval)
-        row["Power"] = f"{wording.number(energy.power_w, 3)} W" if energy.power_w else NONE
-    row["Rate"] = _rate_text(entry)
-    if speedup := entry.race.speedup:
-        vendor = f" {entry.race.vendor_name}" if name_vendor else ""
-        row[speed] = wording.one_line(wording.ratio(speedup.value, speedup.interval) + vendor)
-    if entry.limit_fraction is not None:
-        share = wording.percent(entry.limit_fraction)
-        row["Share of measured limit"] = f"{share} of {limit_words(entry.limit_name or '')}"
-    row["Tied"] = _tied(entry.race)
-    row["Tried"] = wording.count(len(problem.trials) or entry.origin.evaluations)
-    return row | {wording.one_line(k): wording.number(v) for k, v in entry.metrics.items()}
+        return {"Problem": problem.name, "Time": "no winner", "Tried": wording.count(tried or None)}
+    energy, speedup = entry.winner.energy, entry.race.speedup
+    vendor = f" {entry.race.vendor_name}" if name_vendor else ""
+    share, limit = entry.limit_fraction, limit_words(entry.limit_name or "")
+    won = energy.call_mj if energy else None
+    return {
+        "Problem": problem.name,
+        "Time": _time(entry),
+        "95 % interval": wording.interval(entry.median_ms, entry.winner.time_ms.interval),
+        "Energy (95 %)": wording.energy(won.value, won.interval) if won else None,
+        "Power": f"{wording.number(energy.power_w, 3)} W" if energy and energy.power_w else None,
+        "Rate": _rate_text(entry),
+        speed: wording.one_line(wording.ratio(speedup.value, speedup.interval) + vendor)
+        if speedup
+        else None,
+        "Share of measured limit": f"{wording.percent(share)} of {limit}" if share else None,
+        "Tied": _tied(entry.race),
+        "Tried": wording.count(tried or entry.origin.evaluations),
+        **{wording.one_line(k): wording.number(v) for k, v in entry.metrics.items()},
+    }
 
 
 def _tied(race: RaceResult) -> str:
@@ -294,9 +252,96 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
             "on a busy device (autotune doctor --limits measures it again), or the work function "
             "overstates the work"
         )
-    if problem.is_superseded:
-        reasons.append(
-            f"the record keeps an earlier winner (effort {entry.origin.effort}); the search below is "
-            "later and less thorough"
-        )
     return reasons
+
+
+# ---------------------------------------------------------------------- how it was measured
+
+
+def verification(content: ReportContent) -> Table:
+    """Return each winner's error, its bound, and whether the winner is deterministic."""
+    rows = []
+    for problem in content.problems:
+        entry = problem.entry
+        checks = entry.checks if entry else None
+        if entry is not None and checks is not None:
+            used = checks.max_error / checks.bound if checks.bound else 0.0
+            rows.append(
+                {
+                    "Problem": problem.name,
+                    "Largest error": wording.number(checks.max_error, 3),
+                    "RMS error": wording.number(checks.rms_error, 3),
+                    "Bound": wording.number(checks.bound, 3),
+                    "Bound used": wording.percent(used),
+                    "Deterministic": _determinism(entry),
+                }
+            )
+    return Table.of(rows)
+
+
+def _determinism(entry: TunedProblem) -> str:
+    """Return whether a winner is deterministic, and if not, the cost of the best one that is."""
+    if entry.plan.deterministic:
+        runs = entry.winner.identical_runs
+        return f"yes, {plural(runs, 'run')} compared" if runs else "declared"
+    best = entry.race.best_deterministic
+    if best is None or best.ratio is None:
+        return "not declared"
+    return f"not declared; the best that is takes {wording.ratio(best.ratio.value)} the time"
+
+
+def provenance(content: ReportContent) -> Table:
+    """Return device, versions and settings: all that is needed to measure again."""
+    device, about = content.device, content.record.provenance
+    run, entries = dict(content.run), content.entries
+    trials = [trial for problem in content.problems for trial in problem.trials]
+    clocks = sorted(t.clocks.sm_mhz for t in trials if t.clocks.sm_mhz is not None)
+    limits_w = {e.winner.energy.limit_w for e in entries if e.winner.energy}
+    sources = {"source": listed(entry.origin.source for entry in entries), **run}.get("source", "")
+    named = {
+        "Kernel": content.kernel,
+        "Device": f"{device.name} ({device.arch})",
+        "Device uuid": device.uuid,
+        "Driver": device.driver or about.driver,
+        "Toolchain": run.get("toolchain") or about.toolchain,
+        "autotune": about.version,
+        "Date": run.get("measured") or about.created[:10],
+        "Measured by": listed(filter(None, (entry.origin.who for entry in entries))),
+        "Commit": listed(c[:12] + c[40:] for entry in entries if (c := entry.origin.commit)),
+        "Command": run.get("command", ""),
+        "Strategy": run.get("strategy") or listed(entry.origin.strategy for entry in entries),
+        "Seed": run.get("seed") or listed(str(entry.origin.seed) for entry in entries),
+        "Effort": run.get("effort") or listed(entry.origin.effort for entry in entries),
+        "Budget": run.get("budget", ""),
+        "Runs": run.get("runs", ""),
+        "SM clock": " to ".join(dict.fromkeys(f"{mhz} MHz" for mhz in (*clocks[:1], *clocks[-1:]))),
+        "Throttled": _throttled(trials),
+        "Objective": "" if content.record.objective == TIME else content.record.objective,
+        "Power limit": listed(f"{wording.number(w)} W" for w in sorted(filter(None, limits_w))),
+        "Timing": run.get("timing") or listed(entry.race.timing for entry in entries),
+        "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
+        "Measured limits": listed(
+            f"{limit_words(name)} {wording.limit_rate(name, rate)}"
+            for name, rates in content.measured_limits.items()
+            for rate in rates
+        ),
+        "Search space": _space_size(content.space),
+        "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
+    }
+    rows = [{"Item": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
+    return Table.of(rows, words=("Value",), wide="Value")
+
+
+def _throttled(trials: Sequence[Measurement]) -> str:
+    """Return the number of throttled measurements, and the reasons."""
+    found = [trial.clocks.throttle_reasons for trial in trials if trial.clocks.throttle_reasons]
+    reasons = listed(sorted({reason for reasons in found for reason in reasons}))
+    return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
+
+
+def _space_size(space: Space | None) -> str:
+    """Return the number of valid configurations, and their share of all combinations."""
+    if space is None:
+        return ""
+    share = wording.percent(len(space) / space.cartesian if space.cartesian else 0.0)
+    return f"{wording.count(len(space))} of {wording.count(space.cartesian)} combinations are valid ({share})"

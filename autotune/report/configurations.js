@@ -80,6 +80,7 @@ function columns(problem) {
     ...problem.varied.map((p) => ({ title: problem.parameters[p].name,
       key: (i) => problem.value(p, i), text: (i) => problem.parameters[p].values[problem.value(p, i)] ?? "–" })),
   ];
+  if (problem.front.length) made.push(number("Energy (" + problem.energy_unit + ")", t.energy, digits));
   if (t.registers.some((n) => n !== null)) made.push(number("Registers", t.registers));
   if (t.spills.some((n) => n)) made.push(number("Spills (B)", t.spills));
   if (t.shared.some((n) => n)) made.push(number("Shared (B)", t.shared));
@@ -120,7 +121,7 @@ FIGURES.configurations = (box, problem) => {
   for (const i of listed.slice(0, state.shown)) {
     const row = element("tr", undefined, body);
     if (i === t.winner) row.className = "strong";
-    if (t.messages[t.message[i]]) row.title = t.messages[t.message[i]];
+    if (t.message[i]) row.title = t.message[i];
     for (const { text } of made) element("td", text(i), row).className = "n";
   }
   const which = document.createElement("p");

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
-    from autotune.run.recording import ProblemResult, RunResult
+    from autotune.run.recording import RunResult
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.
@@ -36,8 +35,6 @@ class ProblemContent:
     trials: tuple[Measurement, ...] = ()
     #: The answer, with its finals, from the tuned record; None where nothing was right.
     entry: TunedProblem | None = None
-    #: Whether the record holds another winner than this search's: from a more thorough run.
-    is_superseded: bool = False
 
     @property
     def name(self) -> str:
@@ -116,6 +113,20 @@ class ReportContent:
         """The answers."""
         return [problem.entry for problem in self.problems if problem.entry]
 
+    @property
+    def measured_limits(self) -> dict[str, list[float]]:
+        """The measured limits of the device by name: GB/s or GFLOP/s, ascending.
+
+        A limit is a winner's rate over its share of that limit. Winners of several runs or cards
+        may have been compared with several measurements of one limit.
+        """
+        measured: dict[str, list[float]] = {}
+        for entry in self.entries:
+            rate = entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s
+            if entry.limit_name and entry.limit_fraction and rate:
+                measured.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
+        return {name: sorted(rates) for name, rates in measured.items()}
+
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
     """Return the parameters that have an effect; all where the configuration is of an older space."""
@@ -160,7 +171,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
     count = [] if budget.evaluations is None else [f"{budget.evaluations} evaluations"]
     about = {
-        "command": _command(request.command),
+        "command": without_paths(request.command),
         "strategy": request.goal.strategy,
         "seed": str(request.seed),
         "effort": request.effort.name,
@@ -170,11 +181,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         "toolchain": run.toolchain,
     }
     problems = [
-        ProblemContent(
-            result.problem,
-            _newest((*result.measured, *result.disqualified)),
-            is_superseded=_is_superseded(result, record),
-        )
+        ProblemContent(result.problem, _newest((*result.measured, *result.disqualified)))
         for result in run.problems
     ]
     return content_of(record, problems, run.space, about)
@@ -187,11 +194,6 @@ def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
     return replace(content, problems=tuple(p for p in content.problems if p.problem in now))
 
 
-def _is_superseded(result: ProblemResult, record: TunedRecord) -> bool:
-    entry, won = record.tuned(result.problem), result.result
-    return bool(entry and won and won.winner.configuration != entry.configuration)
-
-
 def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
     """Return the content of a kernel's rows on the record's device, as `from_rows` makes it.
 
@@ -200,11 +202,7 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
     newest = store.newest_of_scopes(record.kernel, record.device.name)
     scopes = [last.scope for found in _comparable(newest, record).values() for last in found]
     rows = [row for scope in scopes for row in rows_of(store, scope)]
-    count = sum(store.count(scope) for scope in scopes)
-    content = from_rows(sorted(rows, key=attrgetter("id")), record, space)
-    if len(rows) == count:
-        return content
-    return replace(content, run={**content.run, "rows": f"{len(rows):,} of {count:,}"})
+    return from_rows(sorted(rows, key=attrgetter("id")), record, space)
 
 
 def rows_of(store: Store, scope: str) -> list[Row]:
@@ -276,12 +274,3 @@ def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
         "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
         "runs": str(len({row.run_id for row in rows})),
     }
-
-
-def _command(command: str) -> str:
-    """Return a command line without the machine's folders."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return without_paths(command)
-    return shlex.join(without_paths(word, whole=True) for word in words)

@@ -1,38 +1,27 @@
-"""Tables of the evidence for an answer, per problem: finals, search, energy, parameters."""
+"""The evidence for an answer: finals and outcomes as tables, and the data of the page's figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Status, front
+from autotune.measure.measurement import front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.table import Table
-from autotune.report.wording import NONE, value_text
-from autotune.tuned.record import ContenderResult, RaceResult
-from autotune.values import Configuration, Value
+from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
+from autotune.values import Configuration, Problem, Value
 
-#: Only the most important parameters are drawn; all are in the table.
+#: Number of parameters that are drawn, most important first.
 DRAWN_PARAMETERS = 12
 
-_STATUS_WORDS = {
-    Status.OK: "right and timed",
-    Status.STOPPED_EARLY: "right, clearly slower, stopped early",
-    Status.PRUNED: "needs more than the device has",
-    Status.COMPILE_FAILED: "does not compile",
-    Status.LAUNCH_FAILED: "does not launch",
-    Status.WRONG_RESULT: "wrong result",
-    Status.TIMED_OUT: "timed out",
-    Status.CRASHED: "crashed",
-    Status.IMPLAUSIBLE: "faster than the device can be",
-    Status.UNSAFE: "compute-sanitizer found a fault",
-    Status.NOT_DETERMINISTIC: "declared deterministic, but its results differ between runs",
-}
+
+# ---------------------------------------------------------------------- tables
 
 
 def finals(content: ReportContent, problem: ProblemContent) -> Table:
@@ -40,39 +29,36 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
     if problem.entry is None:
         return Table()
     race = problem.entry.race
-    rows = [_final(content, problem, race, found) for found in race.contenders]
-    has_energy = any(found.energy for entry in content.entries for found in entry.race.contenders)
-    for row in rows:
-        if not has_energy:
-            del row["Energy (95 %)"]
-    return Table.of(rows, words=("Verdict",), wide="Configuration", strong=[0])
+    return Table.of(
+        [_final(content, race, found) for found in race.contenders],
+        words=("Verdict",),
+        wide="Configuration",
+        strong=[0],
+    )
 
 
 def _final(
-    content: ReportContent, problem: ProblemContent, race: RaceResult, found: ContenderResult
-) -> dict[str, str]:
+    content: ReportContent, race: RaceResult, found: ContenderResult
+) -> dict[str, str | None]:
     compared = {"time": "Time", "energy": "Energy", "edp": "EDP"}
-    won, time = found is race.winner, found.time_ms
-    trial = next((t for t in problem.trials if t.configuration == found.configuration), None)
-    energy = found.energy and wording.energy(
-        found.energy.call_mj.value, found.energy.call_mj.interval
-    )
+    won, time, energy = found is race.winner, found.time_ms, found.energy and found.energy.call_mj
+    name = contender_name(content, race, found)
+    ratio = None if won else found.ratio
     return {
-        "Configuration": content.text(found.configuration or {})
-        if won
-        else contender_name(content, race, found),
+        "Configuration": content.text(found.configuration or {}) if won else name,
         "Median": wording.time(time.value),
-        "95 % interval": NONE if time.low is None else wording.interval(time.value, time.interval),
-        "Energy (95 %)": energy or NONE,
-        f"{compared.get(content.record.objective, 'Cost')} / winner's (95 %)": NONE
-        if won or not found.ratio
-        else wording.ratio(found.ratio.value, found.ratio.interval),
+        "95 % interval": None if time.low is None else wording.interval(time.value, time.interval),
+        "Energy (95 %)": wording.energy(energy.value, energy.interval) if energy else None,
+        f"{compared.get(content.record.objective, 'Cost')} / winner's (95 %)": wording.ratio(
+            ratio.value, ratio.interval
+        )
+        if ratio
+        else None,
         "Verdict": verdict(race, found),
-        "Clean cache": NONE if found.clean_ms is None else wording.time(found.clean_ms),
-        "Hot cache": NONE if found.hot_ms is None else wording.time(found.hot_ms),
+        "Clean cache": wording.time(found.clean_ms) if found.clean_ms else None,
+        "Hot cache": wording.time(found.hot_ms) if found.hot_ms else None,
         "Registers": wording.count(found.registers),
         "Spills": wording.size(found.spill_bytes),
-        "Shared per block": wording.size(trial.shared_bytes if trial else None),
     }
 
 
@@ -102,77 +88,36 @@ def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
         rows.append(
             {
                 "Status": str(status),
-                "Meaning": _STATUS_WORDS[status],
                 "Count": wording.count(count),
                 "Share": wording.percent(count / len(problem.trials)),
-                "Example": NONE
+                "Example": None
                 if status.is_timed
                 else f"{content.text(example.configuration)}: {message}",
             }
         )
-    return Table.of(rows, words=("Meaning", "Example"), wide="Example")
+    return Table.of(rows, words=("Example",), wide="Example")
 
 
-def energy_front(content: ReportContent, problem: ProblemContent) -> Table:
-    """Return the Pareto front of time and energy; empty where no energy was measured."""
-    found = front(problem.trials)
-    rows = [
-        {
-            "Configuration": content.text(trial.configuration),
-            "Time": wording.time(trial.median_ms or 0),
-            "Energy": wording.energy(trial.energy_mj or 0),
-            "Power": f"{wording.number(trial.energy.power_w, 3)} W" if trial.energy else NONE,
-            "Time / fastest": _over(trial.median_ms, found[0].median_ms),
-            "Energy / least": _over(trial.energy_mj, found[-1].energy_mj),
-            "SM clock": f"{trial.energy.clocks.sm_mhz} MHz"
-            if trial.energy and trial.energy.clocks.sm_mhz
-            else NONE,
-        }
-        for trial in found
-    ]
-    strong = [place for place, trial in enumerate(found) if trial is problem.winner]
-    return Table.of(rows, wide="Configuration", strong=strong)
+# ---------------------------------------------------------------------- importance of parameters
 
 
-def _over(value: float | None, least: float | None) -> str:
-    return wording.ratio(value / least) if value and least else NONE
+def importance(problem: ProblemContent, space: Space | None = None) -> dict[str, float | None]:
+    """Return the importance of each parameter that had several values, largest first: see `explained`.
 
-
-# ---------------------------------------------------------------------- parameters
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of one parameter on the time."""
-
-    parameter: str
-    #: For each value the times over the best of the search; none where all failed.
-    relative: Mapping[Value, Sequence[float]]
-    #: Share of the variance of log time that the parameter explains alone, 0 to 1; None where too
-    #: little was timed. See `explained`.
-    share: float | None
-
-
-def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
-    """Return the effects of parameters with several values, most important first.
-
-    Trials to which a parameter does not apply are left out of its effect.
+    Trials to which a parameter does not apply are left out. None where too little was timed.
     """
-    best = problem.best_ms
-    if best is None:
-        return ()
+    if problem.best_ms is None:
+        return {}
     groups: dict[str, dict[Value, list[float]]] = {}
     for trial in problem.trials:
         for name, value in relevant(trial.configuration, space).items():
             times = groups.setdefault(name, {}).setdefault(value, [])
             if trial.median_ms is not None:
-                times.append(trial.median_ms / best)
-    found = [
-        Effect(name, relative, explained(list(relative.values())))
-        for name, relative in groups.items()
-        if len(relative) > 1
-    ]
-    return tuple(sorted(found, key=lambda effect: -(effect.share or 0)))
+                times.append(trial.median_ms)
+    shares = {
+        name: explained(list(times.values())) for name, times in groups.items() if len(times) > 1
+    }
+    return dict(sorted(shares.items(), key=lambda share: -(share[1] or 0)))
 
 
 def explained(groups: Sequence[Sequence[float]]) -> float | None:
@@ -199,21 +144,164 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
     return min(1.0, max(0.0, unbiased / ss_total))
 
 
-def importance(content: ReportContent, problem: ProblemContent, found: Sequence[Effect]) -> Table:
-    """Return each parameter's importance, its winning value, and the cost of its worst value."""
-    winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
-    rows = []
-    for effect in found:
-        timed = {value: min(times) for value, times in effect.relative.items() if times}
-        worst = max(timed, key=timed.__getitem__, default=None)
-        cost = NONE if worst is None else f"{value_text(worst)}: {wording.ratio(timed[worst])}"
-        rows.append(
+# ---------------------------------------------------------------------- figures of a problem
+
+
+def problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+    """Return a problem's data for the figures; trials are stored by column."""
+    trials, best = problem.trials, problem.best_ms or 1.0
+    shares = importance(problem, content.space)
+    unit, length = wording.time_unit(best)
+    places = {trial.configuration: i for i, trial in enumerate(trials)}
+    energy_unit, amount = wording.energy_unit(
+        min((trial.energy_mj for trial in trials if trial.energy_mj is not None), default=1.0)
+    )
+    parameters = _parameters(content, problem, shares)
+    names = [parameter["name"] for parameter in parameters]
+    functions = [trial.largest_function for trial in trials]
+    spent = accumulate(trial.compile_s + trial.verify_s + trial.measure_s for trial in trials)
+    return {
+        "name": problem.name,
+        "unit": unit,
+        "energy_unit": energy_unit,
+        "best": best / length,
+        "parameters": parameters,
+        "effects": [
             {
-                "Parameter": wording.one_line(effect.parameter),
-                "Importance alone": NONE if effect.share is None else wording.percent(effect.share),
-                "Winner's value": value_text(winner.get(effect.parameter, NONE)),
-                "Time / best with the worst value": cost,
-                "Timed": wording.count(sum(map(len, effect.relative.values()))),
+                "parameter": names.index(wording.one_line(name)),
+                "share": "" if share is None else f"importance {wording.percent(share)}",
+            }
+            for name, share in islice(shares.items(), DRAWN_PARAMETERS)
+        ],
+        "finals": _finals_data(content, problem),
+        "front": [places[trial.configuration] for trial in front(trials)],
+        "trials": {
+            "time": [_rounded(trial.median_ms, length) for trial in trials],
+            "energy": [_rounded(trial.energy_mj, amount) for trial in trials],
+            "seconds": [round(seconds, 2) for seconds in spent],
+            "status": [str(trial.status) for trial in trials],
+            "message": [
+                "" if trial.status.is_timed else wording.one_line(trial.message) for trial in trials
+            ],
+            "registers": [function.registers for function in functions],
+            "spills": [function.spill_bytes for function in functions],
+            "shared": [trial.shared_bytes for trial in trials],
+            "winner": places.get(problem.winner.configuration, -1) if problem.winner else -1,
+        },
+    }
+
+
+def _parameters(
+    content: ReportContent, problem: ProblemContent, varied: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return parameters that have a choice: name, values, and each trial's value by its number.
+
+    Values are the declared ones, then others that were met. -1: the parameter does not apply.
+    """
+    declared = content.space.parameters if content.space else content.record.parameters
+    shown = content.free.union(varied)
+    met = dict.fromkeys(name for trial in problem.trials for name in trial.configuration)
+    applied = [relevant(trial.configuration, content.space) for trial in problem.trials]
+    parameters = []
+    for name in {**declared, **met}:
+        if name not in shown and name in declared:
+            continue
+        tried = (
+            trial.configuration[name] for trial in problem.trials if name in trial.configuration
+        )
+        values = list(dict.fromkeys((*declared.get(name, ()), *tried)))
+        number = {value: i for i, value in enumerate(values)}
+        parameters.append(
+            {
+                "name": wording.one_line(name),
+                "values": [wording.value_text(value) for value in values],
+                "trials": [number[row[name]] if name in row else -1 for row in applied],
             }
         )
-    return Table.of(rows)
+    return parameters
+
+
+def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
+    """Return the finals' rows: the winner, the others best first, then the vendor's calls."""
+    if problem.entry is None:
+        return []
+    race, rows = problem.entry.race, []
+    for found in race.contenders:
+        if found.ratio is None:
+            continue
+        low, high = found.ratio.interval
+        won = found is race.winner
+        if won:
+            low, high = (bound / found.time_ms.value for bound in found.time_ms.interval)
+        rows.append(
+            {
+                "name": "winner" if won else contender_name(content, race, found),
+                "kind": verdict(race, found),
+                "time": wording.time(found.time_ms.value),
+                "ratio": [low, found.ratio.value, high],
+            }
+        )
+    return rows
+
+
+# ---------------------------------------------------------------------- roofline
+
+
+def roofline(content: ReportContent) -> dict[str, Any] | None:
+    """Return all winners below the device's roofs, as data of a figure; None without roofs.
+
+    A roof is the largest of the measured limits, else the peak by clocks. A peak that a winner
+    passes is left out: it is another unit's, as FP32's is where tensor cores multiply.
+    ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
+    """
+    entries, device = content.entries, content.device
+    moved = [entry.gb_per_s or 0 for entry in entries]
+    done = [entry.gflop_per_s or 0 for entry in entries]
+    bandwidth = _roof(content, ("read", "copy"), device.peak_gb_per_s, moved)
+    arithmetic = _roof(content, ("ffma",), device.peak_gflop_per_s, done)
+    points = [_point(entry) for entry in entries if entry.gb_per_s]
+    if not points or not (bandwidth or arithmetic):
+        return None
+    return {
+        "of_bytes": not all(point["operations"] for point in points),
+        "bandwidth": bandwidth,
+        "arithmetic": arithmetic,
+        "points": points,
+    }
+
+
+def _roof(
+    content: ReportContent, limits: Sequence[str], peak: float, rates: Sequence[float]
+) -> dict[str, Any] | None:
+    """Return a roof's rate per second, and its name."""
+    measured = [
+        (rates[-1], name) for name, rates in content.measured_limits.items() if name in limits
+    ]
+    if measured:
+        rate, limit = max(measured)
+        name = f"measured {wording.limit_words(limit)}"
+    elif peak and peak >= max(rates, default=0):
+        rate, name = peak, "peak by clocks"
+    else:
+        return None
+    return {"rate": _rounded(rate * 1e9), "name": f"{name}, {wording.limit_rate(limits[0], rate)}"}
+
+
+def _point(entry: TunedProblem) -> dict[str, Any]:
+    seconds, speedup = entry.median_ms / 1e3, entry.race.speedup
+    vendor_ms = entry.median_ms * speedup.value if speedup else None
+    return {
+        "name": wording.one_line(str(Problem(dict(entry.problem)))),
+        "bytes": _rounded((entry.gb_per_s or 0) * 1e9 * seconds),
+        "operations": _rounded((entry.gflop_per_s or 0) * 1e9 * seconds),
+        "seconds": _rounded(seconds),
+        "time": wording.time(entry.median_ms),
+        "vendor": wording.one_line(entry.race.vendor_name),
+        "vendor_seconds": _rounded(vendor_ms, 1e3),
+        "vendor_time": wording.time(vendor_ms) if vendor_ms else "",
+    }
+
+
+def _rounded(value: float | None, unit: float = 1.0) -> float | None:
+    """Return a value in a unit, to the six digits that a figure needs."""
+    return None if value is None else float(f"{value / unit:.6g}")

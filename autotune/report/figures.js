@@ -91,7 +91,7 @@ FIGURES.search = (box, problem) => {
   const all = t.time.map((_, i) => i);
   const hover = (i) => wrapped(problem.configuration(i)) + "<br>" +
     (t.time[i] === null ? "" : digits(t.time[i]) + " " + problem.unit + " ") + problem.status(i) +
-    (t.messages[t.message[i]] ? "<br>" + wrapped(t.messages[t.message[i]]) : "");
+    (t.message[i] ? "<br>" + wrapped(t.message[i]) : "");
   let least = Infinity, most = 0;
   for (const time of t.time)
     if (time !== null) { least = Math.min(least, time); most = Math.max(most, time); }

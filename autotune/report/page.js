@@ -21,7 +21,7 @@
   // Adds the functions that figures call to a problem.
   function withWords(problem) {
     const t = problem.trials;
-    problem.status = (i) => t.statuses[t.status[i]];
+    problem.status = (i) => t.status[i];
     problem.failed = (i) => !["ok", "stopped_early"].includes(problem.status(i));
     problem.value = (p, i) => problem.parameters[p].trials[i];
     const places = problem.parameters.map((_, p) => p);

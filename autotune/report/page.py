@@ -1,38 +1,61 @@
-"""The report as one HTML page, and the index of pages.
+"""The files of a report: Markdown, one HTML page, and the index of pages.
 
 A page fetches nothing but the script in its folder. ``figures.js`` and ``configurations.js`` draw
-the figures from the data that this module writes as JSON.
+the figures from the data of `autotune.report.evidence`, which the page holds as JSON.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
-from autotune.measure.measurement import front
-from autotune.report import answer, evidence, setting, wording
-from autotune.report.content import ProblemContent, ReportContent, relevant
-from autotune.report.evidence import Effect, effects
+from autotune.report import answer, evidence, wording
+from autotune.report.content import ReportContent
 from autotune.report.table import Table, unbroken
-from autotune.report.wording import NONE, plural
+from autotune.report.wording import NONE, markdown, plural
 from autotune.tuned.record import TunedRecord
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-T = TypeVar("T")
-
 _HERE = Path(__file__).parent
 _SCRIPTS = ("figures.js", "configurations.js", "page.js")
+
+
+def write_markdown(content: ReportContent, folder: Path | str) -> Path:
+    """Write ``<kernel>.md``, for a repository, and return its path. Equal records give equal bytes."""
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", content.kernel) or "kernel"
+    file = Path(folder) / f"{stem}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, ("\n".join(_markdown(content)).rstrip() + "\n").encode())
+    return file
+
+
+def _markdown(content: ReportContent) -> Iterator[str]:
+    yield f"# {markdown(content.kernel)} on {markdown(content.device.name)}\n"
+    yield markdown(answer.headline(content)) + "\n"
+    for warning in answer.warnings(content):
+        yield f"> **Note:** {markdown(warning)}\n"
+    for title, table in (
+        ("## Winners", answer.winners(content)),
+        ("### Winning configurations", answer.configurations(content)),
+        ("### One configuration for all problems", answer.portfolio(content)),
+        ("### Problems that were not measured", answer.fallback(content)),
+        ("## Verification of the winners", answer.verification(content)),
+        ("## Provenance", answer.provenance(content)),
+    ):
+        if table.rows:
+            yield f"{title}\n\n{table.markdown()}"
+    yield "How to read this: `docs/reports.md` of kernel-autotune."
 
 
 def write_html(content: ReportContent, path: Path | str, single: bool = False) -> Path:
@@ -41,15 +64,13 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
     ``single``: the script goes into the page, which can then be sent without its folder.
     """
     path = Path(path)
-    found = [effects(problem, content.space) for problem in content.problems]
-    problems = list(zip(content.problems, found, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     script = path.with_name(_script_name())
     if not single and not script.exists():
         write_atomically(script, _library().encode())
-    data = {
-        "problems": [_problem_data(content, *problem) for problem in problems],
-        "roofline": setting.roofline(content),
+    figures = {
+        "problems": [evidence.problem_data(content, problem) for problem in content.problems],
+        "roofline": evidence.roofline(content),
     }
     page = (
         _environment()
@@ -59,11 +80,9 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
             name=wording.one_line(content.kernel),
             device=wording.one_line(content.device.name),
             answer=answer,
-            setting=setting,
             evidence=evidence,
-            problems=problems,
-            data=packed(json.dumps(data, separators=(",", ":"), allow_nan=False)),
-            roofline=data["roofline"],
+            figures=figures,
+            data=packed(json.dumps(figures, separators=(",", ":"), allow_nan=False)),
             library="" if single else script.name,
             embedded=_library() if single else "",
             scripts=[(_HERE / file).read_text(encoding="utf-8") for file in _SCRIPTS],
@@ -130,130 +149,6 @@ def packed(text: str) -> str:
     """Return text as gzip in base64, which needs no escape in HTML."""
     packer = zlib.compressobj(9, wbits=31)
     return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
-
-
-# ---------------------------------------------------------------------- a problem
-
-
-def _problem_data(
-    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
-) -> dict[str, Any]:
-    """Return a problem's data for the figures.
-
-    Trials are stored by column, and repeated values as numbers of a list: most of a page is trials.
-    """
-    trials, best = problem.trials, problem.best_ms or 1.0
-    unit, length = wording.time_unit(best)
-    places = {trial.configuration: i for i, trial in enumerate(trials)}
-    front_rows = [places[trial.configuration] for trial in front(trials)]
-    energy_unit, amount = wording.energy_unit(
-        min((trial.energy_mj for trial in trials if trial.energy_mj is not None), default=1.0)
-    )
-    parameters = _parameters(content, problem, found)
-    names = [parameter["name"] for parameter in parameters]
-    status, statuses = _numbered(str(trial.status) for trial in trials)
-    message, messages = _numbered(
-        "" if trial.status.is_timed else wording.one_line(trial.message) for trial in trials
-    )
-    functions = [trial.largest_function for trial in trials]
-    spent = accumulate(trial.compile_s + trial.verify_s + trial.measure_s for trial in trials)
-    return {
-        "name": problem.name,
-        "unit": unit,
-        "energy_unit": energy_unit,
-        "best": best / length,
-        "parameters": parameters,
-        "effects": [
-            {
-                "parameter": names.index(wording.one_line(effect.parameter)),
-                "share": ""
-                if effect.share is None
-                else f"importance {wording.percent(effect.share)}",
-            }
-            for effect in found[: evidence.DRAWN_PARAMETERS]
-        ],
-        "finals": _finals_data(content, problem),
-        "front": front_rows,
-        "trials": {
-            "time": [_shortened(trial.median_ms, length) for trial in trials],
-            "energy": [_shortened(trial.energy_mj, amount) for trial in trials]
-            if front_rows
-            else [],
-            "seconds": [round(seconds, 2) for seconds in spent],
-            "statuses": statuses,
-            "status": status,
-            "messages": messages,
-            "message": message,
-            "registers": [function.registers for function in functions],
-            "spills": [function.spill_bytes for function in functions],
-            "shared": [trial.shared_bytes for trial in trials],
-            "winner": places.get(problem.winner.configuration, -1) if problem.winner else -1,
-        },
-    }
-
-
-def _parameters(
-    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
-) -> list[dict[str, Any]]:
-    """Return parameters that have a choice: name, values, and each trial's value by its number.
-
-    Values are the declared ones, then others that were met. -1: the parameter does not apply.
-    """
-    declared = content.space.parameters if content.space else content.record.parameters
-    shown = content.free | {effect.parameter for effect in found}
-    met = dict.fromkeys(name for trial in problem.trials for name in trial.configuration)
-    applied = [relevant(trial.configuration, content.space) for trial in problem.trials]
-    parameters = []
-    for name in {**declared, **met}:
-        if name not in shown and name in declared:
-            continue
-        tried = (
-            trial.configuration[name] for trial in problem.trials if name in trial.configuration
-        )
-        values = list(dict.fromkeys((*declared.get(name, ()), *tried)))
-        number = {value: i for i, value in enumerate(values)}
-        parameters.append(
-            {
-                "name": wording.one_line(name),
-                "values": [wording.value_text(value) for value in values],
-                "trials": [number[row[name]] if name in row else -1 for row in applied],
-            }
-        )
-    return parameters
-
-
-def _numbered(items: Iterable[T]) -> tuple[list[int], list[T]]:
-    """Return each item as its number in the list of different items, and that list."""
-    number: dict[T, int] = {}
-    numbers = [number.setdefault(item, len(number)) for item in items]
-    return numbers, list(number)
-
-
-def _shortened(value: float | None, unit: float) -> float | None:
-    return None if value is None else float(f"{value / unit:.5g}")
-
-
-def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
-    """Return the finals' rows: the winner, the others best first, then the vendor's calls."""
-    if problem.entry is None:
-        return []
-    race, rows = problem.entry.race, []
-    for found in race.contenders:
-        if found.ratio is None:
-            continue
-        low, high = found.ratio.interval
-        won = found is race.winner
-        if won:
-            low, high = (bound / found.time_ms.value for bound in found.time_ms.interval)
-        rows.append(
-            {
-                "name": "winner" if won else evidence.contender_name(content, race, found),
-                "kind": evidence.verdict(race, found),
-                "time": wording.time(found.time_ms.value),
-                "ratio": [low, found.ratio.value, high],
-            }
-        )
-    return rows
 
 
 # ---------------------------------------------------------------------- the index

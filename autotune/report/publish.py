@@ -15,8 +15,7 @@ from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.report.content import ReportContent, from_rows, from_run, from_store
-from autotune.report.markdown import write_markdown
-from autotune.report.page import write_html
+from autotune.report.page import write_html, write_markdown
 from autotune.run.recording import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
@@ -90,7 +89,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
         outcomes=merged.outcomes,
         json_file=json_file,
         header_file=header,
-        markdown_file=next(file for file in markdown if file.suffix == ".md"),
+        markdown_file=markdown,
         html_file=html,
     )
 
@@ -120,7 +119,7 @@ def report_recorded(
     content = from_store(store, record, space) if store else from_rows((), record, space)
     folder = out / record.device.folder
     page = write_html(content, folder / f"{record.kernel}.html", single)
-    return [*write_markdown(content, folder), page]
+    return [write_markdown(content, folder), page]
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import MissingDependencyError
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Measurement
 from autotune.report import answer, wording
 from autotune.report.content import of_run
-from autotune.report.table import Table, unbroken
+from autotune.report.table import unbroken
 from autotune.run.recording import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Number of problems that a text names; the report has all.
 _MOST = 6
-#: Readable on light and dark.
-_BLUE, _GREEN, _GREY = "#2f81f7", "#2da44e", "#8c959f"
+#: Of the winner and of others; readable on light and dark.
+_GREEN, _GREY = "#2da44e", "#8c959f"
 
 
 def text(run: RunResult, record: TunedRecord | None) -> str:
@@ -36,9 +35,9 @@ def text(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def html(run: RunResult, record: TunedRecord | None) -> str:
-    """Return headline, warnings and tables of a run as HTML without a style sheet."""
+    """Return headline, warnings and winners of a run as HTML without a style sheet."""
     if record is None:
-        return f"<div><b>{unbroken(_title(run))}</b>{_measured(run).html()}</div>"
+        return f"<div>{unbroken(text(run, None))}</div>"
     content = of_run(run, record)
     head, *notes = (
         f"<p>{unbroken(text)}</p>" for text in (answer.headline(content), *answer.warnings(content))
@@ -53,42 +52,29 @@ def plot(run: RunResult) -> plotly.Figure:
         from plotly.subplots import make_subplots
     except ImportError as error:
         raise MissingDependencyError("plotly", "tune", "the plot") from error
-    problems = [problem for problem in run.problems if _timed(problem)]
-    names = [wording.one_line(str(problem.problem)) for problem in problems]
-    count = max(1, len(problems))
-    figure = make_subplots(rows=count, subplot_titles=names)
-    for row, problem in enumerate(problems, 1):
-        _add(figure, problem, row)
-    figure.update_layout(title=_title(run), showlegend=False, height=120 + 280 * count)
-    figure.update_xaxes(title="configurations tried", row=count, col=1)
-    return figure
-
-
-def _add(figure: plotly.Figure, problem: ProblemResult, row: int) -> None:
-    """Add a problem as a row: its configurations, the best so far, and the winner."""
-    timed = _timed(problem)
-    won = [dot for dot in timed if dot[2].configuration == problem.winner]
-    figure.add_scatter(
-        name="best so far",
-        x=[number for number, _, _ in timed],
-        y=list(accumulate((ms for _, ms, _ in timed), min)),
-        mode="lines",
-        line={"shape": "hv", "color": _BLUE},
-        row=row,
-        col=1,
-    )
-    for name, colour, dots in (("tried", _GREY, timed), ("won the finals", _GREEN, won)):
+    names = [wording.one_line(str(problem.problem)) for problem in run.problems]
+    figure = make_subplots(rows=max(1, len(names)), subplot_titles=names)
+    for row, problem in enumerate(run.problems, 1):
+        tried = enumerate(problem.measured, 1)
+        found = [(n, each, each.median_ms) for n, each in tried if each.median_ms is not None]
+        numbers, timed, times = zip(*found, strict=True) if found else ((), (), ())
+        colours = [_GREEN if each.configuration == problem.winner else _GREY for each in timed]
+        best = {"x": numbers, "y": list(accumulate(times, min)), "line": {"shape": "hv"}}
+        figure.add_scatter(name="best so far", mode="lines", **best, row=row, col=1)
         figure.add_scatter(
-            name=name,
-            x=[number for number, _, _ in dots],
-            y=[ms for _, ms, _ in dots],
-            hovertext=[wording.one_line(str(trial.configuration)) for _, _, trial in dots],
+            name="configurations",
+            x=numbers,
+            y=times,
+            hovertext=[wording.one_line(str(each.configuration)) for each in timed],
             mode="markers",
-            marker={"color": colour},
+            marker={"color": colours},
             row=row,
             col=1,
         )
-    figure.update_yaxes(type="log", title="ms", row=row, col=1)
+    figure.update_yaxes(type="log", title="ms")
+    figure.update_layout(title=_title(run), showlegend=False, height=120 + 280 * len(names))
+    figure.update_xaxes(title="configurations tried", row=max(1, len(names)), col=1)
+    return figure
 
 
 def _title(run: RunResult) -> str:
@@ -107,29 +93,3 @@ def _outcome(space: Space, problem: ProblemResult, record: TunedRecord | None) -
     measured = problem.measured[0]
     time = wording.time(measured.median_ms) if measured.median_ms else measured.message
     return f"{measured.status}, {time} with {measured.configuration}"
-
-
-def _measured(run: RunResult) -> Table:
-    """Return the measurement of one configuration on each problem."""
-    return Table.of(
-        [
-            {
-                "Problem": str(problem.problem),
-                "Status": str(row.status),
-                "Time": wording.time(row.median_ms) if row.median_ms else wording.NONE,
-                "Configuration": str(row.configuration),
-                "Message": row.message,
-            }
-            for problem in run.problems
-            for row in problem.measured
-        ]
-    )
-
-
-def _timed(problem: ProblemResult) -> list[tuple[int, float, Measurement]]:
-    """Return number, milliseconds and measurement of all timed configurations."""
-    return [
-        (number, row.median_ms, row)
-        for number, row in enumerate(problem.measured, 1)
-        if row.median_ms is not None
-    ]

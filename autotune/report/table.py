@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from autotune.report.wording import markdown, one_line
+from autotune.report.wording import NONE, markdown, one_line
 
 #: Words with a hyphen up to this length are kept on one line: ``--fresh``, a device's uuid.
 _LONGEST_WORD = 40
@@ -32,20 +32,21 @@ class Table:
     @classmethod
     def of(
         cls,
-        rows: Sequence[Mapping[str, str]],
+        rows: Sequence[Mapping[str, str | None]],
         words: Sequence[str] = (),
         wide: str = "",
         strong: Iterable[int] = (),
         links: Sequence[str] = (),
     ) -> Table:
-        """Return a table of rows with equal keys, which are the columns.
+        """Return a table of rows; a value that is missing is a dash, a column without any is left out.
 
         The first column and those in ``words`` are text; all others are numbers.
         """
-        columns = tuple(rows[0]) if rows else ()
+        keys = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+        columns = tuple(n for n in keys if any((row.get(n) or NONE) != NONE for row in rows))
         return cls(
             columns,
-            tuple(tuple(row.values()) for row in rows),
+            tuple(tuple(row.get(name) or NONE for name in columns) for row in rows),
             numeric=frozenset(i for i, name in enumerate(columns) if i and name not in words),
             wide=frozenset(i for i, name in enumerate(columns) if name == wide),
             strong=frozenset(strong),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from html import escape
 
 #: In place of a value that is not known.
 NONE = "–"
@@ -126,15 +125,13 @@ def limit_words(name: str) -> str:
     return _LIMIT_WORDS.get(name, one_line(name))
 
 
-def without_paths(text: str, whole: bool = False) -> str:
-    """Return text with absolute paths cut to their last part.
+def limit_rate(name: str, rate: float) -> str:
+    """Return the rate of a measured limit with its unit."""
+    return arithmetic(rate) if name == "ffma" else bandwidth(rate)
 
-    A ``whole`` text is one word of a command; a path in it may hold spaces.
-    """
-    if whole:
-        head, mark, value = text.partition("=") if text.startswith("-") else ("", "", text)
-        if value.startswith(("/", "file://")):
-            return f"{head}{mark}…/{value.rstrip('/').rpartition('/')[2]}"
+
+def without_paths(text: str) -> str:
+    """Return text with absolute paths cut to their last part."""
     return _ADDRESS_OR_PATH.sub(lambda found: found["address"] or f"…/{found['last']}", text)
 
 
@@ -148,11 +145,6 @@ def one_line(text: str, limit: int = 300) -> str:
 def markdown(text: str) -> str:
     """Return text that Markdown shows as it is, in a paragraph as in a table."""
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, 4000))
-
-
-def xml(text: str) -> str:
-    """Return text that SVG shows as it is."""
-    return escape(one_line(text), quote=False).replace('"', "&quot;")
 
 
 def _fixed(value: float) -> str:
