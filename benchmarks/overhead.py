@@ -19,7 +19,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,11 @@ from autotune.devices.choose import choose_device
 from autotune.interop.formats import Recording, read
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
+from autotune.measure.evaluator import ignore, nothing
+from autotune.measure.measurement import Measurement
 from autotune.search.names import find, in_given_order
-from autotune.search.session import Budget, Event, Measured, ReplayEvaluator
+from autotune.search.session import Budget, Event, Measured
+from autotune.values import Configuration
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"
 #: Kernel that *device* measures, on its first quick problem.
@@ -72,6 +75,32 @@ def resident_mb() -> float:
     """Resident memory of this process, in MiB (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+@dataclass(frozen=True)
+class ReplayEvaluator:
+    """Measures configurations by looking them up in a recording."""
+
+    recording: Recording
+
+    def measure(
+        self,
+        configurations: Iterable[Configuration],
+        begin: Callable[[Configuration], None] = ignore,
+        ahead: int | None = None,
+        at_hand: Callable[[], Configuration | None] = nothing,
+    ) -> Iterator[Measurement]:
+        for configuration in configurations:
+            index = self.recording.space.index(configuration)
+            assert index is not None
+            begin(configuration)
+            yield self.recording.measurements[index]
+
+    def hint(self, configurations: Sequence[Configuration]) -> None:
+        pass
+
+    def recall(self, measurement: Measurement) -> None:
+        pass
 
 
 def replayed(recording: Recording, strategy: str, count: int, every: int = 1000) -> dict[str, Any]:

@@ -51,7 +51,7 @@ LINES = {
     "report": 1660,
     "retune": 1460,
     "run": 2750,
-    "search": 2660,
+    "search": 2600,
     "store": 1560,
     "tuned": 2830,
 }

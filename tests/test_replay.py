@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import RecordError, UsageError
+from autotune.errors import RecordError
 from autotune.interop.formats import read
 from autotune.measure.measurement import Status
-from autotune.search.session import ReplayEvaluator
-from autotune.values import Configuration, Problem
+from autotune.values import Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
@@ -195,18 +194,6 @@ def test_any_value_anywhere_is_read_or_a_record_error(tmp_path, place, value):
         assert read(path).space
     except RecordError as error:
         assert "any.json" in str(error)
-
-
-def test_evaluator_answers_in_order_and_knows_only_what_was_recorded():
-    recording = read(DATA)
-    evaluator = ReplayEvaluator(recording)
-    asked = [recording.space.configuration(index) for index in (5, 3, 5)]
-    evaluator.hint(asked)
-    answers = list(evaluator.measure(asked))
-    assert [measurement.configuration for measurement in answers] == asked
-    assert answers == [recording.measurements[index] for index in (5, 3, 5)]
-    with pytest.raises(UsageError, match=r"synthetic\.json\.gz has no configuration BM=1"):
-        list(evaluator.measure([Configuration(BM=1)]))
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])

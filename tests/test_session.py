@@ -65,10 +65,7 @@ NO_BUDGET = (
 
 @pytest.mark.parametrize("text", ["", "10 minutes", *NO_BUDGET.split()])
 def test_what_is_no_budget_is_refused_with_examples(text):
-    said = "expected for example 90s, 10m, 2h or 200evals"
-    if text.isdecimal() and int(text):
-        said += f"; its unit is missing: {text}s, {text}m, {text}h or {text}evals"
-    with pytest.raises(UsageError, match=f"{said}$"):
+    with pytest.raises(UsageError, match=r"expected for example 90s, 10m, 2h or 200evals$"):
         Budget.parse(text)
 
 

@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from autotune.search import names as strategies
 from autotune.search.base import Outlook
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
-from autotune.search.session import Budget, replay
+from autotune.search.session import Budget, SearchSession
 from autotune.values import Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
@@ -41,6 +41,23 @@ def synthetic():
     return load(DATA)
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """An evaluator that looks configurations up in a recording."""
+
+    recording: Recording
+
+    def measure(self, configurations, begin=None, ahead=None, at_hand=nothing):
+        for configuration in configurations:
+            yield self.recording.measurements[self.recording.space.index(configuration)]
+
+    def hint(self, configurations):
+        pass
+
+    def recall(self, measurement):
+        pass
+
+
 class Watched:
     """A session over a recording; tests watch what comes through here."""
 
@@ -51,7 +68,8 @@ class Watched:
 
     def __init__(self, recording, budget):
         self.recording = recording
-        self.session = replay(recording, Budget(evaluations=budget))
+        measuring, budgeted = Recorded(recording), Budget(evaluations=budget)
+        self.session = SearchSession(recording.space, measuring, None, 0, recording.scope, budgeted)
 
     @property
     def path(self):

@@ -7,13 +7,14 @@ and closed with its row. Resuming is the same search again: remembered rows answ
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,13 +34,12 @@ from autotune.search.base import (
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
-if TYPE_CHECKING:
-    from autotune.interop.formats import Recording
-
-#: Configurations kept by number, and how many remembered rows are read at once.
-_MADE, _READ = 1024, 512
+#: Remembered rows that are read at once.
+_READ = 512
 #: Most remembered configurations of a device that finals choose from.
 _CHOICE = 1000
+#: Units of a budget's time.
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 #: A configuration killed the run if its attempt was left open by this many runs.
 _FATAL_ATTEMPTS = 2
 
@@ -54,26 +54,13 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read ``90s``, ``10m``, ``2h`` or ``200evals``."""
-        units = {"evals": None, "s": 1.0, "m": 60.0, "h": 3600.0}
-        for unit, seconds in units.items():
-            number = text.removesuffix(unit)
-            if number == text:
-                continue
-            if seconds is None and number.isdecimal() and int(number) > 0:
-                return cls(evaluations=int(number))
-            if seconds is not None and _is_positive(number):
-                return cls(seconds=float(number) * seconds)
-        said = "expected for example 90s, 10m, 2h or 200evals"
-        if _is_positive(text):
-            said += f"; its unit is missing: {text}s, {text}m, {text}h or {text}evals"
-        raise UsageError(f"budget {text!r}: {said}")
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(s|m|h|evals)", text)
+        number, unit = found.groups() if found else ("0", "")
+        if unit == "evals" and number.isdecimal() and int(number) > 0:
+            return cls(evaluations=int(number))
+        if unit in _SECONDS and float(number) > 0:
+            return cls(seconds=float(number) * _SECONDS[unit])
+        raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
 
 
 @dataclass(frozen=True)
@@ -151,7 +138,6 @@ class SearchSession:
         self._start = time.monotonic()
         times = [row.median_ms for row in self.asked.values() if row.status is Status.OK]
         self.best_ms = min((ms for ms in times if ms is not None), default=None)
-        self._made: dict[int, Configuration] = {}
         #: The first device's rows take precedence.
         self._memories: list[_Memory] = []
         self._fatal: dict[Configuration, Measurement] = {}
@@ -206,17 +192,9 @@ class SearchSession:
 
     def hint(self, indices: Sequence[int]) -> None:
         """Have likely next configurations compiled, except known ones."""
-        configurations = [self._configuration(i) for i in indices if i not in self.asked]
+        configurations = [self.space.configuration(i) for i in indices if i not in self.asked]
         self._read(configurations)
         self.evaluator.hint([c for c in configurations if self._answer(c) is None])
-
-    def _configuration(self, index: int) -> Configuration:
-        """Return a configuration by number; it is kept for a while, since hints repeat."""
-        if index not in self._made:
-            self._made[index] = self.space.configuration(index)
-            if len(self._made) > _MADE:
-                del self._made[next(iter(self._made))]
-        return self._made[index]
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
         """Measure configurations by number, in order; see `autotune.search.base.Session`."""
@@ -268,7 +246,7 @@ class SearchSession:
                 left = self.evaluations_left
                 if left is not None and left <= len(self.awaited):
                     return
-                configuration = self._configuration(index)
+                configuration = self.space.configuration(index)
                 known = self._recalled(configuration)
                 if known is None:
                     self.awaited[configuration] = index
@@ -282,7 +260,7 @@ class SearchSession:
         """Yield numbers; the remembered rows of many are read at once."""
         for place, index in enumerate(indices):
             if place % _READ == 0:
-                self._read(map(self._configuration, indices[place : place + _READ]))
+                self._read(map(self.space.configuration, indices[place : place + _READ]))
             yield index
 
     def _check_time(self) -> None:
@@ -401,47 +379,6 @@ def search(
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
     return session.asked
-
-
-@dataclass(frozen=True)
-class ReplayEvaluator:
-    """Measures configurations by looking them up in a recording."""
-
-    recording: Recording
-
-    def measure(
-        self,
-        configurations: Iterable[Configuration],
-        begin: Callable[[Configuration], None] = lambda _: None,
-        ahead: int | None = None,
-        at_hand: Callable[[], Configuration | None] = nothing,
-    ) -> Iterator[Measurement]:
-        """Yield the recorded measurements, in this order."""
-        for configuration in configurations:
-            index = self.recording.space.index(configuration)
-            if index is None:
-                name = self.recording.path.name
-                raise UsageError(f"{name} has no configuration {configuration}")
-            begin(configuration)
-            yield self.recording.measurements[index]
-
-    def hint(self, configurations: Sequence[Configuration]) -> None:
-        """Ignore likely next configurations: nothing is compiled."""
-
-    def recall(self, measurement: Measurement) -> None:
-        """Ignore a remembered result: the recording has it too."""
-
-
-def replay(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
-    """Return a search of a recording, or of a part of its space, without a store."""
-    return SearchSession(
-        space=space or recording.space,
-        evaluator=ReplayEvaluator(recording),
-        store=None,
-        run_id=0,
-        scope=recording.scope,
-        budget=budget,
-    )
 
 
 def number_in(space: Space, configuration: Configuration) -> int | None:
