@@ -240,8 +240,8 @@ def test_exclusive_winners_are_among_them(cupy: Any) -> None:
 def test_without_the_declaration_the_same_calls_go_wrong(
     cupy: Any, gate: Callable[[], None]
 ) -> None:
-    """So that the two tests above can fail."""
-    shared = sums(cupy, ticket("module"), 1 << 16)
+    """So that the two tests above can fail; sums long enough that those of two streams meet."""
+    shared = sums(cupy, ticket("module"), 1 << 20)
     on_streams, in_graphs = shared.on_streams(gate, 100, 4), shared.in_graphs(100, 5)
     print(f"\n{on_streams} of 1600 on streams, {in_graphs} of 2000 in graphs are wrong")
     assert on_streams > 0
