@@ -1,6 +1,7 @@
 """The CUDA backend on a GPU: the contract of backends, and what only CUDA has."""
 
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from autotune.measure.measurement import Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search
 from autotune.run.run import Run
-from autotune.search.session import Budget
+from autotune.search.session import Budget, Event, SearchStarted
 from autotune.store import Store
 from autotune.values import Problem
 from autotune.vendor import PLAIN, cublas_call
@@ -336,3 +337,36 @@ def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_pa
     assert [small.race.timing, large.race.timing] == ["mixed:graph", "cold:graph"]
     for times in (small.winner, small.race.vendor):
         assert times.hot_ms < times.time_ms.value < times.clean_ms
+
+
+# ---------------------------------------------------------------------- compiling during a slow reference
+
+
+#: Waits for the binaries of the whole space, at most a minute.
+REFERENCE = """
+    import os, pathlib, time
+    made, end_s = pathlib.Path(os.environ["AUTOTUNE_CACHE_DIR"]), time.monotonic() + 60
+    while len([*made.rglob("*.msgpack")]) < 2 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return factor * x"""
+
+
+@pytest.mark.gpu
+def test_the_compilers_do_not_wait_for_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    kernel = load_file(write_space(tmp_path, ("\n    return factor * x", REFERENCE)))
+    device = choose_device("cuda:0")
+    request = Request(
+        kernel, device, (Problem(n=1000),), goal=Search("random"), budget=Budget(evaluations=2)
+    )
+    made: list[int] = []
+
+    def told(event: Event) -> None:
+        if isinstance(event, SearchStarted):
+            made.append(len([*(tmp_path / "cache").rglob("*.msgpack")]))
+
+    with Store.open(tmp_path / "store.sqlite") as store, closing(Run(request, store, told)) as run:
+        assert run.run().solved
+    assert made == [2]

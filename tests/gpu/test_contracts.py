@@ -1,7 +1,11 @@
-"""Faulty kernels on a GPU; see contracts/faults.py."""
+"""The contracts of faults, resume and several devices on a GPU; see contracts/."""
+
+from pathlib import Path
 
 import pytest
+from contracts.devices import SeveralDevicesContract
 from contracts.faults import EXPECTED, FaultContract
+from contracts.resume import kill_and_finish
 
 from autotune.measure.measurement import Status
 
@@ -17,3 +21,19 @@ class TestFaultsOnCuda(FaultContract):
         statuses = {(found.configuration["FAULT"], found.status) for found in measured}
         assert ("misaligned", Status.CRASHED) in statuses
         assert statuses & {("none", status) for status in EXPECTED["none"]}
+
+
+# ---------------------------------------------------------------------- A tuner killed again and again on a GPU
+
+
+@pytest.mark.gpu
+def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    kill_and_finish(tmp_path, "cuda:0")
+
+
+# ---------------------------------------------------------------------- Several devices in one run
+
+
+@pytest.mark.gpu
+class TestSeveralOnCuda(SeveralDevicesContract):
+    selector = "cuda:0"

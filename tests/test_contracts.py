@@ -1,11 +1,32 @@
-"""Several devices in one run, on the CPU; see contracts/devices.py. And which devices go together."""
+"""The contracts of faults, launches at once and several devices on the CPU device; see contracts/."""
 
 import pytest
 from contracts.devices import SeveralDevicesContract
+from contracts.faults import FaultContract
+from contracts.overlap import OverlapContract
 
 from autotune.devices.choose import backend, choose_device, choose_devices
 from autotune.devices.device import Device
 from autotune.errors import UsageError
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestFaultsOnOpencl(FaultContract):
+    selector = "opencl:cpu"
+    timeout_s = 4.0  # all of which a hang takes
+
+
+# ---------------------------------------------------------------------- Launches at once on the CPU device
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestLaunchesAtOnceOnOpencl(OverlapContract):
+    selector = "opencl:cpu"
+
+
+# ---------------------------------------------------------------------- Several devices in one run
 
 
 @pytest.mark.opencl
