@@ -19,7 +19,7 @@ import numpy as np
 from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError, Timer
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM, load_kernel
-from autotune.measure.race import Contender, take
+from autotune.measure.race import Contender, interleaved, launch_alike, take, vendor_arguments
 from autotune.measure.tasks import Job, Take
 from autotune.values import Configuration
 
@@ -114,18 +114,19 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     Half of the time is for cold samples, a quarter for each of the others.
     """
     tasks.prepare(job)
-    executor, data = tasks.current()
+    executor, data, _ = tasks.current()
     rivals, tried, note = _right_rivals(executor, data, job, entrants)
     finalists = _fastest(executor, rivals, set(entrants.rivals), seed)
     taken = take(job, entrants.ours)
     assert taken is not None and taken.ready is not None
     timers = [taken.timer, *(rivals[name].timer for name in finalists)]
     cold = [*timers, *_empty(executor)]
-    samples = {State.COLD: tasks.interleaved(executor, cold, rounds, seed, max_seconds / 2)}
+    launch_alike(cold)
+    samples = {State.COLD: interleaved(executor, cold, rounds, seed, max_seconds / 2)}
     clocks = executor.clocks()
     for state in (State.CLEAN, State.HOT):
         takes = [state.of(timer) for timer in timers]
-        samples[state] = tasks.interleaved(executor, takes, rounds, seed, max_seconds / 4)
+        samples[state] = interleaved(executor, takes, rounds, seed, max_seconds / 4)
     ours, *others = (median(times) for times in samples[State.COLD])
     by_time = dict(zip(finalists, others, strict=False))
     best = rivals[min(by_time, key=by_time.__getitem__)].timer if by_time else None
@@ -161,12 +162,13 @@ def fastest(
 ) -> list[int]:
     """Positions of the configurations that are the fastest cold, and hot; they are not verified."""
     tasks.prepare(job)
-    executor, _ = tasks.current()
+    executor, *_ = tasks.current()
     timers = [taken.timer for one in contenders if (taken := take(job, one)) is not None]
+    launch_alike(timers)
     best = []
     for state in (State.COLD, State.HOT):
         takes = [state.of(timer) for timer in timers]
-        samples = tasks.interleaved(executor, takes, rounds, seed, max_seconds)
+        samples = interleaved(executor, takes, rounds, seed, max_seconds)
         best.append(int(np.argmin([median(times) for times in samples])))
     return list(dict.fromkeys(best))
 
@@ -245,14 +247,14 @@ def accuracy(
     from accuracy import DATA, Exact
 
     tasks.prepare(job)
-    executor, data = tasks.current()
+    executor, data, _ = tasks.current()
     ready = tasks.Launchable(job, configuration, binary)
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)
     kernel = load_kernel(job.origin, job.fingerprint)
     vendor = next(call for call in kernel.baselines if call.name == baseline)
-    multiply = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
+    multiply = executor.time_calls(vendor.prepare, vendor_arguments(data))
     p = job.problem
     found = {}
     for name, draw in DATA.items():
@@ -292,7 +294,7 @@ def versions() -> dict[str, str]:
 def _views(data: verify.DeviceData) -> dict[str, Any]:
     return {
         name: value[0].inner.view(value[1]).reshape(value[2])
-        for name, value in tasks.vendor_arguments(data).items()
+        for name, value in vendor_arguments(data).items()
         if isinstance(value, tuple)
     }
 
@@ -320,7 +322,7 @@ def _right_rivals(
     try:
         calls: Mapping[str, Callable[[], object]] = executor.time_calls(
             lambda **arguments: further(entrants.kernel, entrants.cub, arguments),
-            tasks.vendor_arguments(data),
+            vendor_arguments(data),
         )
     except (OSError, CublasLtError) as error:
         return found, tried, str(error)
@@ -350,9 +352,10 @@ def _fastest(
     names = list(rivals)
     chosen = always & rivals.keys()
     if len(names) > len(chosen) + 1:
+        launch_alike([rival.timer for rival in rivals.values()])
         for state in State:
             takes = [state.of(rivals[name].timer) for name in names]
-            samples = tasks.interleaved(executor, takes, _FIRST_ROUNDS, seed, _FIRST_SECONDS)
+            samples = interleaved(executor, takes, _FIRST_ROUNDS, seed, _FIRST_SECONDS)
             times = {name: median(each) for name, each in zip(names, samples, strict=True)}
             chosen |= set(sorted(names, key=times.__getitem__)[:_FINALISTS])
     else:

@@ -10,7 +10,7 @@ from sample_spaces import SOURCE, changed, counting, write_space
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Clocks
 from autotune.kernel.catalog import load_file
-from autotune.measure import tasks
+from autotune.measure import race, tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import (
@@ -84,11 +84,11 @@ def measured(compiled):
 @pytest.fixture
 def finalist(compiled, monkeypatch):
     """Checks a configuration of ``scale`` as after a race, for as long as it takes."""
-    monkeypatch.setattr(tasks, "FURTHER_S", math.inf)
+    monkeypatch.setattr(race, "FURTHER_S", math.inf)
 
     def made(edits, source):
         job, binary = compiled(ONE, edits, source)
-        tasks.take(job, ONE, binary).verify(9)
+        race.take(job, race.Contender(ONE, binary)).verify(9, compare_runs=False)
 
     return made
 
@@ -184,17 +184,8 @@ def test_what_workspaces_keep_of_other_data_makes_no_right_result(measured, body
             keeping("out[i] = as_int(kept[i]) == -1 ? factor * x[i] : -1.0f;"),
             r"timed launches: out\[0\] is -1, ",
         ),
-        (
-            keeping(
-                "float value = factor * x[i];"
-                "if (kept[n + i] == x[i]) { out[i] = kept[i]; return; }"
-                "for (int k = 0; k < 5000; ++k) value = FMA(value, factor, -2.0f * value);"
-                "out[i] = kept[i] = value; kept[n + i] = x[i];"
-            ),
-            "where its inputs have changed and .* it keeps results between launches",
-        ),
     ],
-    ids=["every seventh", "least so far", "first poison", "looked up by input"],
+    ids=["every seventh", "least so far", "first poison"],
 )
 def test_one_that_passed_its_search_is_found_out_after_the_race(measured, finalist, edits, message):
     for _ in range(5):  # by chance the last launch of a search may be a wrong one
@@ -210,15 +201,6 @@ def test_one_that_passed_its_search_is_found_out_after_the_race(measured, finali
 def test_one_that_is_right_stays_so_after_the_race(finalist):
     finalist(*counting("value"))
     finalist(*counting("value", is_inout=True))
-
-
-def test_results_are_kept_only_where_no_chance_explains_the_times():
-    same_ms = [0.1] * 20 + [9.0]
-    assert tasks.kept_results([0.5] * 21, same_ms)
-    assert not tasks.kept_results([0.5] * 20 + [0.1], same_ms)  # noise makes a launch slower only
-    assert not tasks.kept_results([0.15] * 21, same_ms)
-    assert not tasks.kept_results([0.5] * 4, same_ms[:4])
-    assert not tasks.kept_results([], [])
 
 
 @pytest.mark.opencl

@@ -20,7 +20,6 @@ from autotune.errors import DeviceError, SpecError, UsageError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.source import arguments_fingerprint
 from autotune.kernel.space import enumerate_space
-from autotune.measure.energy import Reading, of_readings
 from autotune.measure.measurement import (
     EDP,
     ENERGY,
@@ -33,6 +32,7 @@ from autotune.measure.measurement import (
     require,
     with_metrics,
 )
+from autotune.measure.timing import Reading, energy_of
 from autotune.retune.retuning import Deadline, RetuneOptions, Retuner
 from autotune.retune.stale import Action, Reason, Target, known_entries
 from autotune.run.verdict import judge
@@ -87,7 +87,7 @@ def test_a_window_is_power_times_time_between_steps_of_each_count():
         Reading(at_s=k / 1000, calls=8 * (k // 4), taken_mj=50_000 * (k // 100))
         for k in range(37, 437)
     ]
-    found = of_readings(looks)
+    found = energy_of(looks)
     assert found.power_w == pytest.approx(500)
     assert found.call_mj == pytest.approx(500 * 0.5)  # W times ms of a call: 8 in 4 ms
     assert found.calls == looks[-1].calls - looks[3].calls
@@ -96,8 +96,8 @@ def test_a_window_is_power_times_time_between_steps_of_each_count():
 def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy():
     steady = [Reading(k / 100, k, 1000 * (k // 10)) for k in range(100)]
     late = [Reading(k / 100, 40, 4000) for k in range(34, 40)] + steady[40:]
-    assert of_readings(late).power_w == pytest.approx(of_readings(steady).power_w)
-    assert of_readings(late).call_mj == pytest.approx(of_readings(steady).call_mj)
+    assert energy_of(late).power_w == pytest.approx(energy_of(steady).power_w)
+    assert energy_of(late).call_mj == pytest.approx(energy_of(steady).call_mj)
 
 
 # ---------------------------------------------------------------- objectives

@@ -13,8 +13,16 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError
-from autotune.measure.actor import ENDED, ActorDied, ActorTimeout
-from autotune.measure.process import Child, ChildActor, ChildGone, begun_early, retire
+from autotune.measure.process import (
+    ENDED,
+    ActorDied,
+    ActorTimeout,
+    Child,
+    ChildActor,
+    ChildGone,
+    begun_early,
+    retire,
+)
 
 LARGE = 10_000_000
 

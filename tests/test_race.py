@@ -13,7 +13,6 @@ from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
-from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
@@ -111,7 +110,7 @@ def fail(kind):
         os._exit(9)
 
 
-_real_heat, _real_take = racing.run_heat, tasks.take
+_real_heat, _real_take = racing.run_heat, racing.take
 
 
 def sabotaged(job, running, rules, progress):
@@ -121,12 +120,12 @@ def sabotaged(job, running, rules, progress):
         print(rules.max_seconds, file=file)
     time.sleep(HEAT_S)
 
-    def take(job, configuration, binary):
-        taken = _real_take(job, configuration, binary)
-        is_bad = configuration.get("BLOCK") == BAD
+    def take(job, contender):
+        taken = _real_take(job, contender)
+        is_bad = contender.configuration.get("BLOCK") == BAD
         return replace(taken, timer=Failing(taken.timer, kind)) if is_bad else taken
 
-    tasks.take = take
+    racing.take = take
     return _real_heat(job, running, rules, progress)
 
 

@@ -16,11 +16,10 @@ from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
-from autotune.measure.actor import ActorDied
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.measure.measurement import Status
-from autotune.measure.process import ChildActor
+from autotune.measure.process import ActorDied, ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, StoppingRule
 from autotune.measure.worker import DeviceWorker, begin_for, device_actor

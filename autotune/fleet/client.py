@@ -33,7 +33,7 @@ from autotune.fleet.worker import (
 )
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
-from autotune.measure.actor import ENDED, ActorDied
+from autotune.measure.process import ENDED, ActorDied
 from autotune.measure.tasks import Job
 
 #: Between two looks at the workers, and at whether the answer to a task can still come.

@@ -12,9 +12,9 @@ from autotune.errors import AutotuneError
 from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost
 from autotune.fleet.worker import HostError
 from autotune.kernel.spec import Kernel
-from autotune.measure.actor import ENDED
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import Dataset, without_files
+from autotune.measure.process import ENDED
 from autotune.measure.tasks import Job
 from autotune.measure.worker import DeviceWorker
 from autotune.run.bench import RunData, Site
@@ -30,7 +30,7 @@ _QUESTION_S = 60.0
 
 
 class DaskActor:
-    """A device or compiler of a fleet as an actor; see `autotune.measure.actor.Actor`.
+    """A device or compiler of a fleet as an actor; see `autotune.measure.process.Actor`.
 
     ``find`` returns the place for a task, but for addresses where it failed. A task of a lost or
     failing worker is given to another place.

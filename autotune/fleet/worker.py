@@ -30,11 +30,10 @@ from autotune.devices.choose import backend, choose_devices
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import cache_folder
-from autotune.measure.actor import ActorDied, ActorTimeout
 from autotune.measure.cache import DATA, InUse
 from autotune.measure.compiler import begin_for
 from autotune.measure.data import load_kernel, prepare
-from autotune.measure.process import ChildActor
+from autotune.measure.process import ActorDied, ActorTimeout, ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.worker import device_actor
 

@@ -4,12 +4,11 @@
 `measurement` a measurement, its status, and its cost by time or energy
 `data`        inputs and references of a problem, and their generator
 `cache`       data sets and binaries on disk
-`actor`       the contract of what runs tasks; `process` is a child process
+`process`     actors, which run tasks in processes of their own
 `compiler`    the processes that compile
 `worker`      measurements on one device; `tasks` is the code in its process
 `verify`      outputs, inputs and guard bands
-`timing`      samples, and when there are enough
-`energy`      the energy of a call
+`timing`      samples, when there are enough, and the energy of a call
 `limits`      the least possible time
 `evaluator`   configurations of one problem, on one device or several
 `race`        contenders timed in interleaved rounds

@@ -32,10 +32,9 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
-from autotune.measure.actor import ENDED, Actor, ActorDied, ActorTimeout
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
-from autotune.measure.process import ChildActor
+from autotune.measure.process import ENDED, Actor, ActorDied, ActorTimeout, ChildActor
 from autotune.values import Configuration, Problem
 
 #: A compile that takes longer is given up.

@@ -354,7 +354,8 @@ class _Lane:
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
-        self.rule = job.objective.stopping_rule(rule)
+        # A slower configuration may need less energy: nothing is stopped early for its time.
+        self.rule = replace(rule, false_stop=0.0) if job.objective.needs_energy else rule
         self._kernel = kernel
         #: Configurations that were begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()

@@ -14,7 +14,6 @@ from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device
 from autotune.errors import DeviceError, UsageError, unknown
 from autotune.kernel.declaration import OBJECTIVES
 from autotune.kernel.spec import Kernel
-from autotune.measure.timing import StoppingRule
 from autotune.values import Configuration, Problem
 
 
@@ -190,10 +189,6 @@ class Objective:
     def folder(self, out: Path) -> Path:
         """Return where a run's files go by default: records of one folder have one objective."""
         return Path(f"{out}-{self.name}") if self.needs_energy else out
-
-    def stopping_rule(self, rule: StoppingRule) -> StoppingRule:
-        """Return how long to time: in full where a slower configuration may be better."""
-        return replace(rule, false_stop=0.0) if self.needs_energy else rule
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
         """Return the cost; None where energy is missing."""

@@ -1,6 +1,6 @@
-"""Child processes that run tasks, one at a time, and can always be ended.
+"""The contract of actors, which run tasks in another process and can always be ended; child processes.
 
-They die with their parent, leave Ctrl-C to it, and print to stderr only.
+Children die with their parent, leave Ctrl-C to it, and print to stderr only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from autotune.errors import AutotuneError
-from autotune.measure.actor import ENDED, PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns
 
 R = TypeVar("R")
 
+#: Longest time to make a context and upload the data of a job.
+PREPARE_TIMEOUT_S = 600.0
+#: The error of tasks whose actor was closed meanwhile.
+ENDED = "the processes of the run were ended"
 #: prctl option: signal to get when the parent dies. Source: prctl(2).
 _PR_SET_PDEATHSIG = 1
 #: Longest time until a process is ready for tasks: an interpreter, and imports from a slow disk.
@@ -41,6 +47,84 @@ _GLANCE_S = 0.1
 _PROGRAM = (
     f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import serve; serve(*sys.argv[1:3])"
 )
+
+
+class ActorDied(Exception):
+    """The process ended before it answered."""
+
+    #: The turn that it died in; -1 before the first, and in a task without turns.
+    turn = -1
+
+
+class ActorTimeout(Exception):
+    """A task, or one of its turns, took too long; its process was killed."""
+
+    #: As of `ActorDied`.
+    turn = -1
+
+
+class Actor(Protocol):
+    """A process that runs functions of modules, one at a time. Any thread may use it."""
+
+    #: Whether it is on another machine, where the tasks of several threads wait. Else threads had
+    #: better wait for their turn here.
+    queues: bool
+
+    def start(self) -> None:
+        """Begin the process, which else happens at the first task; return at once."""
+
+    def ask(
+        self,
+        task: Callable[..., R],
+        *args: Any,
+        job: Any = None,
+        timeout_s: float,
+        turn_limits_s: Sequence[float] = (),
+        key: str = "",
+    ) -> R:
+        """Return ``task(*args)``, or raise what it raises.
+
+        With ``job`` the process prepares that first, within `PREPARE_TIMEOUT_S`, and calls
+        ``task(job, *args)``. With ``turn_limits_s`` the task gets `Turns` as its last argument, and
+        none of its turns may take longer than its limit. Tasks of an equal ``key`` may share one answer.
+
+        Raises `ActorDied`, `ActorTimeout`, and `AutotuneError` if the actor was closed.
+        """
+
+    def close(self) -> None:
+        """End the process, whatever it does, for good. Any thread may, twice, and after Ctrl-C."""
+
+
+class Turns:
+    """The turn that a task is at and its begin (`time.monotonic`), in memory that two processes share.
+
+    A task that hangs or dies cannot say where.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._cells = np.memmap(file, np.float64, "r+", shape=(2,))
+
+    @classmethod
+    def begin(cls, file: Path) -> Turns:
+        """Write the file of a task that has not begun a turn."""
+        np.array([-1, time.monotonic()]).tofile(file)
+        return cls(file)
+
+    @property
+    def running(self) -> int:
+        """The turn that runs; -1 before the first."""
+        return int(self._cells[0])
+
+    def begin_turn(self, turn: int) -> None:
+        """Note that a turn begins."""
+        self._cells[1] = time.monotonic()
+        self._cells[0] = turn
+
+    def is_stuck(self, limits_s: Sequence[float]) -> bool:
+        """Return whether the turn that runs has taken longer than its limit."""
+        turn, since_s = self._cells
+        limit_s = limits_s[int(turn)] if turn >= 0 else PREPARE_TIMEOUT_S
+        return bool(time.monotonic() - since_s > limit_s)
 
 
 class ChildGone(ActorDied):
@@ -214,7 +298,7 @@ def begun_early(*begins: Callable[[], object]) -> Iterator[None]:
 
 
 class ChildActor:
-    """A child process that is replaced when it dies; see `autotune.measure.actor.Actor`.
+    """A child process that is replaced when it dies; see `Actor`.
 
     Each process calls ``begin`` first; ``prepare`` is called with a job. ``standbys`` more processes
     are kept that have begun: a crash then costs a preparation and not an interpreter, too.
@@ -294,7 +378,7 @@ class ChildActor:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "turns"
             turns = Turns.begin(file)
-            is_stuck = turns.watch(turn_limits_s)
+            is_stuck = partial(turns.is_stuck, turn_limits_s)
             try:
                 answer: R = child.ask(timeout_s, _with_turns, task, file, *args, is_stuck=is_stuck)
                 return answer

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError
+import numpy as np
+
+from autotune.devices.base import (
+    Binary,
+    ContextLostError,
+    Executor,
+    LaunchError,
+    Poison,
+    Timer,
+)
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
-from autotune.measure import energy, tasks
-from autotune.measure.actor import PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns
+from autotune.measure import tasks, verify
+from autotune.measure.data import RANDOM
 from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.process import retire
+from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns, retire
 from autotune.measure.tasks import Job
-from autotune.measure.timing import Timing
+from autotune.measure.timing import FINALS_S, Caches, Timing, measure_energy
 from autotune.measure.verify import NotDeterministic, WrongResult
 from autotune.measure.worker import DeviceWorker
 from autotune.values import Configuration
@@ -37,6 +47,11 @@ _LEAST_WINDOWS = 6
 #: Share of the time for rounds of samples where windows follow, and the longest time of one window
 #: on a device whose counter moves ten times a second.
 _SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
+#: Launches of a finalist that are checked after its race, and the seconds in which they begin.
+_FURTHER, FURTHER_S = 64, 0.05
+#: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
+#: seconds in which they begin, on a GPU and on a CPU; and the fewest runs.
+_RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
 #: The status of a contender by the error of its launches.
 _STATUS: dict[type[Exception], Status] = {
     LaunchError: Status.LAUNCH_FAILED,
@@ -211,160 +226,217 @@ class Heat:
 # ------------------------------------------------------------------ in the worker
 
 
+@dataclass(frozen=True)
+class Entrant:
+    """A contender that is ready to be timed."""
+
+    timer: Timer
+    caches: Caches
+    #: None for a vendor's call.
+    ready: tasks.Launchable | None = None
+
+    def samples_ms(self, count: int) -> list[float]:
+        """Take samples from the caches that the job asks for."""
+        return tasks.taking_of(self.timer, self.caches)(count)
+
+    def verify(self, launches: int, compare_runs: bool) -> int:
+        """Check further launches after the race; return how many runs on the same data gave the same bits.
+
+        The first is launched as it was timed. Then follow launches of a configuration on every data
+        set in turn: `_FURTHER`, or those of `FURTHER_S`, but one turn at least.
+        Each finds the outputs and workspaces of the launch before, from other data. A result that is
+        kept there instead of computed is then wrong. A fault that is rare has as many chances to show.
+
+        Runs are compared for configurations declared deterministic: `_RUNS`, or those of `_RUNS_S`
+        (`_RUNS_ON_CPU_S`), but at least `_LEAST_RUNS`.
+        """
+        executor, data, _ = tasks.current()
+        ready = self.ready
+        tasks.verify_timed(self.timer, launches, ready.scratch if ready else {}, afresh=True)
+        if ready is None:
+            return 0
+        end = time.monotonic() + FURTHER_S
+        names = list(data.datasets)
+        for further in range(_FURTHER):
+            if further >= len(names) and time.monotonic() > end:
+                break
+            name = names[further % len(names)]
+            data.restore(name)
+            executor.run(*ready.bind(name))
+            launches += 1
+            verify.verify_last(data, name, launches, with_harm=False)
+        verify.verify_last(data, name, launches)
+        if not (compare_runs and ready.deterministic):
+            return 0
+        end = time.monotonic() + (_RUNS_S if executor.device.leaves_host_free else _RUNS_ON_CPU_S)
+        return verify.identical_runs(
+            data,
+            RANDOM,
+            partial(executor.run, *ready.bind(RANDOM)),
+            lambda done: done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end),
+        )
+
+
+def take(job: Job, contender: Contender) -> Entrant | None:
+    """Get a contender ready to be timed; None where a vendor's call cannot be made.
+
+    Workspaces hold another poison than in `verify`: a configuration that relies on one is wrong later.
+    """
+    if contender.vendor:
+        try:
+            return _take_vendor(job, contender.vendor)
+        except (ContextLostError, LaunchError, MemoryError, WrongResult):
+            raise
+        except Exception as error:  # a vendor's library raises what it likes
+            raise LaunchError(f"{type(error).__name__}: {error}") from error
+    assert contender.binary is not None
+    ready = tasks.Launchable(job, contender.configuration, contender.binary)
+    ready.data.poison_scratch(Poison.FINITE)
+    ready.data.refresh(RANDOM, wholly=True)
+    module, steps = ready.bind(RANDOM)
+    ready.executor.run(module, steps)  # the first launch pays for loading
+    return Entrant(ready.executor.timer(module, steps, job.is_flushed), job.caches, ready)
+
+
+def _take_vendor(job: Job, name: str) -> Entrant | None:
+    tasks.prepare(job)
+    executor, data, kernel = tasks.current()
+    baselines = {(known.name, known.backend): known for known in kernel.baselines}
+    baseline = baselines.get((name, job.device.backend))
+    if baseline is None:  # OpenCL has no vendor library to call
+        return None
+    data.refresh(RANDOM, wholly=True)
+    call = executor.time_calls(baseline.prepare, vendor_arguments(data))
+    if call is None:  # the library has nothing like this problem
+        return None
+    call()
+    wrong = [result for result in verify.outputs(data, RANDOM) if not result.is_right]
+    if wrong:
+        raise WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
+    return Entrant(executor.timer_of(call, job.is_flushed), job.caches)
+
+
+def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
+    """Return the arguments of a vendor call: buffers with type and shape, and scalars."""
+    arrays = {
+        argument.name: (data.buffers[argument.name], np.dtype(argument.dtype), argument.shape)
+        for argument in data.arguments
+        if argument.name in data.buffers
+    }
+    return {**arrays, **data.scalars(RANDOM)}
+
+
+def launch_alike(timers: Sequence[Timer], by_stream: bool = False) -> None:
+    """Have all timers launch one by one if that is asked, or if one of them cannot be captured."""
+    if by_stream or any(timer.launched_by == "stream" for timer in timers):
+        for timer in timers:
+            timer.by_stream()
+
+
+def interleaved(
+    executor: Executor, takes: Sequence[tasks.Take], rounds: int, seed: int, max_seconds: float
+) -> list[list[float]]:
+    """Return the milliseconds of every round, each in a new random order."""
+    order = list(range(len(takes)))
+    samples: list[list[float]] = [[] for _ in takes]
+    for take in takes:
+        take(1)  # the first launch pays for loading
+    shuffle = random.Random(seed)
+    start = time.perf_counter()
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        taken, _ = tasks.unthrottled(executor, lambda: [takes[i](1) for i in order])
+        for index, times in zip(order, taken, strict=True):
+            samples[index] += times
+        if time.perf_counter() - start > max_seconds:
+            break
+    return samples
+
+
+@dataclass
+class _Attempts:
+    """The steps of contenders: each in its turn, and none after one that failed."""
+
+    turns: Turns
+    #: By position.
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    def step(self, place: int, step: Callable[..., T], *args: Any) -> T | None:
+        """Run a step of a contender; None if it fails, or did before."""
+        if place in self.failures:
+            return None
+        self.turns.begin_turn(place)
+        try:
+            return step(*args)
+        except tuple(_STATUS) as error:
+            status = next(found for kind, found in _STATUS.items() if isinstance(error, kind))
+            self.failures[place] = Failure(status, str(error))
+            return None
+
+
 def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns: Turns) -> Heat:
     """Race in this process; ends where the context is lost."""
-    failures = dict[int, Failure]()
+    attempts = _Attempts(turns)
     try:
-        found = (_entrant(job, one, place, turns, failures) for place, one in enumerate(contenders))
-        entrants = [entrant for entrant in found if entrant is not None]
-        for entrant in entrants if rules.by_stream else ():
-            entrant.by_stream()
-        executor, _ = tasks.current()
-        before = executor.clocks()
-        end = time.monotonic() + rules.max_seconds
-        samples_s = rules.max_seconds * (_SAMPLES_SHARE if rules.windows else 1.0)
-        times = tasks.interleaved(executor, entrants, rules.rounds, rules.seed, samples_s)
-        clocks = before.worst(executor.clocks())
-        calls = _SINGLE_CALLS if rules.finals else 0
-        clean = [entrant.clean(calls) for entrant in entrants]
-        hot = [entrant.hot(calls) for entrant in entrants]
-        energies = _windows(executor, entrants, rules.windows, rules.seed, end)
-        for entrant, taken in zip(entrants, times, strict=True):
-            entrant.verify(len(taken), rules.finals)
+        heat = _heat(job, contenders, rules, attempts)
     except ContextLostError as error:
         retire()
-        failures[turns.running] = Failure(Status.CRASHED, str(error))
-        samples = (ContenderSamples(failure=failures.get(i)) for i in range(len(contenders)))
-        return Heat(tuple(samples), context_lost=True)
-    taken_of = {
-        entrant.place: ContenderSamples(
-            tuple(times[index]),
-            median(clean[index]) if clean[index] else None,
-            median(hot[index]) if hot[index] else None,
-            tuple(energies[index]),
-            entrant.identical_runs,
-        )
-        for index, entrant in enumerate(entrants)
-    }
-    taken_of |= {place: ContenderSamples(failure=failure) for place, failure in failures.items()}
-    return Heat(
-        tuple(taken_of.get(place, ContenderSamples()) for place in range(len(contenders))),
-        entrants[0].launched_by if entrants else "",
-        clocks,
-        executor.device.uuid,
-    )
+        attempts.failures[turns.running] = Failure(Status.CRASHED, str(error))
+        heat = Heat((ContenderSamples(),) * len(contenders), context_lost=True)
+    samples = [
+        ContenderSamples(failure=attempts.failures[place]) if place in attempts.failures else taken
+        for place, taken in enumerate(heat.samples)
+    ]
+    return replace(heat, samples=tuple(samples))
 
 
-def _windows(
-    executor: Executor,
-    entrants: Sequence[Entrant],
-    rounds: int,
-    seed: int,
-    end_s: float,
-) -> list[list[Energy]]:
-    """Return the energy windows of every round, each round in a new random order."""
-    energies: list[list[Energy]] = [[] for _ in entrants]
-    order = list(range(len(entrants)))
-    shuffle = random.Random(seed)
-    for done in range(rounds):
+def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts: _Attempts) -> Heat:
+    step = attempts.step
+    taken = {place: step(place, take, job, one) for place, one in enumerate(contenders)}
+    entrants = {place: entrant for place, entrant in taken.items() if entrant is not None}
+    launch_alike([entrant.timer for entrant in entrants.values()], rules.by_stream)
+    executor, *_ = tasks.current()
+    before = executor.clocks()
+    end_s = time.monotonic() + rules.max_seconds
+    samples_s = rules.max_seconds * (_SAMPLES_SHARE if rules.windows else 1.0)
+
+    def taking(place: int) -> tasks.Take:
+        return lambda count: step(place, entrants[place].samples_ms, count) or []
+
+    takes = [taking(place) for place in entrants]
+    rounds = interleaved(executor, takes, rules.rounds, rules.seed, samples_s)
+    times = dict(zip(entrants, rounds, strict=True))
+    clocks = before.worst(executor.clocks())
+
+    def single_ms(place: int, take: tasks.Take) -> float | None:
+        calls = step(place, take, _SINGLE_CALLS) if rules.finals else None
+        return median(calls) if calls else None
+
+    clean = {place: single_ms(place, entrant.timer.clean) for place, entrant in entrants.items()}
+    hot = {place: single_ms(place, entrant.timer.hot) for place, entrant in entrants.items()}
+    windows: dict[int, list[Energy]] = {place: [] for place in entrants}
+    order, shuffle = list(entrants), random.Random(rules.seed)
+    for done in range(rules.windows):
         if done >= _LEAST_WINDOWS and time.monotonic() > end_s:
             break
         shuffle.shuffle(order)
-        for index in order:
-            energies[index] += entrants[index].energy(executor)
-    return energies
-
-
-def _entrant(
-    job: Job,
-    contender: Contender,
-    place: int,
-    turns: Turns,
-    failures: dict[int, Failure],
-) -> Entrant | None:
-    """Get a contender ready; None where it failed or cannot run here."""
-    turns.begin_turn(place)
-    try:
-        taken = take(job, contender)
-    except ContextLostError:
-        raise
-    except (LaunchError, MemoryError, WrongResult) as error:
-        failures[place] = Failure(Status.LAUNCH_FAILED, str(error))
-    except Exception as error:
-        if not contender.vendor:  # a vendor's library raises what it likes
-            raise
-        failures[place] = Failure(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
-    else:
-        return Entrant(taken, place, turns, failures) if taken is not None else None
-    return None
-
-
-def take(job: Job, contender: Contender) -> tasks.ContenderTimer | None:
-    """Get a contender ready to be timed; None where the vendor's call cannot be made."""
-    if contender.vendor:
-        return tasks.take_vendor(job, contender.vendor)
-    assert contender.binary is not None
-    return tasks.take(job, contender.configuration, contender.binary)
-
-
-class Entrant:
-    """A timer that says when its turn is, and is silent once a launch has failed.
-
-    See `autotune.devices.base.Timer`.
-    """
-
-    def __init__(
-        self,
-        taken: tasks.ContenderTimer,
-        place: int,
-        turns: Turns,
-        failures: dict[int, Failure],
-    ) -> None:
-        self._taken, self._timer, self.place = taken, taken.timer, place
-        self._turns, self._failures = turns, failures
-        #: Runs on the same data that gave the same bits.
-        self.identical_runs = 0
-
-    @property
-    def launched_by(self) -> str:
-        return self._timer.launched_by
-
-    def by_stream(self) -> None:
-        self._timer.by_stream()
-
-    def __call__(self, count: int) -> list[float]:
-        return self._tried(self._taken.samples_ms, count)
-
-    def clean(self, count: int) -> list[float]:
-        return self._tried(self._timer.clean, count)
-
-    def hot(self, count: int) -> list[float]:
-        return self._tried(self._timer.hot, count)
-
-    def energy(self, executor: Executor) -> list[Energy]:
-        """Take one window."""
-        return self._tried(
-            lambda _: [energy.measure(executor, self._timer, energy.FINALS_S)], count=1
+        for place in order:
+            timer = entrants[place].timer
+            if window := step(place, measure_energy, executor, timer, FINALS_S):
+                windows[place].append(window)
+    runs = {
+        place: step(place, entrant.verify, len(times[place]), rules.finals)
+        for place, entrant in entrants.items()
+    }
+    samples = {
+        place: ContenderSamples(
+            tuple(times[place]), clean[place], hot[place], tuple(windows[place]), runs[place] or 0
         )
-
-    def verify(self, launches: int, compare_runs: bool) -> None:
-        """Leave the race if a further launch, after so many samples, is wrong, or others are not the same."""
-
-        def verified(launches: int) -> list[float]:
-            self._taken.verify(launches)
-            if compare_runs:
-                self.identical_runs = self._taken.identical_runs()
-            return []
-
-        self._tried(verified, launches)
-
-    def _tried(self, take: Callable[[int], list[T]], count: int) -> list[T]:
-        if self.place in self._failures:
-            return []
-        self._turns.begin_turn(self.place)
-        try:
-            return take(count)
-        except tuple(_STATUS) as error:
-            status = next(found for kind, found in _STATUS.items() if isinstance(error, kind))
-            self._failures[self.place] = Failure(status, str(error))
-            return []
+        for place in entrants
+    }
+    return Heat(
+        tuple(samples.get(place, ContenderSamples()) for place in range(len(contenders))),
+        next((entrant.timer.launched_by for entrant in entrants.values()), ""),
+        clocks,
+        executor.device.uuid,
+    )

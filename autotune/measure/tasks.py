@@ -7,22 +7,18 @@ task needs another problem.
 from __future__ import annotations
 
 import math
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any, TypeVar, cast
-
-import numpy as np
+from typing import Any, TypeVar
 
 from autotune.devices.base import (
     Binary,
     ContextLostError,
     Executor,
     LaunchError,
-    Poison,
     Side,
     Timer,
 )
@@ -31,13 +27,21 @@ from autotune.devices.device import Clocks, Device
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
-from autotune.measure import energy, verify
+from autotune.measure import verify
 from autotune.measure.data import RANDOM, Dataset, load_kernel
 from autotune.measure.data import prepare as prepare_data
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
 from autotune.measure.process import retire
-from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, proven_slow, sample
+from autotune.measure.timing import (
+    SEARCH_S,
+    Caches,
+    Samples,
+    StoppingRule,
+    measure_energy,
+    proven_slow,
+    sample,
+)
 from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
@@ -54,14 +58,6 @@ _CLOCKS_S = 0.1
 #: Most that launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the
 #: last column of docs/timing.md.
 _LAUNCHING_MS = 0.02
-#: Launches of a finalist that are checked after its race, and the seconds in which they begin.
-_FURTHER, FURTHER_S = 64, 0.05
-#: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
-#: seconds in which they begin, on a GPU and on a CPU; and the fewest runs.
-_RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
-#: A launch on the same inputs that is faster by this factor reuses its result, and the probability that
-#: chance alone says so.
-_KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
 #: Rounds of launches at once, after each of which outputs are compared; after the fewest no round
 #: begins later than these seconds after the first.
 _ROUNDS, _LEAST_ROUNDS, _ROUNDS_S = 12, 3, 0.01
@@ -86,6 +82,11 @@ class Job:
     fingerprint: str = ""
     #: Energy is measured if it needs energy.
     objective: Objective = TIME
+
+    @property
+    def is_flushed(self) -> bool:
+        """Caches are flushed before a call."""
+        return self.caches is not Caches.HOT
 
 
 @dataclass
@@ -162,10 +163,7 @@ def measure(
     """
 
     def timed(draft: Measurement, ready: Launchable) -> Measurement:
-        draft = _verified(draft, ready)
-        return _slow_when_verified(draft, ready, job, rule, best_samples_ms) or _timed(
-            draft, ready, job, rule, best_samples_ms, best_cost
-        )
+        return _timed(_verified(draft, ready), ready, job, rule, best_samples_ms, best_cost)
 
     return _tried(job, configuration, binary, timed)
 
@@ -279,37 +277,10 @@ def _renew(data: verify.DeviceData, dataset: str) -> None:
     data.poison_scratch()
 
 
-def interleaved(
-    executor: Executor, takes: Sequence[Take], rounds: int, seed: int, max_seconds: float
-) -> list[list[float]]:
-    """Return the milliseconds of every round, each in a new random order.
-
-    All timers are launched in the same way: if one cannot be captured, none is.
-    """
-    order = list(range(len(takes)))
-    samples: list[list[float]] = [[] for _ in takes]
-    timers = [cast(Timer, take) for take in takes if hasattr(take, "by_stream")]
-    if any(timer.launched_by == "stream" for timer in timers):
-        for timer in timers:
-            timer.by_stream()
-    for take in takes:
-        take(1)  # the first launch pays for loading
-    shuffle = random.Random(seed)
-    start = time.perf_counter()
-    for _ in range(rounds):
-        shuffle.shuffle(order)
-        taken, _ = _unthrottled(executor, lambda: [takes[i](1) for i in order])
-        for index, times in zip(order, taken, strict=True):
-            samples[index] += times
-        if time.perf_counter() - start > max_seconds:
-            break
-    return samples
-
-
-def current() -> tuple[Executor, verify.DeviceData]:
-    """Return the executor of this process, and the device data of the last job."""
-    assert _state.executor and _state.data
-    return _state.executor, _state.data
+def current() -> tuple[Executor, verify.DeviceData, Kernel]:
+    """Return the executor of this process, and the device data and the kernel of the last job."""
+    assert _state.executor and _state.data and _state.kernel
+    return _state.executor, _state.data, _state.kernel
 
 
 class Launchable:
@@ -317,9 +288,7 @@ class Launchable:
 
     def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
         prepare(job)
-        assert _state.kernel and _state.data and _state.executor
-        self.data, self.executor = _state.data, _state.executor
-        kernel = _state.kernel
+        self.executor, self.data, kernel = current()
         self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
         #: Its workspaces; other configurations may make theirs after it.
@@ -364,11 +333,28 @@ def _timed(
     best_samples_ms: tuple[float, ...],
     best_cost: float,
 ) -> Measurement:
+    """Time a configuration, unless the launches that verified it prove it slower.
+
+    Those launches found inputs in the cache, so that a cold launch takes as long or longer. They are
+    compared with cold samples only: a hot launch finds the outputs in the cache, too.
+    """
     start = time.perf_counter()
-    timer = ready.executor.timer(*ready.bind(RANDOM), _is_flushed(job))
+    is_cold = job.caches is Caches.COLD
+    slow = proven_slow(ready.verified_ms, rule, best_samples_ms) if is_cold else None
+    if slow is not None and not (clocks := _clocks(ready.executor)).is_throttled:
+        return replace(
+            draft,
+            status=Status.STOPPED_EARLY,
+            message=_why_stopped(slow, best_samples_ms, "launches that verified it"),
+            samples_ms=slow.samples_ms,
+            launched_by="stream",
+            overhead_ms=_LAUNCHING_MS * len(ready.bind(RANDOM)[1]),
+            clocks=clocks,
+        )
+    timer = ready.executor.timer(*ready.bind(RANDOM), job.is_flushed)
     take = taking_of(timer, job.caches)
     ready.data.poison_outputs()
-    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
+    taken, clocks = unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
     timed = replace(
         draft,
         samples_ms=taken.samples_ms,
@@ -404,7 +390,7 @@ def _with_energy(
     least = Energy(_state.least_w * median_ms, _state.least_w)
     cost = job.objective.of(median_ms, least)
     if cost is None or cost <= best_cost:
-        return replace(timed, energy=energy.measure(executor, timer, energy.SEARCH_S))
+        return replace(timed, energy=measure_energy(executor, timer, SEARCH_S))
     why = (
         f"takes at least {least.call_mj:.4g} mJ, at {least.power_w:.3g} W as of an idle device; "
         f"the best so far costs {best_cost:.4g}"
@@ -418,40 +404,12 @@ def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: b
     One more launch, on restored data, is checked where other configurations launched in between
     (``afresh``), or where arguments are read and written. Workspaces stay as they were left.
     """
-    _, data = current()
+    _, data, _ = current()
     data.scratch = scratch
     if afresh or data.accumulates:
         data.refresh(RANDOM, wholly=afresh)
         timer.singly(1)
     verify.verify_last(data, RANDOM, launches)
-
-
-def _slow_when_verified(
-    draft: Measurement,
-    ready: Launchable,
-    job: Job,
-    rule: StoppingRule,
-    best_samples_ms: tuple[float, ...],
-) -> Measurement | None:
-    """Return the measurement of a configuration that its verifying launches prove slower, or None.
-
-    Those launches found inputs in the cache, so that a cold launch takes as long or longer. They are
-    compared with cold samples only: a hot launch finds the outputs in the cache, too.
-    """
-    is_cold = job.caches is Caches.COLD
-    found = proven_slow(ready.verified_ms, rule, best_samples_ms) if is_cold else None
-    clocks = _clocks(ready.executor) if found else Clocks()
-    if found is None or clocks.is_throttled:
-        return None
-    return replace(
-        draft,
-        status=Status.STOPPED_EARLY,
-        message=_why_stopped(found, best_samples_ms, "launches that verified it"),
-        samples_ms=found.samples_ms,
-        launched_by="stream",
-        overhead_ms=_LAUNCHING_MS * len(ready.bind(RANDOM)[1]),
-        clocks=clocks,
-    )
 
 
 def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) -> str:
@@ -461,7 +419,7 @@ def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) ->
     )
 
 
-def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
+def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
     """Measure, and again after ever longer rests while the device is throttled; the last try counts."""
     for rest_s in (*_RESTS_S, None):
         before, result = _clocks(executor, _CLOCKS_S), measure()
@@ -492,111 +450,6 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
     return replace(draft, status=status, message=" ".join(message.split()))
 
 
-@dataclass(frozen=True)
-class ContenderTimer:
-    """The timer of a contender, and the configuration where it is no vendor call."""
-
-    timer: Timer
-    caches: Caches
-    ready: Launchable | None = None
-
-    def samples_ms(self, count: int) -> list[float]:
-        """Take samples from the caches that the job asks for."""
-        return taking_of(self.timer, self.caches)(count)
-
-    def verify(self, launches: int) -> None:
-        """Check further launches after the race; WrongResult if one is wrong.
-
-        The first is launched as it was timed. Then follow launches of a configuration on every data
-        set in turn, twice on the last: `_FURTHER`, or those of `FURTHER_S`, but one turn at least.
-        Each finds the outputs and workspaces of the launch before, from other data. A result that is
-        kept there instead of computed is then wrong, or fast only where the inputs stay the same. A
-        fault that is rare has as many chances to show.
-        """
-        _, data = current()
-        verify_timed(self.timer, launches, self.ready.scratch if self.ready else {}, afresh=True)
-        if self.ready is None:
-            return
-        names = [*data.datasets, RANDOM]
-        took_ms: list[list[float]] = [[] for _ in names]
-        end = time.monotonic() + FURTHER_S
-        for further in range(_FURTHER):
-            if further >= len(names) and time.monotonic() > end:
-                break
-            name, times = names[further % len(names)], took_ms[further % len(names)]
-            module, steps = self.ready.bind(name)
-            data.restore(name)  # also where they are the same: caches then hold as much of them
-            times.append(self.ready.executor.run(module, steps))
-            launches += 1
-            verify.verify_last(data, name, launches, with_harm=False)
-        verify.verify_last(data, name, launches)
-        if why := kept_results(took_ms[-2], took_ms[-1]):
-            raise verify.WrongResult(why)
-
-    def identical_runs(self) -> int:
-        """Return how many runs on the same data gave the same bits; 0 where that is not declared.
-
-        There are `_RUNS`, or those of `_RUNS_S` (`_RUNS_ON_CPU_S`), but at least `_LEAST_RUNS`.
-        """
-        if self.ready is None or not self.ready.deterministic:
-            return 0
-        _, data = current()
-        data.scratch = self.ready.scratch
-        executor = self.ready.executor
-        end = time.monotonic() + (_RUNS_S if executor.device.leaves_host_free else _RUNS_ON_CPU_S)
-        run = partial(executor.run, *self.ready.bind(RANDOM))
-        return verify.identical_runs(
-            data,
-            RANDOM,
-            run,
-            lambda done: done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end),
-        )
-
-
-def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:
-    """Return why launches on changed inputs prove that results are kept, or an empty text."""
-    bar = _KEPT_FACTOR * bar_ms(len(changed_ms), same_ms, _KEPT_FALSELY)
-    if min(changed_ms, default=0.0) <= bar:
-        return ""
-    return (
-        f"takes {median(changed_ms):.4g} ms where its inputs have changed and "
-        f"{median(same_ms):.4g} ms where they have not: it keeps results between launches"
-    )
-
-
-def take(job: Job, configuration: Configuration, binary: Binary) -> ContenderTimer:
-    """Get a configuration ready to be timed.
-
-    Workspaces hold another poison than in `verify`: a configuration that relies on one is wrong later.
-    """
-    ready = Launchable(job, configuration, binary)
-    ready.data.poison_scratch(Poison.FINITE)
-    ready.data.refresh(RANDOM, wholly=True)
-    module, steps = ready.bind(RANDOM)
-    ready.executor.run(module, steps)  # the first launch pays for loading
-    timer = ready.executor.timer(module, steps, _is_flushed(job))
-    return ContenderTimer(timer, job.caches, ready)
-
-
-def take_vendor(job: Job, name: str) -> ContenderTimer | None:
-    """Get a vendor's call ready to be timed, None where it cannot be made; `WrongResult` if it is wrong."""
-    prepare(job)
-    assert _state.kernel and _state.data and _state.executor
-    baselines = {(known.name, known.backend): known for known in _state.kernel.baselines}
-    baseline = baselines.get((name, job.device.backend))
-    if baseline is None:  # OpenCL has no vendor library to call
-        return None
-    _state.data.refresh(RANDOM, wholly=True)
-    call = _state.executor.time_calls(baseline.prepare, vendor_arguments(_state.data))
-    if call is None:  # the library has nothing like this problem
-        return None
-    call()
-    wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
-    if wrong:
-        raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return ContenderTimer(_state.executor.timer_of(call, _is_flushed(job)), job.caches)
-
-
 def taking_of(timer: Timer, caches: Caches) -> Take:
     """Return the function that takes samples from the caches that decide.
 
@@ -608,17 +461,3 @@ def taking_of(timer: Timer, caches: Caches) -> Take:
         return [round(math.sqrt(clean_ms * hot_ms), 6) for clean_ms, hot_ms in pairs]
 
     return mixed if caches is Caches.MIXED else timer
-
-
-def _is_flushed(job: Job) -> bool:
-    return job.caches is not Caches.HOT
-
-
-def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
-    """Return the arguments of a vendor call: buffers with type and shape, and scalars."""
-    arrays = {
-        argument.name: (data.buffers[argument.name], np.dtype(argument.dtype), argument.shape)
-        for argument in data.arguments
-        if argument.name in data.buffers
-    }
-    return {**arrays, **data.scalars(RANDOM)}

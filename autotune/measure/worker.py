@@ -11,9 +11,8 @@ from autotune.devices.base import Binary, ContextLostError, LaunchError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
-from autotune.measure.actor import Actor, ActorDied, ActorTimeout
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.process import ChildActor
+from autotune.measure.process import Actor, ActorDied, ActorTimeout, ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.verify import WrongResult
 from autotune.values import Configuration

@@ -25,11 +25,10 @@ from autotune.kernel.source import (
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
-from autotune.measure.actor import Actor
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
-from autotune.measure.process import ChildActor
+from autotune.measure.process import Actor, ChildActor
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import DeviceWorker, device_actor
