@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1360,
     "interop": 1080,
     "kernel": 3400,
-    "measure": 4390,
+    "measure": 4360,
     "report": 1660,
     "retune": 1460,
     "run": 2750,

@@ -17,7 +17,6 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
-from autotune.kernel import source as source_module
 from autotune.kernel.catalog import load_file
 from autotune.measure import compiler
 from autotune.measure.compiler import (
@@ -60,8 +59,7 @@ def cached_files():
 
 
 def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
-    """The key of a configuration; a source file is read anew even within a clock tick."""
-    source_module._known.clear()
+    """The key of a configuration."""
     kernel = load_file(write_space(folder, *edits))
     (folder / "kernels" / "scale.cu").write_text(source)
     pytest.importorskip("cuda.bindings.nvrtc")

@@ -39,7 +39,7 @@ from autotune.values import Configuration, Problem
 
 #: A compile that takes longer is given up.
 COMPILE_TIMEOUT_S = 60.0
-#: Jobs that wait because they are likely to be asked for, and binaries kept in memory for the same reason.
+#: Suggested jobs that wait, and finished ones that are kept in memory.
 LIKELY = 256
 #: Niceness of compilers. The processes that measure and decide wake up often and for short, and
 #: would else wait a tick of the scheduler (4 ms) for a core now and then.
@@ -219,35 +219,32 @@ class CompilerPool:
         processes: int,
         make_actor: Callable[[], Actor] | None = None,
         timeout_s: float = COMPILE_TIMEOUT_S,
-        likely: int = LIKELY,
         on_demand: bool = False,
     ) -> None:
         self.processes, self._on_demand = processes, on_demand
         self._make_actor = make_actor or partial(ChildActor, begin_for(""))
-        self._timeout_s, self._most_likely = timeout_s, likely
-        #: Held to look at what follows; told when there is more to do.
+        self._timeout_s = timeout_s
         #: Entered by itself: a Ctrl-C while a condition is entered can leave its lock locked.
         self._lock = threading.RLock()
+        #: Notified when there is more to do.
         self._changed = threading.Condition(self._lock)
-        #: What will be compiled next, and then, by key.
-        self._asked: dict[str, _Wish] = {}
-        self._likely: dict[str, _Wish] = {}
-        #: What waits or is being compiled, by key, and what is compiled but was not asked for yet.
-        self._begun: dict[str, Future[Compiled]] = {}
-        #: Of that, what was only suggested, oldest first.
-        self._unasked: dict[str, None] = {}
+        #: Jobs that wait, by key: submitted and suggested ones.
+        self._asked: dict[str, CompileJob] = {}
+        self._likely: dict[str, CompileJob] = {}
+        #: By key: of submitted jobs, of those being compiled, and of the last that were.
+        self._futures: dict[str, Future[Compiled]] = {}
         #: Whether nothing follows soon on what was asked for.
         self.is_all_asked = False
         self._times = CompileTimes()
         self._actors: list[Actor] = []
-        self._at_work: set[Actor] = set()
         self._is_closed = False
 
     def start(self) -> None:
         """Start the processes, which else happens at the first job; return at once."""
         with self._lock:
-            work = len(self._at_work) + len(self._asked) + len(self._likely)
-            wanted = max(1, min(work, self.processes)) if self._on_demand else self.processes
+            unfinished = sum(not future.done() for future in self._futures.values())
+            work = max(1, unfinished + len(self._likely))
+            wanted = min(work, self.processes) if self._on_demand else self.processes
             while len(self._actors) < wanted and not self._is_closed:
                 self._actors.append(self._make_actor())
                 threading.Thread(target=self._work, args=self._actors[-1:], daemon=True).start()
@@ -264,34 +261,30 @@ class CompilerPool:
     def submit(self, job: CompileJob) -> Future[Compiled]:
         """Compile a job, or read its binary from the cache; return at once, with the future of it."""
         with self._lock:
-            is_begun = job.key in self._begun
-        before = None if is_begun else compiled_before(job.key)
+            known = self._futures.get(job.key)
+        if known is not None:
+            return known
+        before = compiled_before(job.key)
         with self._lock:
             if self._is_closed:
                 raise AutotuneError(ENDED)
-            self._unasked.pop(job.key, None)
-            future = self._begun.get(job.key)
-            if future is None:
-                wish = self._likely.pop(job.key, None) or _Wish(job)
-                future = wish.future
-                if before is None:
-                    self._asked[job.key] = wish
-                    self._begun[job.key] = future
-                    self.start()
-                    self._changed.notify()
-                else:
-                    future.set_result(before)
-            elif future.done():
-                del self._begun[job.key]
+            future = self._futures.get(job.key) or Future()
+            if before is not None and job.key not in self._futures:
+                future.set_result(before)
+            elif job.key not in self._futures:
+                self._likely.pop(job.key, None)
+                self._asked[job.key], self._futures[job.key] = job, future
+                self.start()
+                self._changed.notify()
             return future
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Compile jobs that will likely be submitted next, best first; return at once."""
-        suggested = {job.key: _Wish(job) for job in jobs}
+        suggested = {job.key: job for job in jobs}
         with self._lock:
-            wishes = {**suggested, **self._likely}
-            new = ((key, wish) for key, wish in wishes.items() if key not in self._begun)
-            self._likely = dict(islice(new, self._most_likely))
+            wanted = {**suggested, **self._likely}
+            new = ((key, job) for key, job in wanted.items() if key not in self._futures)
+            self._likely = dict(islice(new, LIKELY))
             self.start()
             self._changed.notify_all()
 
@@ -303,17 +296,14 @@ class CompilerPool:
                 self._asked = {job.key: self._asked.pop(job.key), **self._asked}
         return future.result()
 
-    def ready(self, job: CompileJob) -> bool:
-        """Return whether a suggested job is compiled."""
-        with self._lock:
-            future = self._begun.get(job.key)
-            return future is not None and future.done()
-
     def drop(self) -> None:
         """Give up the jobs that wait; those that are being compiled are finished, for later."""
         with self._lock:
-            self._give_up()
-            self._unasked |= dict.fromkeys(self._begun)
+            for key in self._asked:
+                self._futures.pop(key).set_exception(AutotuneError(ENDED))
+            self._asked.clear()
+            self._likely.clear()
+            self.is_all_asked = False
 
     def close(self) -> None:
         """End the processes, whatever they do, for good. Any thread may, and twice."""
@@ -323,56 +313,41 @@ class CompilerPool:
                 actor.close()
         finally:
             with self._lock:
-                self._give_up()
+                self.drop()
                 self._changed.notify_all()
-
-    def _give_up(self) -> None:
-        """Give up the jobs that wait."""
-        for key, wish in self._asked.items():
-            del self._begun[key]
-            wish.future.set_exception(AutotuneError(ENDED))
-        self._asked.clear()
-        self._likely.clear()
-        self.is_all_asked = False
 
     def _work(self, actor: Actor) -> None:
         """Compile in one process, until the pool is closed."""
         with suppress(AutotuneError):  # closed
             actor.start()
-        while (wish := self._next(actor)) is not None:
-            compiled, key = self._compiled(actor, wish.job), wish.job.key
+        while (job := self._next()) is not None:
+            compiled = self._compiled(actor, job)
             with self._lock:
-                self._at_work.discard(actor)
-                if key not in self._unasked and self._begun.get(key) is wish.future:
-                    del self._begun[key]
                 if isinstance(compiled, Compiled):
                     if not compiled.is_cached:
-                        self._times.add(wish.job, compiled.seconds)
-                    wish.future.set_result(compiled)
+                        self._times.add(job, compiled.seconds)
+                    self._futures[job.key].set_result(compiled)
                 else:
-                    wish.future.set_exception(compiled)
-                # The oldest suggested jobs are forgotten; they are in the cache on the disk.
-                for old in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
-                    del self._unasked[old]
-                    self._begun.pop(old, None)
+                    self._futures.pop(job.key).set_exception(compiled)
+                # The oldest are forgotten; their binaries are in the cache on the disk.
+                done = [key for key, future in self._futures.items() if future.done()]
+                for key in done[:-LIKELY]:
+                    del self._futures[key]
 
-    def _next(self, actor: Actor) -> _Wish | None:
-        """Wait for a job of a process; return None once the pool is closed."""
+    def _next(self) -> CompileJob | None:
+        """Wait for a job; return None once the pool is closed."""
         with self._lock:
             while not (self._asked or self._likely or self._is_closed):
                 self._changed.wait()
             if self._is_closed:
-                self._give_up()
+                self.drop()
                 return None
             waiting = self._asked or self._likely
             key = next(iter(waiting))
             if waiting is self._asked and self.is_all_asked:
-                key = max(waiting, key=lambda key: self._times.expected(waiting[key].job))
-            wish = waiting.pop(key)
-            if waiting is self._likely:
-                self._begun[key], self._unasked[key] = wish.future, None
-            self._at_work.add(actor)
-            return wish
+                key = max(waiting, key=lambda key: self._times.expected(waiting[key]))
+            self._futures.setdefault(key, Future())
+            return waiting.pop(key)
 
     def _compiled(self, actor: Actor, job: CompileJob) -> Compiled | Exception:
         try:
@@ -396,14 +371,6 @@ class CompilerPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, eq=False)
-class _Wish:
-    """A job that waits for a process, and its future."""
-
-    job: CompileJob
-    future: Future[Compiled] = field(default_factory=Future)
 
 
 def begin_for(backend_name: str) -> Callable[[], object]:
