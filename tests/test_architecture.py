@@ -53,7 +53,7 @@ LINES = {
     "run": 2750,
     "search": 2600,
     "store": 1560,
-    "tuned": 2830,
+    "tuned": 2710,
 }
 
 

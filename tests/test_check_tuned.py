@@ -166,14 +166,13 @@ def test_another_kernel_of_a_name_does_not_pass_for_it(
         f"is of another kernel saxpy than {space}, or of what it was: parameters BLOCK, ITEMS there, "
         "BLOCK, UNITS here. Rename one of the two, or tune this one"
     )
-    for command, code in ((["lookup", "saxpy", "n=5"], 0), (["report", "saxpy"], 0)):
-        assert run(command) == code
-        assert said in capsys.readouterr().err
+    assert run(["report", "saxpy"]) == 0
+    assert said in capsys.readouterr().err
     assert run(["export", "saxpy"]) == 2
     assert said in capsys.readouterr().err
     assert run(["export", "saxpy", "cache"]) == 2
     assert "nothing with the parameters of" in capsys.readouterr().err
-    with pytest.warns(RuntimeWarning, match="is of another kernel saxpy than"):
+    with pytest.warns(RuntimeWarning, match="is not in its space"):
         chosen = load("saxpy").choice(n=5, device="opencl:cpu")
     assert chosen.tuned is None
     assert set(chosen.configuration) == {"BLOCK", "UNITS"}

@@ -22,7 +22,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument
 from autotune.tuned.answer import TunedConfig
-from autotune.tuned.lookup import lookup, recorded_for_other
+from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import warn
 from autotune.tuned.table import DEFAULT
 from autotune.values import Configuration, Problem
@@ -71,7 +71,8 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
         return choice
     origin = choice.tuned.origin
     changed = changed_since(kernel, origin.source, origin.arguments)
-    return replace(choice, tuned=choice.tuned.with_reasons(changed))
+    stale_reasons = (*choice.tuned.stale_reasons, *changed)
+    return replace(choice, tuned=replace(choice.tuned, stale_reasons=stale_reasons))
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
@@ -122,9 +123,6 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 def _recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
-    if told := recorded_for_other(kernel):
-        warn(f"{told}; until then it runs in its default configuration")
-        return None
     try:
         return lookup(kernel.name, device=device, deterministic=deterministic, **problem)
     except UsageError as error:

@@ -98,12 +98,9 @@ def _changes(kernel: str, spaces: Path | None, origin: TuningOrigin | None) -> t
     from autotune.errors import MissingDependencyError, SpecError
     from autotune.kernel.catalog import known_kernel
     from autotune.kernel.source import changed_since
-    from autotune.tuned.lookup import recorded_for_other
 
     try:
         declared = known_kernel(kernel, spaces)
-        if declared and (warning := recorded_for_other(declared)):
-            warn(warning)
         if declared and origin:
             return changed_since(declared, origin.source, origin.arguments)
     except (SpecError, MissingDependencyError) as error:
@@ -331,7 +328,7 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
     """Show the times of the second record over those of the first; raise if it is slower."""
     from autotune.errors import RegressionError
-    from autotune.tuned.comparison import Change, compared
+    from autotune.tuned.comparison import compared
 
     before, after = _record_of(first), _record_of(second)
     found = compared(before, after, threshold / 100)
@@ -340,7 +337,7 @@ def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None
         emit_json(rows)
     else:
         _show_compared(rows, before, after)
-    slower = [pair for pair in found if pair.change is Change.SLOWER]
+    slower = [pair for pair in found if pair.change == "slower"]
     if slower:
         worst = max(slower, key=lambda pair: pair.ratio or 0.0)
         raise RegressionError(
@@ -375,7 +372,7 @@ def _compared_row(pair: ComparedProblem, first: TunedRecord, second: TunedRecord
     return {
         "kernel": first.kernel,
         "problem": dict(pair.problem),
-        "verdict": str(pair.change),
+        "verdict": pair.change,
         "first": side(first, pair.first),
         "second": side(second, pair.second),
         "differing": pair.differing,

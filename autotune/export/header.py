@@ -263,9 +263,10 @@ class Writer:
 def _table(records: Sequence[TunedRecord]) -> LookupTable:
     if not records:
         raise UsageError("no tuned records to make a header of")
-    kernels = sorted({record.kernel for record in records})
-    if len(kernels) > 1:
-        raise UsageError(f"a header is of one kernel, not of {', '.join(kernels)}")
+    for what in ("kernel", "objective"):
+        found = sorted({getattr(record, what) for record in records})
+        if len(found) > 1:
+            raise UsageError(f"a header is of one {what}, not of {', '.join(found)}")
 
     def refuse(message: str) -> None:
         raise UsageError(f"{message}; tune again or leave it out")

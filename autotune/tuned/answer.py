@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
@@ -26,6 +27,7 @@ from autotune.tuned.table import (
 MAX_GRID = 2**31 - 1
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class TunedConfig(Mapping[str, Any]):
     """A configuration of a kernel and how to launch it: a mapping of parameters to values.
 
@@ -79,17 +81,6 @@ class TunedConfig(Mapping[str, Any]):
     source: str
     origin: TuningOrigin | None
     requires_met: bool
-
-    def __init__(self, values: Mapping[str, Value], **about: Any) -> None:
-        vars(self).update(_values=dict(values), **about)
-
-    def with_reasons(self, reasons: Iterable[str]) -> TunedConfig:
-        """Return the same answer with further reasons why it is stale."""
-        about = {**vars(self), "stale_reasons": (*self.stale_reasons, *reasons)}
-        return TunedConfig(about.pop("_values"), **about)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("TunedConfig is immutable")
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -161,7 +152,7 @@ def tuned_config(
     is_valid = hit.quality != DEFAULT or not is_cuda or plan.fits(str(arch))
     is_measured = is_plain and hit.quality in (EXACT, NEAREST_PROBLEM)
     return TunedConfig(
-        plan.configuration,
+        dict(plan.configuration),
         block=plan.block,
         shared_bytes=plan.shared_bytes,
         grid=_grid(table.kernel, hit, problem, fields) if is_plain else None,

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from autotune.errors import RecordError, SpecError, UsageError
 from autotune.kernel.space import is_member
@@ -120,19 +119,11 @@ def _check_time(record: TunedRecord, kernel: Kernel, entry: TunedProblem) -> Non
 # ---------------------------------------------------------------------- two records of one kernel
 
 
-class Change(StrEnum):
-    """The change of a problem from the first record to the second."""
-
-    #: Within the threshold, or equal by the intervals.
-    HELD = "held"
-    FASTER = "faster"
-    SLOWER = "slower"
-    #: Times of two devices, which are no change of one.
-    OTHER_DEVICE = "other_device"
-    #: Timed in two ways, so that no ratio means anything.
-    OTHER_TIMING = "other_timing"
-    ONLY_FIRST = "only_first"
-    ONLY_SECOND = "only_second"
+#: The change of a problem from the first record to the second. ``held`` is within the threshold, or
+#: equal by the intervals; times of two devices are no change of one; two ways of timing have no ratio.
+Change: TypeAlias = Literal[
+    "held", "faster", "slower", "other_device", "other_timing", "only_first", "only_second"
+]
 
 
 @dataclass(frozen=True)
@@ -173,20 +164,20 @@ def _compared(
 ) -> ComparedProblem:
     first, second = first_record.tuned(problem), second_record.tuned(problem)
     if first is None or second is None:
-        change = Change.ONLY_FIRST if second is None else Change.ONLY_SECOND
+        change: Change = "only_first" if second is None else "only_second"
         return ComparedProblem(problem, change, first, second, {})
     differing = _differing(first, second)
     if first.race.timing != second.race.timing:
-        return ComparedProblem(problem, Change.OTHER_TIMING, first, second, differing)
+        return ComparedProblem(problem, "other_timing", first, second, differing)
     least = second.winner.time_ms.interval[0] / first.winner.time_ms.interval[1]
     most = second.winner.time_ms.interval[1] / first.winner.time_ms.interval[0]
-    change = Change.HELD
+    change = "held"
     if first_record.device.folder != second_record.device.folder:
-        change = Change.OTHER_DEVICE
+        change = "other_device"
     elif least > 1 + threshold:
-        change = Change.SLOWER
+        change = "slower"
     elif most < 1 - threshold:
-        change = Change.FASTER
+        change = "faster"
     ratio = second.median_ms / first.median_ms
     return ComparedProblem(problem, change, first, second, differing, ratio, (least, most))
 

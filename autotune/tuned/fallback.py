@@ -11,6 +11,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -68,12 +69,12 @@ def answer_tables(
         counted = _counted(portfolio, plans)
         times_ms = [winners_ms[column] if winners_ms else None for column in columns]
         matrix = _Matrix(portfolio, counted, columns, times_ms)
-        scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
+        scores = {width: matrix.score(partial(matrix.nearest, width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
-        way, prediction = matrix.nearest(width), None
+        way, prediction = partial(matrix.nearest, width), None
         if len(columns) >= ENOUGH_PROBLEMS:
             fits = Predictor(counted, columns, plans, sm_count)
-            fitted, predicted = fits.prediction(), matrix.predicted(fits)
+            fitted, predicted = fits.prediction(), partial(matrix.predicted, fits)
             if fitted and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, prediction = predicted, fitted
         rows = []
@@ -83,7 +84,7 @@ def answer_tables(
             first = planner(portfolio.configurations[chosen], problem)
             further = _further_plans(portfolio, column, planner, first, demands)
             rows.append(TableRow(problem=problem, plans=(first, *further)))
-        expected = expectations(range(len(columns)), matrix.apart, matrix.share_by(way))
+        expected = expectations(range(len(columns)), matrix.apart, partial(matrix.share, way))
         tables.append(AnswerTable(rows=tuple(rows), prediction=prediction, expected=expected))
     return tuple(tables)
 
@@ -260,46 +261,38 @@ class _Matrix:
         ]
         return scores.index(max(scores))
 
-    def nearest(self, width: int) -> Way:
+    def nearest(
+        self, width: int, problem: int, known: Sequence[int], without: Set[int]
+    ) -> int | None:
         """Answer with the choice for the surroundings of the nearest problem."""
+        for row in sorted(known, key=lambda p: self.apart(problem, p)):
+            chosen = self.choice(row, known, width, without)
+            if self.fractions[chosen][problem]:  # else `requires` would tell a lookup
+                return chosen
+        return None
 
-        def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
-            for row in sorted(known, key=lambda p: self.apart(problem, p)):
-                chosen = self.choice(row, known, width, without)
-                if self.fractions[chosen][problem]:  # else `requires` would tell a lookup
-                    return chosen
-            return None
-
-        return answer
-
-    def predicted(self, fits: Predictor) -> Way:
+    def predicted(
+        self, fits: Predictor, problem: int, known: Sequence[int], without: Set[int]
+    ) -> int | None:
         """Answer with the least time that is fitted to the known problems."""
+        able = [
+            (ms, c)
+            for c, ms in enumerate(fits.predicted_ms(problem, known))
+            if c not in without and ms < math.inf and self.fractions[c][problem]
+        ]
+        return min(able)[1] if able else None
 
-        def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
-            able = [
-                (ms, c)
-                for c, ms in enumerate(fits.predicted_ms(problem, known))
-                if c not in without and ms < math.inf and self.fractions[c][problem]
-            ]
-            return min(able)[1] if able else None
-
-        return answer
-
-    def share_by(self, way: Way) -> Callable[[int, Sequence[int]], float]:
-        """Return what tells the share of the best speed that a problem gets from the known ones."""
-
-        def share(problem: int, known: Sequence[int]) -> float:
-            newcomers = frozenset(self.best).difference(self.best[p] for p in known)
-            chosen = way(problem, known, newcomers)
-            reached = 0.0 if chosen is None else self.fractions[chosen][problem]
-            return reached * self.of_best_known[problem]
-
-        return share
+    def share(self, way: Way, problem: int, known: Sequence[int]) -> float:
+        """Return the share of the best speed that a problem gets from the known ones."""
+        newcomers = frozenset(self.best).difference(self.best[p] for p in known)
+        chosen = way(problem, known, newcomers)
+        reached = 0.0 if chosen is None else self.fractions[chosen][problem]
+        return reached * self.of_best_known[problem]
 
     def score(self, way: Way) -> float:
         """Return the geometric mean of what problems get that are left out."""
-        problems, share = range(len(self.places)), self.share_by(way)
+        problems = range(len(self.places))
         if len(problems) < 2:
             return 0.0
-        shares = (share(p, [q for q in problems if q != p]) for p in problems)
+        shares = (self.share(way, p, [q for q in problems if q != p]) for p in problems)
         return math.exp(sum(math.log(max(s, FAILED)) for s in shares) / len(problems))

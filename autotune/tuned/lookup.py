@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import autotune.tuned.record  # noqa: F401  not in the time of the first question
 from autotune.errors import UsageError
-from autotune.tuned.record import other_kernel
 
 if TYPE_CHECKING:
-    from autotune.kernel.spec import Kernel
     from autotune.tuned.answer import TunedConfig
 
 #: How long a change of the record files may go unnoticed, in seconds.
@@ -100,13 +99,13 @@ class _Cached:
     """The table of one kernel in one environment, and its answers so far."""
 
     def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
-        from autotune.tuned.reading import of_first_objective, read_layers, warn
+        from autotune.tuned.reading import read_layers, warn
         from autotune.tuned.table import build_table
 
         self.kernel, self.state = kernel, state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        loaded = of_first_objective(read_layers(kernel))
+        loaded = read_layers(kernel)
         self.table = build_table(loaded, warn) if loaded else None
 
     def answer(
@@ -125,16 +124,6 @@ def clear_cache() -> None:
     """Forget every record, answer and device that was seen."""
     _cache.clear()
     first_gpu.cache_clear()
-
-
-def recorded_for_other(kernel: Kernel) -> str:
-    """Return a warning if lookup answers for another kernel of that name, else an empty text."""
-    environ = os.environ
-    key = (kernel.name, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
-    table = _refreshed(key, kernel.name).table
-    if table is None:
-        return ""
-    return other_kernel(kernel, table.source, table.fields, table.parameters)
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:

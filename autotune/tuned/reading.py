@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -74,9 +74,7 @@ def device_folders(layer: str, directory: str) -> list[str]:
     return [
         file.name
         for file in _listed(directory)
-        # Asked of a link that leads nowhere, `is_dir` raises.
-        if (os.path.isdir(file.path) if file.is_symlink() else file.is_dir())
-        and (layer != "shipped" or not file.name.startswith("opencl_"))
+        if os.path.isdir(file.path) and (layer != "shipped" or not file.name.startswith("opencl_"))
     ]
 
 
@@ -139,11 +137,6 @@ def read_layers(kernel: str) -> list[RecordFile]:
     return [RecordFile(layer, folder, record) for layer, folder, record in found if record]
 
 
-def of_first_objective(loaded: Sequence[RecordFile]) -> list[RecordFile]:
-    """Return the records that were tuned for the same as the first."""
-    return [each for each in loaded if each.record.objective == loaded[0].record.objective]
-
-
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
     """Read all readable records below a directory, of one kernel or of all, in the order of their paths."""
     found = (_readable(path) for path in sorted(directory.glob(f"*/{kernel}.json")))
@@ -168,20 +161,14 @@ def _readable(path: Path | str) -> TunedRecord | None:
 
 def read(path: Path | str) -> TunedRecord:
     """Read one record, in a time that its length bounds."""
-    # Asked before it is opened, since that alone has effects on some devices. What takes its place
-    # in between, or only says that it is a file, is not waited for either.
+    # Asked before it is opened, since that alone has effects on some devices.
     if os.path.exists(path) and not os.path.isfile(path):
         raise DamagedRecord(f"{path}: not a file, so no tuned record")
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            data = file.read(MAX_BYTES + 1) or b""  # None: it would have to wait
+        with open(path, "rb") as file:
+            return decode(file.read(MAX_BYTES + 1), str(path))
     except OSError as error:
         raise RecordError(f"{path}: cannot read the tuned record: {error.strerror}") from error
-    return decode(data, str(path))
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _Head(msgspec.Struct):
@@ -200,38 +187,25 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     if len(data) > MAX_BYTES:
         raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
-        record = _RECORD.decode(data)
-        if record.format == FORMAT and record.schema_version == SCHEMA_VERSION:
+        head = _HEAD.decode(data)
+        if head.format == FORMAT and head.schema_version == SCHEMA_VERSION:
+            record = _RECORD.decode(data)
             check(record)
             return record
-        damage = ""
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        damage = _brief(error)
-    _refuse_others(data, name)
-    raise DamagedRecord(f"{name}: damaged tuned record: {damage}")
-
-
-def _refuse_others(data: bytes, name: str) -> None:
-    """Refuse a file that is no record, or of a newer schema."""
-    try:
-        head = _HEAD.decode(data)
-    except msgspec.ValidationError:
-        head = _Head()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedRecord(f"{name}: not a tuned record, or damaged: {_brief(error)}") from error
     if head.format != FORMAT:
         raise RecordError(f"{name}: not a tuned record of autotune")
     version = head.schema_version
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
-            f"{SCHEMA_VERSION}; upgrade autotune"
-        )
-    if version < SCHEMA_VERSION:
+    if isinstance(version, int) and version < SCHEMA_VERSION:
         raise DamagedRecord(
             f"{name}: tuned record of schema {version}, which this autotune does not read any more; "
             "delete the file, and tune again: autotune run KERNEL"
         )
+    raise RecordError(
+        f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
+        f"{SCHEMA_VERSION}; upgrade autotune"
+    )
 
 
 def _brief(message: object) -> str:

@@ -465,16 +465,14 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if table.prediction is not None:
                 yield from (cost.plan for cost in table.prediction.costs)
 
-    def measured_ms(self, problem: Sizes, configuration: Mapping[str, Value]) -> float | None:
-        """Return the portfolio's time of a configuration on a problem; None where it has none."""
-        column = self._columns.get(key_of(problem))
-        times_ms = self._rows.get(frozenset(configuration.items()))
-        return None if column is None or times_ms is None else times_ms[column]
-
     def slowdown(self, problem: Sizes, configuration: Mapping[str, Value]) -> float:
         """Return by how much a configuration is slower than the portfolio's best; infinite if unknown."""
-        time_ms = self.measured_ms(problem, configuration)
-        return time_ms / self._least_ms[self._columns[key_of(problem)]] - 1 if time_ms else inf
+        column = self._columns.get(key_of(problem))
+        times_ms = self._rows.get(frozenset(configuration.items()))
+        time_ms = None if column is None or times_ms is None else times_ms[column]
+        if column is None or time_ms is None:
+            return inf
+        return time_ms / min(ms for row in self.portfolio.median_ms if (ms := row[column])) - 1
 
     @cached_property
     def _columns(self) -> dict[ProblemItems, int]:
@@ -484,11 +482,6 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _rows(self) -> dict[frozenset[tuple[str, Value]], tuple[float | None, ...]]:
         keys = (frozenset(values.items()) for values in self.portfolio.configurations)
         return dict(zip(keys, self.portfolio.median_ms, strict=True))
-
-    @cached_property
-    def _least_ms(self) -> list[float]:
-        columns = zip(*self.portfolio.median_ms, strict=True)
-        return [min((ms for ms in times if ms), default=inf) for times in columns]
 
     @cached_property
     def _by_problem(self) -> dict[ProblemItems, TunedProblem]:
@@ -555,106 +548,81 @@ def moment(text: str) -> datetime:
 
 def check(record: TunedRecord) -> None:
     """Raise `ValueError` if names, declared values, expressions or the shapes of tables are wrong."""
-    for name in (record.kernel, *record.fields, *record.parameters, *record.layout):
+    names = [*record.fields, *record.parameters, *record.layout]
+    for name in (record.kernel, *names):
         if not name.isidentifier() or not name.isascii():
             raise ValueError(f"{name!r} is not a name")
-    for name in record.layout:
-        if name in record.fields or name in record.parameters:
-            raise ValueError(f"layout field {name} is a problem field or parameter too")
-    try:
-        moment(record.provenance.created)
-    except ValueError as error:
-        raise ValueError(f"provenance.created: {error}") from error
+    if len(set(names)) < len(names):
+        raise ValueError("a problem field, parameter or layout field has the name of another")
+    moment(record.provenance.created)
     for name, values in record.parameters.items():
         if len({type(value) for value in values}) > 1:
             raise ValueError(f"parameter {name} has values of several kinds")
-    problems = [tuned.problem for tuned in record.problems] + [*record.portfolio.problems]
-    problems += [row.problem for table in record.portfolio.tables for row in table.rows]
-    for problem in problems:
-        _check_problem(record, problem)
     if len({key_of(tuned.problem) for tuned in record.problems}) < len(record.problems):
         raise ValueError("one problem several times")
+    _check_members(record)
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     layout = integers | set(record.layout)
-    kinds = {name: type(values[0]) for name, values in record.parameters.items()}
     checked: set[tuple[bytes, bool]] = set()
     for plan in record.plans():
-        _check_configuration(kinds, plan.configuration)
         # Plans of one record have few different grids and conditions.
         forms = [(form, integers) for form in plan.grid or ()]
         forms += [] if plan.requires is None else [(plan.requires, layout)]
-        for form, names in forms:
-            text = msgspec.json.encode(form)
-            if (text, names is layout) not in checked:
-                _check_expression(form, names)
-                checked.add((text, names is layout))
+        for form, known in forms:
+            key = msgspec.json.encode(form), known is layout
+            if key not in checked:
+                _check_expression(form, known)
+                checked.add(key)
+    _check_portfolio(record.portfolio, integers)
+
+
+def _check_members(record: TunedRecord) -> None:
+    """Check that problems have the record's fields, and configurations its parameters."""
+    contenders = [found for tuned in record.problems for found in tuned.race.contenders]
+    if any(bool(found.vendor) == (found.configuration is not None) for found in contenders):
+        raise ValueError("a contender is a configuration or a vendor's call")
     for tuned in record.problems:
-        _check_race(kinds, tuned)
-    for configuration in record.portfolio.configurations:
-        _check_configuration(kinds, configuration)
-    _check_portfolio(record, integers)
-
-
-def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> None:
-    if problem.keys() != record.fields.keys():
-        raise ValueError(f"problem {dict(problem)} has other fields than {list(record.fields)}")
-    for name, kind in record.fields.items():
-        if isinstance(problem[name], int) != (kind == "integer"):
-            raise ValueError(f"problem field {name} is {kind}, not {problem[name]!r}")
-
-
-def _check_configuration(
-    kinds: Mapping[str, type[Value]], configuration: Mapping[str, Value]
-) -> None:
-    if {name: type(value) for name, value in configuration.items()} == kinds:
-        return
-    if configuration.keys() != kinds.keys():
-        raise ValueError(f"configuration {dict(configuration)} lacks or adds parameters")
-    for name, value in configuration.items():
-        if type(value) is not kinds[name]:
-            raise ValueError(f"{name}={value!r} is of another kind than its declared values")
-
-
-def _check_race(kinds: Mapping[str, type[Value]], tuned: TunedProblem) -> None:
-    if tuned.winner.configuration != tuned.configuration:
-        raise ValueError(f"problem {dict(tuned.problem)}: the first plan is not the winner's")
-    for found in tuned.race.contenders:
-        if bool(found.vendor) == (found.configuration is not None):
-            raise ValueError("a contender is a configuration or a vendor's call")
-        if found.configuration is not None:
-            _check_configuration(kinds, found.configuration)
+        if tuned.winner.configuration != tuned.configuration:
+            raise ValueError(f"problem {dict(tuned.problem)}: the first plan is not the winner's")
+    problems = [tuned.problem for tuned in record.problems] + [*record.portfolio.problems]
+    problems += [row.problem for table in record.portfolio.tables for row in table.rows]
+    for problem in problems:
+        kinds = {n: "integer" if isinstance(v, int) else "categorical" for n, v in problem.items()}
+        if kinds != record.fields:
+            raise ValueError(f"problem {dict(problem)} has other fields than {record.fields}")
+    configurations: list[Any] = [plan.configuration for plan in record.plans()]
+    configurations += record.portfolio.configurations
+    configurations += [found.configuration for found in contenders if not found.vendor]
+    declared = {name: type(values[0]) for name, values in record.parameters.items()}
+    for configuration in configurations:
+        if {name: type(value) for name, value in configuration.items()} != declared:
+            raise ValueError(f"configuration {dict(configuration)} has other parameters, or kinds")
 
 
 def _check_expression(form: object, integers: set[str], depth: int = 0) -> None:
-    if isinstance(form, list):
-        if len(form) != 3 or not isinstance(form[0], str) or form[0] not in OPERATORS:
-            raise ValueError(f"{form!r} is not an expression")
-        if depth == MAX_DEPTH:
-            raise ValueError(f"an expression of more than {MAX_DEPTH} operations in one another")
-        for operand in form[1:]:
-            _check_expression(operand, integers, depth + 1)
-    elif isinstance(form, str):
-        if form not in integers:
+    match form:
+        case [str(operator), first, second] if operator in OPERATORS and depth < MAX_DEPTH:
+            _check_expression(first, integers, depth + 1)
+            _check_expression(second, integers, depth + 1)
+        case str() if form not in integers:
             raise ValueError(f"expression over {form!r}, which is no integer problem field")
-    elif type(form) is not int:
-        raise ValueError(f"{form!r} is not an expression")
+        case bool() | float() | list() | dict() | None:
+            raise ValueError(
+                f"no expression of at most {MAX_DEPTH} operations in one another: {form!r}"
+            )
 
 
-def _check_portfolio(record: TunedRecord, integers: set[str]) -> None:
-    portfolio = record.portfolio
-    if len(portfolio.median_ms) != len(portfolio.configurations) or any(
-        len(times) != len(portfolio.problems) for times in portfolio.median_ms
-    ):
+def _check_portfolio(portfolio: Portfolio, integers: set[str]) -> None:
+    shape = [len(portfolio.problems)] * len(portfolio.configurations)
+    if [len(times) for times in portfolio.median_ms] != shape:
         raise ValueError("the portfolio's times do not match its configurations and problems")
     for table in portfolio.tables:
         for cost in table.prediction.costs if table.prediction else ():
-            _check_cost(cost, integers)
-
-
-def _check_cost(cost: Cost, integers: set[str]) -> None:
-    terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
-    names = {name for _, names in terms for name in names} | set(cost.misaligned)
-    if names - integers:
-        raise ValueError(f"a cost over {sorted(names - integers)}, no integer problem fields")
-    if cost.plan.grid is None:
-        raise ValueError("a cost without grid")
+            terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
+            names = {name for _, names in terms for name in names} | set(cost.misaligned)
+            if names - integers:
+                raise ValueError(
+                    f"a cost over {sorted(names - integers)}, no integer problem fields"
+                )
+            if cost.plan.grid is None:
+                raise ValueError("a cost without grid")

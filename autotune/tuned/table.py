@@ -377,15 +377,10 @@ def build_table(
 ) -> LookupTable:
     """Merge records of one kernel, at least one, those of higher layers first, into a table.
 
-    ``skipped`` gets a message for each record that is left out: it was tuned for another objective
-    than the first, or has other fields, parameters or layout than the newest.
+    Records of another objective than the first are left out. ``skipped`` gets a message for each
+    that has other fields, parameters or layout than the newest, and is left out too.
     """
     objective = loaded[0].record.objective
-    for known in loaded:
-        if known.record.objective != objective:
-            skipped(
-                f"{known.source}: left out: tuned for {known.record.objective}, not {objective}"
-            )
     loaded = [known for known in loaded if known.record.objective == objective]
     newest = max(loaded, key=lambda known: moment(known.record.provenance.created))
     fitting = [known for known in loaded if known.record.shape == newest.record.shape]
@@ -396,17 +391,10 @@ def build_table(
                 f"{newest.source}; if these are two kernels, rename one of them"
             )
     record = newest.record
-    # A record of a CPU does not know where a configuration for GPUs is valid.
-    knowing = (
-        known.record.default.archs
-        for known in fitting
-        if known.record.default.archs is not None
-        and known.record.default.configuration == record.default.configuration
-    )
     table = LookupTable(
         record.kernel,
         {name: kind == "integer" for name, kind in record.fields.items()},
-        msgspec.structs.replace(record.default, archs=next(knowing, record.default.archs)),
+        record.default,
         newest.source,
         dict(record.layout),
         objective,
