@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import problem_sizes
-from results_picture import WIDTH, picture
+from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
@@ -26,7 +26,7 @@ from autotune.values import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
-PICTURE = "docs/results-{}.svg"
+PICTURE = "docs/results.svg"
 _NOTHING = "Nothing is recorded yet.\n"
 #: Of the tables of docs/results.md.
 _COLUMNS = (
@@ -74,12 +74,9 @@ def summary(documents: Sequence[Document]) -> str:
     if not documents:
         return _NOTHING
     shown = [(document, _chosen(document, EXAMPLES)) for document in documents]
-    dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return "\n".join(
         [
-            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
-            "</picture>",
+            f"![Speed over the vendor's fastest call, by kernel and size]({PICTURE})",
             "",
             *_table(shown, EXAMPLES, ("time, µs", "cold (95 %)", "clean", "hot")),
             "",
@@ -324,8 +321,7 @@ def main() -> None:
         ),
     }
     if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
-        figure = picture({_short(document): _known(document) for document in measured})
-        texts |= {PICTURE.format(scheme): figure.render(scheme) for scheme in ("light", "dark")}
+        texts[PICTURE] = picture({_short(document): _known(document) for document in measured})
     if "--check" not in sys.argv:
         for name, text in texts.items():
             (ROOT / name).write_text(text, encoding="utf-8")

@@ -29,10 +29,6 @@ LANGUAGES = {
 LINK = re.compile(r"(?ms)^ *```.*?^ *```|`[^`\n]*`|\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 #: What mkdocstrings and mkdocs-click write, hidden from GitHub, and the list that stands there in its place.
 DIRECTIVE = re.compile(r"(?m)^<!-- (::: .*(?:\n .*)*?)\s*-->\n\n(?:- .*\n(?: .*\n)*)+")
-#: GitHub's way of an image for each scheme, which knows nothing of the site's switch.
-PICTURE = re.compile(
-    r'<picture>\s*<source [^>]*dark[^>]* srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
-)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -71,14 +67,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
             return str(text)
         return f"[{text}]({address(target)}{anchor or ''})"
 
-    def picture(found: re.Match[str]) -> str:
-        dark, light, attributes = found.groups()
-        return "".join(
-            f'<img src="{address(name)}#only-{scheme}"{attributes}>'
-            for name, scheme in ((dark, "dark"), (light, "light"))
-        )
-
-    return PICTURE.sub(picture, LINK.sub(link, markdown))
+    return LINK.sub(link, markdown)
 
 
 def targets_of(page: Path) -> set[Path]:
