@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DISTRIBUTION = "kernel-autotune"
 #: Extras of pyproject.toml by the packages they install, as code imports them.
-_EXTRAS = {
+EXTRAS = {
     "asyncssh": "fleet",
     "bokeh": "fleet",
     "cloudpickle": "tune",
@@ -31,7 +31,7 @@ _EXTRAS = {
 
 def extra_of(module: str | None) -> str | None:
     """Return the extra that installs a module; None where no extra does."""
-    return _EXTRAS.get((module or "").partition(".")[0])
+    return EXTRAS.get((module or "").partition(".")[0])
 
 
 def install(*extras: str) -> str:

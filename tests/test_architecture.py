@@ -42,7 +42,7 @@ LINES = {
     "calling": 1970,
     "cli": 2730,
     "devices": 2330,
-    "doctor": 580,
+    "doctor": 410,
     "export": 1150,
     "fleet": 1360,
     "interop": 1080,

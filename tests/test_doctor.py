@@ -4,19 +4,15 @@ import os
 import stat
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from tuned_project import edit_record, record_file
 
-from autotune import doctor
-from autotune.doctor import Finding, findings, nvidia, places, software
-from autotune.doctor.finding import State
-from autotune.doctor.nvidia import Gpu, Nvidia
+from autotune.doctor import Finding, State, checks, findings, machine
+from autotune.doctor.machine import Gpu, Nvidia
 from autotune.extras import install
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
@@ -32,11 +28,8 @@ def nvml(**answers: Any) -> ModuleType:
         "DeviceGetHandleByIndex": "handle",
         "DeviceGetName": "NVIDIA H100 80GB HBM3",
         "DeviceGetClockInfo": 1980,
-        "DeviceGetMaxClockInfo": 1980,
         "DeviceGetTemperature": 40,
         "DeviceGetCurrentClocksEventReasons": 1,
-        "DeviceGetPersistenceMode": 1,
-        "DeviceGetMigMode": [0, 0],
         "DeviceGetComputeMode": 0,
         "DeviceGetComputeRunningProcesses": [],
         "DeviceGetUtilizationRates": SimpleNamespace(gpu=0),
@@ -61,7 +54,7 @@ def nvml(**answers: Any) -> ModuleType:
 def seen(monkeypatch: pytest.MonkeyPatch, root: Path = Path("/"), **answers: Any) -> Nvidia:
     """What is seen of a machine with that NVML."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
-    return nvidia.look(root)
+    return machine.look(root)
 
 
 def by_topic(found: list[Finding]) -> dict[str, Finding]:
@@ -76,7 +69,7 @@ def installed(**versions: str) -> Callable[[str], str]:
 
 def checked(topic: str) -> list[Finding]:
     """The findings of one check."""
-    return findings([check for check in doctor.CHECKS if check[0] == topic])
+    return findings([check for check in checks.CHECKS if check[0] == topic])
 
 
 def error_named(name: str) -> Exception:
@@ -101,72 +94,47 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_extra_of_the_project_has_a_purpose() -> None:
-    file = Path(doctor.__file__).parents[2] / "pyproject.toml"
-    declared = tomllib.loads(file.read_text())["project"]["optional-dependencies"]
-    assert list(software.PURPOSES) == list(declared)
-    (found,) = [row for row in software.packages(NO_GPU) if row.topic == "packages [tune]"]
-    assert "optuna" in found.text and "cuda" not in found.text
-
-
 def test_missing_packages_have_their_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = by_topic(list(software.packages(NO_GPU, installed())))
-    for extra in ("tune", "cpu"):
-        assert found[f"packages [{extra}]"].state == "bad"
-        assert found[f"packages [{extra}]"].remedy == install(extra)
-    assert found["packages [postgres]"].state == "absent"
-    assert found["packages [postgres]"].remedy == install("postgres")
+    assert [found.state for found in checks.packages(NO_GPU)] == ["ok", "ok"]
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://host/results")
-    assert (
-        by_topic(list(software.packages(NO_GPU, installed())))["packages [postgres]"].state == "bad"
-    )
+    _, tune, postgres = checks.packages(NO_GPU, lambda name: name not in ("optuna", "psycopg"))
+    assert (tune.state, tune.text, tune.remedy) == ("bad", "missing: optuna", install("tune"))
+    assert (postgres.state, postgres.remedy) == ("bad", install("postgres"))
 
 
-@pytest.mark.parametrize(
-    ("driver", "extra"), [("580.159.04", "cuda13"), ("535.1", "cuda12"), ("", "cuda13")]
-)
-def test_the_cuda_extra_follows_the_driver(driver: str, extra: str) -> None:
-    found = list(software.packages(Nvidia(present=True, driver=driver), installed()))
-    bad = [finding.topic for finding in found if finding.state == "bad"]
-    assert bad == ["packages [tune]", f"packages [{extra}]"]
+def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    (found,) = checks.driver(machine.look(tmp_path))
+    assert (found.state, found.remedy) == ("bad", install("tune"))
 
 
 def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = seen(monkeypatch)
-    found = [*nvidia.driver(machine), *nvidia.gpus(machine)]
+    healthy = seen(monkeypatch)
+    found = [*checks.driver(healthy), *checks.gpus(healthy)]
     assert {finding.state for finding in found} == {"ok"}
     assert "H100" in found[0].text and "CUDA 13.0" in found[0].text
 
 
 def test_a_driver_older_than_cuda_12() -> None:
-    machine = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(Gpu(0, "T4", None),))
-    (found,) = nvidia.driver(machine)
+    old = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(Gpu(0, "T4", None),))
+    (found,) = checks.driver(old)
     assert found.state == "bad" and "apt-get install nvidia-driver" in found.remedy
 
 
 @pytest.mark.parametrize(
-    ("answers", "topic", "remedy"),
+    ("answers", "remedy"),
     [
-        ({"DeviceGetCurrentClocksEventReasons": 0x44}, "gpu 0 clocks", "PERFORMANCE"),
-        ({"DeviceGetPersistenceMode": 0}, "gpu 0 persistence", "-pm 1"),
-        ({"DeviceGetMigMode": [1, 1]}, "gpu 0 MIG", "-mig 0"),
-        ({"DeviceGetComputeMode": 2}, "gpu 0 compute mode", "-c DEFAULT"),
-        (
-            {"DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1)]},
-            "gpu 0 processes",
-            "kill 1",
-        ),
-        ({"DeviceGetUtilizationRates": SimpleNamespace(gpu=90)}, "gpu 0 processes", "pmon"),
+        ({"DeviceGetCurrentClocksEventReasons": 0x44}, "PERFORMANCE"),
+        ({"DeviceGetComputeMode": 2}, "-c DEFAULT"),
+        ({"DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1)]}, "kill 1"),
+        ({"DeviceGetUtilizationRates": SimpleNamespace(gpu=90)}, "pmon"),
     ],
 )
-def test_an_ill_gpu(
-    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], topic: str, remedy: str
-) -> None:
-    found = [
-        finding for finding in nvidia.gpus(seen(monkeypatch, **answers)) if finding.state != "ok"
-    ]
-    assert [finding.topic for finding in found] == [topic]
-    assert remedy in found[0].remedy
+def test_an_ill_gpu(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], remedy: str) -> None:
+    (found,) = checks.gpus(seen(monkeypatch, **answers))
+    assert found.topic == "gpu 0" and found.state != "ok" and remedy in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -180,26 +148,15 @@ def test_an_ill_gpu(
 def test_a_driver_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, remedy: str
 ) -> None:
-    (absent,) = nvidia.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
+    (absent,) = checks.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
     assert absent.state == "ok" and "no NVIDIA GPU" in absent.text
     gpu = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
     gpu.mkdir(parents=True)
     (gpu / "vendor").write_text("0x10de\n")
     (gpu / "class").write_text("0x030200\n")
-    (found,) = nvidia.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
+    (found,) = checks.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
     assert found.state == "bad" and fault in found.text
     assert found.remedy.startswith(remedy)
-
-
-def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
-    version = tmp_path / "proc" / "driver" / "nvidia" / "version"
-    version.parent.mkdir(parents=True)
-    version.write_text(text)
-    (found,) = nvidia.driver(nvidia.look(tmp_path))
-    assert (found.state, found.remedy) == ("warn", install("tune"))
-    assert "580.159.04" in found.text
 
 
 @pytest.mark.parametrize(
@@ -220,8 +177,8 @@ def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     ],
 )
 def test_cupy_against_the_driver(wheels: dict[str, str], state: str, remedy: str) -> None:
-    machine = Nvidia(present=True, driver="535.1", cuda=(12, 2))
-    (found,) = software.cupy(machine, installed(**wheels))
+    old = Nvidia(present=True, driver="535.1", cuda=(12, 2))
+    (found,) = checks.cupy(old, installed(**wheels))
     assert (found.state, found.remedy) == (state, remedy)
 
 
@@ -230,14 +187,13 @@ def test_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dev.mkdir()
     (dev / "nvidia0").touch(mode=0o600)
     (dev / "nvidiactl").touch()
-    machine = Nvidia(present=True, gpus=(Gpu(0, "H100", None),), root=tmp_path)
-    (missing,) = nvidia.permissions(machine)
+    here = Nvidia(present=True, gpus=(Gpu(0, "H100", None),), root=tmp_path)
+    (missing,) = checks.permissions(here)
     assert missing.state == "bad" and "nvidia-modprobe" in missing.remedy
     (dev / "nvidia-uvm").touch()
-    (fine,) = nvidia.permissions(machine)
-    assert fine.state == "ok"
+    assert not list(checks.permissions(here))
     monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidia0")
-    (closed,) = nvidia.permissions(machine)
+    (closed,) = checks.permissions(here)
     assert closed.state == "bad" and closed.remedy == f"sudo chmod a+rw {dev / 'nvidia0'}"
 
 
@@ -267,27 +223,16 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert found["cache"].remedy.startswith("export AUTOTUNE_CACHE_DIR=")
 
 
-def test_a_large_cache_and_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
-    with open(tmp_path / "large", "wb") as file:
-        file.truncate(11 << 30)  # a hole: it takes no room
-    (cache,) = places.cache(NO_GPU)
-    assert cache.state == "warn" and cache.remedy == "autotune doctor cache --clear"
-    for free, state in ((3 << 30, "warn"), (1 << 20, "bad")):
-        found = places.disk(NO_GPU, lambda _, free=free: free)
-        assert {finding.state for finding in found} == {state}
-
-
 def test_spaces_that_anybody_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path))
     file = tmp_path / "mine.py"
     file.touch()
-    (fine,) = places.spaces(NO_GPU)
+    (fine,) = checks.spaces(NO_GPU)
     assert fine.state == "ok"
     for place in (tmp_path, file):
         before = place.stat().st_mode
         place.chmod(before | stat.S_IWOTH)
-        (found,) = places.spaces(NO_GPU)
+        (found,) = checks.spaces(NO_GPU)
         assert (found.state, found.remedy) == ("bad", f"chmod go-w {place}")
         place.chmod(before)
 
@@ -296,33 +241,7 @@ def test_a_check_that_fails_is_a_finding() -> None:
     def broken(_: Nvidia) -> Iterator[Finding]:
         raise RuntimeError("first\nsecond")
 
-    first, *others = findings([("topic", broken, "remedy"), *doctor.CHECKS[:1]])
+    first, *others = findings([("topic", broken, "remedy"), *checks.CHECKS[:1]])
     assert (first.state, first.remedy) == ("bad", "remedy")
     assert "RuntimeError: first" in first.text and "second" not in first.text
-    assert [finding.topic for finding in others] == ["python"]
-
-
-class TestRecords:
-    """What is tuned for this machine: current, stale, damaged, or of a space file that is broken."""
-
-    def test_a_changed_source_is_stale(self, project: Path) -> None:
-        file = project / "kernels" / "saxpy.cu"
-        file.write_text(file.read_text().replace("FMA(", "FMA(1.0f * "))
-        (found,) = places.records(NO_GPU)
-        assert (found.state, found.remedy) == ("warn", "autotune retune --stale")
-        assert "1 entry is stale, of saxpy" in found.text and "source changed" in found.text
-
-    def test_a_damaged_record_is_stale(
-        self, project: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        record_file("twin").write_text("{")
-        (found,) = places.records(NO_GPU)
-        assert found.state == "warn" and "damaged" in found.text
-        assert capsys.readouterr() == ("", "")
-
-    def test_a_broken_space_file_hides_nothing(self, project: Path) -> None:
-        (project / "spaces" / "broken.py").write_text("raise ValueError('ill')")
-        edit_record("saxpy", driver="1.0")
-        broken, stale = places.records(NO_GPU)
-        assert broken.remedy == "autotune check broken" and "broken" in broken.text
-        assert stale.remedy == "autotune retune --stale" and "driver changed" in stale.text
+    assert [finding.topic for finding in others] == ["python", "packages [tune]"]

@@ -20,8 +20,8 @@ from sample_spaces import SOURCE, write_space
 from autotune.cli import run
 from autotune.devices import opencl
 from autotune.devices.choose import choose_device
-from autotune.doctor import places
-from autotune.doctor.nvidia import Nvidia
+from autotune.doctor import checks
+from autotune.doctor.machine import Nvidia
 from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
 from autotune.kernel.modules import fault_of
@@ -151,7 +151,7 @@ def test_a_space_file_that_others_may_change_is_not_run(tmp_path, monkeypatch, g
         find_kernel(file.stem)
     (listed,) = (listing for listing in listings() if listing.name == file.stem)
     assert listed.broken and listed.doc.startswith("not run: ")
-    found = list(places.spaces(Nvidia(present=False)))
+    found = list(checks.spaces(Nvidia(present=False)))
     assert {finding.state for finding in found} == {"bad"}
     assert all(finding.remedy.startswith(("chmod ", "export AUTOTUNE_TRUST=")) for finding in found)
     assert nothing_ran(tmp_path)
@@ -272,7 +272,7 @@ def test_a_cache_that_others_may_change_is_not_used(
 def test_the_doctor_names_a_cache_that_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o777)
-    (found,) = places.cache(Nvidia())
+    (found,) = checks.cache(Nvidia())
     assert (found.state, found.remedy) == ("bad", f"chmod go-w {tmp_path}")
 
 

@@ -1,0 +1,285 @@
+"""The checks, in the order to read and fix them. Imports neither CuPy nor the search libraries."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import version as metadata_version
+from importlib.util import find_spec
+from itertools import starmap
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from autotune import __version__
+from autotune.devices.nvml import clocks
+from autotune.doctor.machine import OLDEST_DRIVER, Finding, Gpu, Nvidia, look, number, tried
+from autotune.errors import MissingDependencyError, StoreError
+from autotune.extras import EXTRAS, install
+from autotune.files import cache_folder
+from autotune.fleet import status
+from autotune.kernel.modules import TRUST, ForeignPlace, fault_of
+
+#: A GPU that is busier than this is in use by another program.
+_BUSY_PERCENT = 10
+#: By NVML's error; a mismatch is what an update under a running kernel leaves.
+_REMEDIES = {
+    "NVMLError_LibRmVersionMismatch": "sudo reboot",
+    "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
+    "NVMLError_GpuIsLost": "sudo reboot",
+    "pynvml is not installed": install("tune"),
+}
+
+
+# ---------------------------------------------------------------------- software
+
+
+def packages(
+    _: Nvidia, is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None
+) -> Iterator[Finding]:
+    release = platform.python_version()
+    yield Finding("python", "ok", f"Python {release}, kernel-autotune {__version__}")
+    on_server = os.environ.get("AUTOTUNE_STORE", "").startswith("postgres")
+    for extra in ("tune", "postgres") if on_server else ("tune",):
+        missing = [name for name, of in EXTRAS.items() if of == extra and not is_there(name)]
+        if missing:
+            text = f"missing: {', '.join(missing)}"
+            yield Finding(f"packages [{extra}]", "bad", text, install(extra))
+        else:
+            yield Finding(f"packages [{extra}]", "ok", "all installed")
+
+
+def version(name: str) -> str:
+    """Return the version of a distribution; empty where it is not installed."""
+    return tried(lambda: metadata_version(name), "")
+
+
+def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
+    wheels = [wheel for wheel in ("cupy-cuda13x", "cupy-cuda12x") if version(wheel)]
+    text = ", ".join(f"{wheel} {version(wheel)}" for wheel in wheels)
+    remedy = install(f"cuda{nvidia.major}")
+    replace = f"pip uninstall -y {' '.join(wheels)} && {remedy}"
+    if not wheels and not version("cupy"):
+        if nvidia.present:
+            yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", remedy)
+    elif len(wheels) > 1:
+        text += " are both `import cupy`, and overwrite each other"
+        yield Finding("cupy", "bad", text, replace)
+    elif wheels and 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
+        text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
+        yield Finding("cupy", "bad", text, replace)
+    else:
+        yield Finding("cupy", "ok", text or f"cupy {version('cupy')}, built here")
+
+
+def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
+    remedy = install(f"cuda{nvidia.major}" if nvidia.present else "nvrtc")
+    try:
+        from autotune.devices import nvrtc
+
+        found, headers = nvrtc.version(), nvrtc.include_options()
+    except Exception as error:  # the binding raises several types where the library is missing
+        text = f"CUDA cannot be compiled here ({_first_line(error).partition('; run:')[0]})"
+        yield Finding("nvrtc", "bad" if nvidia.present else "absent", text, remedy)
+        return
+    if 0 < nvidia.cuda[0] < number(found.removeprefix("nvrtc ")):
+        text = f"{found} compiles for a newer CUDA than driver {nvidia.driver} runs"
+        yield Finding("nvrtc", "bad", text, remedy)
+    elif not headers:
+        text = f"{found}; the CUDA headers that kernels include are not found"
+        yield Finding("nvrtc", "warn", text, remedy)
+    else:
+        yield Finding("nvrtc", "ok", f"{found}, with CUDA headers")
+
+
+def opencl(nvidia: Nvidia) -> Iterator[Finding]:
+    from autotune.devices.choose import backend
+
+    try:
+        opencl = backend("opencl")
+        devices = opencl.devices()
+        why = "" if devices else _first_line(opencl.why_unavailable()).partition("; run:")[0]
+    except MissingDependencyError as error:
+        devices, why = [], error.lack
+    if devices:
+        text = ", ".join(f"{device.selector} {device.name} ({device.arch})" for device in devices)
+        yield Finding("opencl", "ok", text)
+    else:
+        yield Finding("opencl", "absent" if nvidia.gpus else "bad", why, install("cpu"))
+
+
+# ---------------------------------------------------------------------- NVIDIA
+
+
+def driver(nvidia: Nvidia) -> Iterator[Finding]:
+    newest = f"sudo apt-get install nvidia-driver-{OLDEST_DRIVER[13]}-server"
+    if not nvidia.present:
+        yield Finding("driver", "ok", "no NVIDIA GPU in this machine: OpenCL devices are used")
+    elif nvidia.fault:
+        text = f"there is an NVIDIA GPU, and its driver does not answer ({nvidia.fault})"
+        yield Finding("driver", "bad", text, _REMEDIES.get(nvidia.fault, newest))
+    elif not nvidia.gpus:
+        yield Finding("driver", "bad", f"driver {nvidia.driver} lists no GPU", "nvidia-smi -L")
+    else:
+        names = ", ".join(gpu.name for gpu in nvidia.gpus)
+        text = f"driver {nvidia.driver}, up to CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]}: {names}"
+        if number(nvidia.driver) < min(OLDEST_DRIVER.values()):
+            yield Finding("driver", "bad", f"{text}; too old for CUDA 12", newest)
+        else:
+            yield Finding("driver", "ok", text)
+
+
+def permissions(nvidia: Nvidia) -> Iterator[Finding]:
+    dev = nvidia.root / "dev"
+    nodes = [*dev.glob("nvidia[0-9]*"), dev / "nvidiactl", dev / "nvidia-uvm"]
+    there = [node for node in (*nodes, *dev.glob("dri/renderD*")) if node.exists()]
+    for node in there:
+        if not os.access(node, os.R_OK | os.W_OK):
+            text = f"{node} may not be opened by this user"
+            yield Finding("permissions", "bad", text, f"sudo chmod a+rw {node}")
+    if nvidia.gpus and dev / "nvidiactl" in there and dev / "nvidia-uvm" not in there:
+        text = "/dev/nvidia-uvm is not there: CUDA cannot start"
+        yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
+
+
+def gpus(nvidia: Nvidia) -> Iterator[Finding]:
+    for gpu in nvidia.gpus:
+        now = clocks(nvidia.nvml, gpu.handle)
+        found = list(_faults(nvidia, gpu, now.throttle_reasons))
+        yield from found
+        if not found:
+            text = f"{now.sm_mhz or 0} MHz, {now.temperature_c or 0} °C, no other process computes"
+            yield Finding(f"gpu {gpu.index}", "ok", text)
+
+
+def _faults(nvidia: Nvidia, gpu: Gpu, throttle_reasons: Sequence[str]) -> Iterator[Finding]:
+    """Yield why a GPU cannot compute, or what lengthens its times."""
+    nvml, topic, smi = nvidia.nvml, f"gpu {gpu.index}", f"nvidia-smi -i {gpu.index}"
+    if throttle_reasons:
+        text = f"clocks are held down by: {', '.join(throttle_reasons)}; times will be too long"
+        yield Finding(topic, "warn", text, f"{smi} -q -d PERFORMANCE,POWER")
+    mode = tried(lambda: int(nvml.nvmlDeviceGetComputeMode(gpu.handle)), 0)
+    if mode == nvml.NVML_COMPUTEMODE_PROHIBITED:
+        text = "compute mode prohibited: no process may compute"
+        yield Finding(topic, "bad", text, f"sudo {smi} -c DEFAULT")
+    running: Sequence[Any] = tried(
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle), ()
+    )
+    pids = [str(process.pid) for process in running if process.pid != os.getpid()]
+    busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu), 0)
+    if pids:
+        text = f"used by process {', '.join(pids)}"
+        yield Finding(topic, "warn", text, f"kill {' '.join(pids)}  # if it is yours")
+    elif busy > _BUSY_PERCENT:
+        text = f"{busy} % busy with work that this system does not show"
+        yield Finding(topic, "warn", text, f"{smi} pmon -c 1")
+
+
+# ---------------------------------------------------------------------- places
+
+
+def environment(nvidia: Nvidia) -> Iterator[Finding]:
+    if os.environ.get("AUTOTUNE_DISABLE", "0") not in ("", "0"):
+        text = "AUTOTUNE_DISABLE is set: lookup answers with defaults only"
+        yield Finding("environment", "warn", text, "unset AUTOTUNE_DISABLE")
+    if nvidia.gpus and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        text = "CUDA_VISIBLE_DEVICES hides every GPU"
+        yield Finding("environment", "bad", text, "unset CUDA_VISIBLE_DEVICES")
+
+
+def store(_: Nvidia) -> Iterator[Finding]:
+    from autotune.store import Store, default_url
+    from autotune.store.address import Address
+
+    address = Address.parse(default_url(), wait_s=2.0)
+    if address.path is None:
+        try:
+            address.engine().connect().close()
+        except Exception as error:  # of the database's driver, which may quote the password
+            raise StoreError(address.without_secrets(_first_line(error))) from None
+    elif address.path.exists():
+        Store.open(address.path, wait_s=2.0).close()
+        _try_writing(address.path.parent)
+    else:
+        _try_writing(next(place for place in address.path.parents if place.exists()))
+    yield Finding("store", "ok", str(address))
+
+
+def cache(_: Nvidia) -> Iterator[Finding]:
+    folder = cache_folder("binaries").parent
+    _try_writing(folder)
+    if fault := fault_of(folder):
+        text = f"{fault.place}: {fault.what}: what is kept in {folder} is not used"
+        own = "export AUTOTUNE_CACHE_DIR=$HOME/.cache/autotune"
+        yield Finding("cache", "bad", text, fault.mend or own)
+    else:
+        yield Finding("cache", "ok", str(folder))
+
+
+def spaces(_: Nvidia) -> Iterator[Finding]:
+    from autotune.kernel.catalog import space_folders
+
+    folders = space_folders()
+    faults: dict[Path, ForeignPlace] = {}
+    for folder in folders:
+        for file in (folder, *folder.glob("*.py")):
+            with suppress(OSError):  # a link to nothing
+                if fault := fault_of(file):
+                    faults.setdefault(fault.place, fault)
+    for place, fault in faults.items():
+        text = f"{place}: {fault.what}, and it leads to code: that is not run"
+        known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you know what is there"
+        yield Finding("spaces", "bad", text, fault.mend or known)
+    if not faults:
+        yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
+
+
+def _try_writing(folder: Path) -> None:
+    """Write a file that has no name."""
+    with tempfile.TemporaryFile(dir=folder) as stream:
+        stream.write(b"autotune")
+
+
+# ---------------------------------------------------------------------- all
+
+Check: TypeAlias = tuple[str, Callable[[Nvidia], Iterator[Finding]], str]
+#: Topic, check, and the remedy to name where the check itself fails.
+CHECKS: tuple[Check, ...] = (
+    ("packages", packages, install("tune")),
+    ("driver", driver, "nvidia-smi"),
+    ("permissions", permissions, "ls -l /dev/nvidia* /dev/dri"),
+    ("cupy", cupy, install("cuda13")),
+    ("nvrtc", nvrtc, install("nvrtc")),
+    ("opencl", opencl, install("cpu")),
+    ("gpu", gpus, "nvidia-smi -q"),
+    ("environment", environment, "env | grep -E 'AUTOTUNE|CUDA'"),
+    ("store", store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
+    ("cache", cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
+    ("spaces", spaces, "autotune list"),
+    ("fleet", lambda _: starmap(Finding, status.local()), "autotune fleet start --local"),
+)
+
+
+def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Check everything that measuring depends on, in the order to read and fix it.
+
+    Every ``warn`` and ``bad`` finding has a remedy.
+    """
+    machine = tried(look, Nvidia())
+    found: list[Finding] = []
+    for topic, check, remedy in checks:
+        try:
+            found += check(machine)
+        except MissingDependencyError as error:
+            found.append(Finding(topic, "bad", error.lack, install(error.extra)))
+        except Exception as error:
+            text = f"cannot be used or looked at ({type(error).__name__}: {_first_line(error)})"
+            found.append(Finding(topic, "bad", text, remedy))
+    return found
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,101 @@
+"""A finding, and NVIDIA's driver and GPUs by NVML and the device files. Makes no CUDA context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+#: ``absent``: not installed, and not needed here.
+State = Literal["ok", "absent", "warn", "bad"]
+#: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
+OLDEST_DRIVER = {13: 580, 12: 525}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    topic: str
+    state: State
+    text: str
+    #: The command that fixes it, or installs something optional; may be empty.
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    name: str
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    """The answers of NVML, or the reason why there are none."""
+
+    #: Whether there is NVIDIA hardware, with or without a driver.
+    present: bool = False
+    nvml: Any = None
+    driver: str = ""
+    #: Newest CUDA version that the driver runs.
+    cuda: tuple[int, int] = (0, 0)
+    gpus: tuple[Gpu, ...] = ()
+    #: Name of NVML's error, or that its binding is not installed.
+    fault: str = ""
+    #: Below which ``dev``, ``proc`` and ``sys`` are.
+    root: Path = Path("/")
+
+    @property
+    def major(self) -> int:
+        """Return the newest CUDA major version that the driver runs."""
+        branch = number(self.driver)
+        return next((cuda for cuda, oldest in OLDEST_DRIVER.items() if branch >= oldest), 13)
+
+
+def look(root: Path = Path("/")) -> Nvidia:
+    """Ask NVML, which makes no CUDA context, and the files below a root."""
+    present = (root / "dev" / "nvidiactl").exists() or _is_on_the_bus(root)
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        gpus = [
+            Gpu(i, str(pynvml.nvmlDeviceGetName(handle)), handle)
+            for i, handle in enumerate(handles)
+        ]
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+        version = cuda // 1000, cuda % 1000 // 10
+        return Nvidia(True, pynvml, driver, version, tuple(gpus), root=root)
+    except ImportError:
+        return Nvidia(present, fault="pynvml is not installed", root=root)
+    except Exception as error:  # every NVML failure means that the driver does not answer
+        return Nvidia(present, fault=type(error).__name__, root=root)
+
+
+def _is_on_the_bus(root: Path) -> bool:
+    """Return whether a display or 3D controller of NVIDIA is on the PCI bus."""
+    return any(
+        tried((device / "vendor").read_text, "").strip() == "0x10de"
+        and tried((device / "class").read_text, "").startswith("0x03")
+        for device in (root / "sys" / "bus" / "pci" / "devices").glob("*")
+    )
+
+
+def tried(call: Callable[[], T], otherwise: T) -> T:
+    """Return a call's result; another value where the call fails."""
+    with suppress(Exception):
+        return call()
+    return otherwise
+
+
+def number(text: str) -> int:
+    """Return the first number in a text; 0 where it has none."""
+    match = re.search(r"\d+", text)
+    return int(match[0]) if match else 0
