@@ -64,8 +64,6 @@ from autotune.values import Configuration
 SPACE = "gemm-RTX_3090"
 #: Compiler processes beside each device.
 COMPILERS = 3
-#: Efficiencies that are asked for, by devices; how much longer a run may take that loses a tenth of them.
-ASKED, ASKED_LONGER = {8: 0.9, 32: 0.85, 128: 0.7}, 0.15
 #: Bytes of a binary: as large as one of sgemm.
 BINARY_BYTES = 40_000
 #: Share of the rows after which machines die.
@@ -383,7 +381,9 @@ def main() -> None:
             whole_s = row["seconds"]
             row = {**row, "kills": kills, "alone_busy_share": alone["busy_share"], **how}
             _add(file, row)
-            _judge(row)
+            print(
+                {name: row[name] for name in row if isinstance(row[name], float | int)}, flush=True
+            )
 
 
 def _add(file: Path, row: dict[str, Any]) -> None:
@@ -392,15 +392,6 @@ def _add(file: Path, row: dict[str, Any]) -> None:
     rows = {(each["devices"], each["kills"]): each for each in (*old, row)}
     told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": [SPACE]}
     write(file, {**provenance(), **told, "rows": [rows[key] for key in sorted(rows)]})
-
-
-def _judge(row: dict[str, Any]) -> None:
-    """Print a row, and whether it is what was asked for."""
-    asked = ASKED.get(row["devices"], 0.0)
-    is_met = row["longer"] <= ASKED_LONGER if row["kills"] else row["efficiency"] >= asked
-    lost = row["rows_lost"] + row["rows_twice"]
-    print({name: round(value, 3) for name, value in row.items() if isinstance(value, float | int)})
-    print(f"{row['devices']} devices: {'met' if is_met and not lost else 'NOT MET'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,10 +38,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -61,7 +60,6 @@ from harness import (
     search_timed,
 )
 
-from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.cli import parsing
 from autotune.devices.choose import choose_device
@@ -495,10 +493,7 @@ def run_part(options: argparse.Namespace) -> dict[str, Any]:
 
 def about(device: Device) -> dict[str, Any]:
     """What each row says of how it was measured."""
-    versions = {"autotune": __version__}
-    for name in ("kernel_tuner", "numpy", "cupy-cuda13x"):
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    versions = {name: version(name) for name in ("kernel_tuner", "numpy")}
     python = platform.python_version()
     return {
         **provenance(device), "cores": usable_cores(), "python": python, "versions": versions

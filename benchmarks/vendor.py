@@ -418,16 +418,12 @@ def error_ratio(
 
 def kernels_of(names: Iterable[str], device: Device) -> Iterator[Kernel]:
     """The kernels of some names that run on a device; says which do not, and goes on."""
-    for name in names:
-        try:
-            kernel = find_kernel(name)
-        except AutotuneError as error:
-            print(f"{name}: left out: {error}", file=sys.stderr)
-            continue
+    for kernel in map(find_kernel, names):
         if device.backend in kernel.backends:
             yield kernel
         else:
-            print(f"{name}: left out: it runs on {', '.join(kernel.backends)}", file=sys.stderr)
+            text = f"{kernel.name}: left out: it runs on {', '.join(kernel.backends)}"
+            print(text, file=sys.stderr)
 
 
 def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
@@ -677,8 +673,8 @@ def main() -> int:
         print(f"{device.name}: there is no vendor library to compare with here; times only.")
     else:
         for column in problem_sizes.STATES.values():
-            for kernel, text in problem_sizes.spreads(rows, column).items():
-                print(f"{kernel:13s}{column:12s}{text}")
+            for name, text in problem_sizes.spreads(rows, column).items():
+                print(f"{name:13s}{column:12s}{text}")
     return 1 if failed else 0
 
 
