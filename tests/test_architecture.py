@@ -44,7 +44,7 @@ LINES = {
     "devices": 2330,
     "doctor": 410,
     "export": 1150,
-    "fleet": 1360,
+    "fleet": 1350,
     "interop": 1080,
     "kernel": 3400,
     "measure": 4360,
@@ -52,7 +52,7 @@ LINES = {
     "retune": 1460,
     "run": 2750,
     "search": 2600,
-    "store": 1560,
+    "store": 1400,
     "tuned": 2710,
 }
 

@@ -20,7 +20,7 @@ from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured, ignore
 from autotune.store import Store
-from autotune.store.appending import WAITING
+from autotune.store.access import WAITING
 from autotune.values import Problem
 
 pytestmark = pytest.mark.opencl

@@ -21,10 +21,8 @@ from test_store import RUN, SCOPE, numbered, refused, sql
 from autotune.cli import run
 from autotune.errors import Interrupted, StoreError
 from autotune.files import data_path
-from autotune.measure.measurement import Status
 from autotune.store import Store, open_for_runs
-from autotune.store.merging import merge
-from autotune.store.sharing import SharedStore
+from autotune.store.sharing import SharedStore, merge
 
 OTHER = replace(SCOPE, kernel="reduce", device_uuid="GPU-2")
 
@@ -90,23 +88,11 @@ def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store) -> N
         assert [run.ended for run in store.runs()] == ["finished", "failed"]
 
 
-def test_of_two_rows_the_later_one_is_remembered(url: str, other: Store) -> None:
-    """Which was measured first decides, not which was merged first."""
-    wrong = replace(numbered(1), status=Status.WRONG_RESULT, message="later")
-    with Store.open(url) as store:
-        store.add(store.begin_run(RUN), SCOPE, wrong)
-        merge(other, store)
-        assert store.remembered(SCOPE)[wrong.configuration] == wrong
-        assert merge(other, store).added == 0
-        assert merge(store, other).added == 1
-        assert other.remembered(SCOPE)[wrong.configuration] == wrong
-
-
 def merge_and_die(source: str, target: str, after: int) -> None:
     """Merge in small batches, and be killed within one."""
-    from autotune.store import merging
+    from autotune.store import sharing
 
-    merging.BATCH = 3
+    sharing.BATCH = 3
     with Store.open(source) as first, Store.open(target) as second:
         events = iter(range(after, -1, -1))
 

@@ -154,16 +154,16 @@ def store(as_json: bool) -> None:
 def merge(source: str, target: str) -> None:
     """Copy the rows of the results store FROM that INTO lacks: files or servers.
 
-    Merging again adds nothing; a merge that was stopped continues. FROM is not changed. If both have a
-    row of one configuration, searches use the later row.
+    Merging again adds nothing; a merge that was stopped continues. FROM is not changed.
 
     \b
     autotune doctor merge node7.sqlite all.sqlite
     autotune doctor merge all.sqlite postgresql://tuner@db.example.com/autotune
     """
-    from autotune.store import Store, merging
+    from autotune.store import Store
     from autotune.store.address import Address
     from autotune.store.database import WAIT_S
+    from autotune.store.sharing import merge as merge_stores
 
     addresses = [Address.parse(each, WAIT_S) for each in (source, target)]
     for address in addresses:
@@ -175,7 +175,7 @@ def merge(source: str, target: str) -> None:
     if addresses[0].url == addresses[1].url:
         raise UsageError(f"{addresses[0]}: FROM and INTO are one store")
     with Store.open(source, must_exist=True) as first, Store.open(target) as second:
-        merged = merging.merge(first, second)
+        merged = merge_stores(first, second)
     click.echo(
         f"{merged.rows:,} rows of {first.address}: {merged.added:,} added to {second.address}, "
         f"{merged.rows - merged.added:,} were there"

@@ -1,4 +1,4 @@
-"""`Store`: begins runs, opens attempts, adds measurements and remembers them.
+"""`Store`: begins runs, opens attempts, adds measurements and remembers them; `Appender`: a thread that adds.
 
 Every method is one transaction: after it returns its effect outlives the process, and where it fails
 it has none.
@@ -13,14 +13,14 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from threading import Condition, Thread
 from typing import TypeVar
 
 import sqlalchemy as sa
 
-from autotune.errors import StoreError
+from autotune.errors import AutotuneError, StoreError
 from autotune.measure.measurement import Measurement, Status
-from autotune.store.address import Address
-from autotune.store.database import Database
+from autotune.store.database import Database, attempts, measurements, runs, scopes
 from autotune.store.rows import (
     PastRun,
     Row,
@@ -31,13 +31,14 @@ from autotune.store.rows import (
     decode,
     encode,
 )
-from autotune.store.schema import attempts, measurements, runs, scopes
 from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
 #: Names one start of this machine's system.
 _BOOT = "/proc/sys/kernel/random/boot_id"
+#: Most rows that wait; a process that is killed loses these.
+WAITING = 8
 #: Configurations that one statement names.
 _AT_ONCE = 500
 
@@ -53,15 +54,11 @@ _ROWS = (
 class Store(Database):
     """The results store behind one address; made by `Store.open`. Use it as a context manager."""
 
-    def __init__(self, address: Address, engine: sa.Engine) -> None:
-        super().__init__(address, engine)
-        #: By their texts, which thousands of rows share.
-        self._problems: dict[str, Problem] = {}
-
     def begin_run(self, info: RunInfo) -> int:
         """Add a run of this process; return its id."""
-        about = {**vars(info), "seed": str(info.seed), "process": identity(os.getpid())}
-        about |= {"state": "running", "started": now()}
+        command = info.command.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+        about = {**vars(info), "seed": str(info.seed), "command": command}
+        about |= {"state": "running", "started": now(), "process": identity(os.getpid())}
         with self.writing() as connection:
             (run_id,) = connection.execute(runs.insert(), about).inserted_primary_key or (0,)
         return int(run_id)
@@ -119,22 +116,28 @@ class Store(Database):
         others = {row.device_uuid for row in listed} - {"", scope.device_uuid}
         of_device = {uuid: replace(scope, device_uuid=uuid) for uuid in others}
         of_device |= {"": scope, scope.device_uuid: scope}
-        rows = [
-            (of_device[row.device_uuid].fingerprint, {"created": created, **_columns(row)})
-            for row in listed
+        scope_of = [of_device[row.device_uuid].fingerprint for row in listed]
+        texts = [row.configuration.canonical_json() for row in listed]
+        values: list[dict[str, object]] = [
+            {
+                "run_id": run_id,
+                "status": row.status,
+                "median_ms": row.median_ms,
+                "measurement": encode(row),
+                "created": created,
+                "configuration": text,
+            }
+            for row, text in zip(listed, texts, strict=True)
         ]
-        tried = {scope.fingerprint, *(fingerprint for fingerprint, _ in rows)}
-        texts = [row["configuration"] for _, row in rows]
         with self.writing() as connection:
             known = self.scope_ids(connection, map(_columns_of_scope, of_device.values()))
-            values = [
-                {"run_id": run_id, "scope_id": known[fingerprint], **row}
-                for fingerprint, row in rows
-            ]
+            for row, fingerprint in zip(values, scope_of, strict=True):
+                row["scope_id"] = known[fingerprint]
             connection.execute(measurements.insert(), values)
+            tried = attempts.c.scope.in_({scope.fingerprint, *scope_of})
             for begin in range(0, len(texts), _AT_ONCE):
                 some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
-                connection.execute(attempts.delete().where(attempts.c.scope.in_(tried), some))
+                connection.execute(attempts.delete().where(tried, some))
         self._scopes |= known  # only now: the transaction is committed
 
     def remembered(self, scope: Scope) -> Remembered:
@@ -145,7 +148,6 @@ class Store(Database):
         self,
         kernel: str | None = None,
         device: str | None = None,
-        problem: Problem | None = None,
         scope: str | None = None,
         most: int | None = None,
     ) -> list[Row]:
@@ -159,8 +161,7 @@ class Store(Database):
         query = _ROWS.where(*conditions).order_by(_table.id.desc()).limit(most)
         with self.reading() as connection:
             found = connection.execute(query).mappings().all()
-        listed = [self._row(row) for row in reversed(found)]
-        return [row for row in listed if problem is None or row.problem == problem]
+        return [self._row(row) for row in reversed(found)]
 
     def runs(
         self, kernel: str | None = None, device: str | None = None, most: int | None = None
@@ -174,13 +175,7 @@ class Store(Database):
         matching = [condition for value, condition in wanted if value is not None]
         chosen = sa.select(runs).where(*matching).order_by(runs.c.id.desc()).limit(most).subquery()
         rows = sa.select(sa.func.count(_table.id)).where(_table.run_id == chosen.c.id)
-        of_run = measurements.alias().c
-        newest = sa.select(sa.func.max(of_run.id)).where(of_run.run_id == chosen.c.id)
-        last = sa.select(_table.created).where(
-            _table.id == newest.correlate(chosen).scalar_subquery()
-        )
-        counted = rows.scalar_subquery().label("rows"), last.scalar_subquery().label("last_row")
-        query = sa.select(*chosen.c, *counted).order_by(chosen.c.id)
+        query = sa.select(*chosen.c, rows.scalar_subquery().label("rows")).order_by(chosen.c.id)
         with self.reading() as connection:
             found = connection.execute(query).mappings().all()
         return [_past_run(run) for run in found]
@@ -209,17 +204,11 @@ class Store(Database):
             return [self._row(row) for row in connection.execute(query).mappings()]
 
     def _row(self, found: sa.RowMapping) -> Row:
-        number, problem = found["id"], found["problem"]
-        if problem not in self._problems:
-            self._problems[problem] = self.decoded(number, problem, Problem)
-        return Row(
-            **{
-                **found,
-                "problem": self._problems[problem],
-                "measurement": self.decoded(number, found["measurement"], Measurement),
-                "seed": int(found["seed"]),
-            }
-        )
+        number = found["id"]
+        problem = self.decoded(number, found["problem"], Problem)
+        measurement = self.decoded(number, found["measurement"], Measurement)
+        seed = int(found["seed"])
+        return Row(**{**found, "problem": problem, "measurement": measurement, "seed": seed})
 
     def decoded(self, number: int, text: str, kind: type[Value]) -> Value:
         """Return a value of a row; raise StoreError where it is damaged."""
@@ -319,28 +308,66 @@ class Remembered(Mapping[Configuration, Measurement]):
             page = query.where(sa.tuple_(_table.median_ms, _table.id) > tuple(found[-1][:2]))
 
 
+class Appender:
+    """A thread that appends rows in their order, all that wait in one transaction; a context manager.
+
+    A row that waits when the process is killed is lost: its attempt is open, and it is measured again.
+    """
+
+    def __init__(self, store: Store, run_id: int, scope: Scope) -> None:
+        self._store, self._run_id, self._scope = store, run_id, scope
+        self._changed = Condition()
+        self._waiting: list[Measurement] = []
+        self._error: AutotuneError | None = None
+        self._is_over = False
+        self._thread = Thread(target=self._append, daemon=True)
+
+    def add(self, measurement: Measurement) -> None:
+        """Append a row soon; raise the StoreError of an earlier row."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < WAITING or self._error)
+            if self._error:
+                raise self._error
+            self._waiting.append(measurement)
+            self._changed.notify_all()
+
+    def _append(self) -> None:
+        while rows := self._next():
+            try:
+                self._store.add_many(self._run_id, self._scope, rows)
+            except AutotuneError as error:
+                with self._changed:
+                    self._waiting, self._error = [*rows, *self._waiting], error
+                    self._changed.notify_all()
+                return
+
+    def _next(self) -> list[Measurement]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_over)
+            rows, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        return rows
+
+    def __enter__(self) -> Appender:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+        # Once more, where that failed: the lock that another process had may be free again.
+        self._store.add_many(self._run_id, self._scope, self._waiting)
+
+
 def _past_run(run: sa.RowMapping) -> PastRun:
+    ended: RunEnding = "finished" if run["state"] == "done" else run["state"]
+    if ended == "running" and not _is_alive(run["process"]):
+        boot = run["process"].partition(" ")[0]
+        ended = "killed" if boot and boot == _text(_BOOT) else "unknown"
     about = {field.name: run[field.name] for field in fields(PastRun) if field.name in run}
-    return PastRun(**{**about, "seed": int(run["seed"]), "ended": _ending(run)})
-
-
-def _ending(run: sa.RowMapping) -> RunEnding:
-    if run["state"] != "running":
-        state: RunState = run["state"]
-        return "finished" if state == "done" else state
-    if _is_alive(run["process"]):
-        return "running"
-    boot = run["process"].partition(" ")[0]
-    return "killed" if boot and boot == _text(_BOOT) else "unknown"
-
-
-def _columns(measurement: Measurement) -> dict[str, object]:
-    return {
-        "status": measurement.status,
-        "median_ms": measurement.median_ms,
-        "measurement": encode(measurement),
-        "configuration": measurement.configuration.canonical_json(),
-    }
+    return PastRun(**{**about, "seed": int(run["seed"]), "ended": ended})
 
 
 def _columns_of_scope(scope: Scope) -> dict[str, object]:

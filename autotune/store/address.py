@@ -1,4 +1,4 @@
-"""The store's address, printed without its secrets, and an engine that reaches it. Knows no tables.
+"""The store's address, printed without its secrets, an engine that reaches it, and errors in words.
 
 A SQLite file is opened in WAL mode, where readers and one writer do not wait for each other, with
 ``synchronous=NORMAL``: a row outlives the death of the process, whenever it happens. Waiting for
@@ -23,7 +23,7 @@ EXPECTED = (
     "expected the path of a SQLite file, or postgresql://user:password@host/database with special "
     "characters of the password percent-encoded"
 )
-POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+_DRIVERS = ("postgresql", "postgres", "postgresql+psycopg")
 CONNECT_TIMEOUT_S = 10
 
 #: Execution options of a connection: SQLite's write lock at once, or no transaction at all.
@@ -31,12 +31,16 @@ WRITES = {"begin": "BEGIN IMMEDIATE"}
 NO_TRANSACTION = {"begin": ""}
 
 
+# A pool logs errors, Ctrl-C too, with a traceback, and passes them on.
+logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+
+
 def default_url() -> str:
     """Return the default address: ``$AUTOTUNE_STORE``, else a file in the user's data folder."""
     return os.environ.get("AUTOTUNE_STORE") or data_path("store.sqlite")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Address:
     """One parsed address. Printing it shows no password and no URL options."""
 
@@ -60,7 +64,7 @@ class Address:
             ) from None
         if parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query:
             return cls(_file(parsed.database), wait_s)
-        if parsed.drivername not in POSTGRESQL:
+        if parsed.drivername not in _DRIVERS:
             raise StoreError(f"no results store by {parsed.drivername}:// here; {EXPECTED}")
         return cls(parsed.set(drivername="postgresql+psycopg"), wait_s)
 
@@ -94,8 +98,7 @@ class Address:
         port = f":{self.url.port}" if self.url.port else ""
         return f"postgresql://{user}{self.url.host or ''}{port}/{self.url.database or ''}"
 
-    def __repr__(self) -> str:
-        return f"Address({self})"
+    __repr__ = __str__
 
     def without_secrets(self, text: str) -> str:
         """Blank out the password in a driver's message."""
@@ -105,10 +108,7 @@ class Address:
 
     def engine(self) -> sa.Engine:
         """Make the engine, and a file's folder; it connects later."""
-        engine = self._file_engine(self.path) if self.path else self._server_engine()
-        pool = type(engine.pool)  # by whose name it logs
-        logging.getLogger(f"{pool.__module__}.{pool.__name__}").addFilter(_is_no_interruption)
-        return engine
+        return self._file_engine(self.path) if self.path else self._server_engine()
 
     def _file_engine(self, path: Path) -> sa.Engine:
         try:
@@ -151,11 +151,6 @@ def _begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Filter out a pool's messages of interruptions, which it logs with a traceback and passes on."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
-
-
 def _on_connect(engine: sa.Engine, *statements: str) -> None:
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
@@ -164,3 +159,54 @@ def _on_connect(engine: sa.Engine, *statements: str) -> None:
             cursor.execute(statement)
         cursor.close()
         connection.commit()
+
+
+# ---------------------------------------------------------------------- errors in words
+
+KEPT = "what was stored before is kept, and the same command resumes there"
+_NO_ACCESS = (
+    "the file or its folder may not be opened or written by this user; change its permissions, or "
+    "name another file by AUTOTUNE_STORE"
+)
+
+#: SQLite's primary result codes, by the start of their names.
+SQLITE = {
+    "SQLITE_BUSY": "another process has held its lock for {wait:g} s; let that process finish, or "
+    "see which one it is: fuser '{where}'",
+    "SQLITE_FULL": f"the disk is full; free some space: {KEPT}",
+    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; change "
+    f"that: {KEPT}",
+    "SQLITE_NOTADB": "it is no SQLite database, or a damaged one, and was left as it is; move it "
+    "away, or name another file by AUTOTUNE_STORE",
+    "SQLITE_CORRUPT": "the file is damaged; move it away, and save what can be read: "
+    "sqlite3 OLD .recover | sqlite3 NEW",
+    **dict.fromkeys(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"), _NO_ACCESS),
+}
+
+#: PostgreSQL's SQLSTATE codes, by their start; https://www.postgresql.org/docs/current/errcodes-appendix.html
+POSTGRESQL = {
+    "53": f"the server is out of disk space or another resource; free some there: {KEPT}",
+    "55P03": "another session has held a lock for {wait:g} s; see pg_stat_activity for which one",
+    "42501": "this user may not do that; GRANT the rights, or use another user",
+    "25006": "the server takes no writes (a standby?); name the primary server",
+    "57P": f"the server is going down or starting; wait until it is up: {KEPT}",
+}
+UNREACHABLE = (
+    "the server cannot be reached, or does not let this user in; check that it runs, and host, "
+    "port, user, password and database"
+)
+CHANGED = "the tables are not as this version of autotune left them; name another store"
+
+
+def explained(error: Exception, address: Address) -> StoreError:
+    """Return an error of SQLAlchemy as one message; raise it ``from None``: a driver's may quote secrets."""
+    cause = getattr(error, "orig", None) or error
+    text = address.without_secrets(" ".join(str(cause).split()))
+    state = getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None)
+    if state is None and not address.path and not isinstance(cause, sa.exc.SQLAlchemyError):
+        advice = UNREACHABLE
+    else:
+        known = SQLITE if address.path else POSTGRESQL
+        advice = next((known[start] for start in known if (state or "").startswith(start)), CHANGED)
+    advice = advice.format(wait=address.wait_s, where=address)
+    return StoreError(f"results store {address}: {text}: {advice}")

@@ -1,13 +1,13 @@
-"""`Database`: the tables behind one address, opened, read and written.
+"""The tables of the store, and `Database`: the tables behind one address, opened, read and written.
 
-Every transaction is one of `reading` or `writing`, which say what failed, where and what to do.
+Every transaction is one of `reading` or `writing`, which say what failed, where and what to do. Indices
+keep large stores fast: a command reads no more rows than it shows.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +15,77 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from autotune.errors import StoreError
-from autotune.store import schema
-from autotune.store.address import NO_TRANSACTION, WRITES, Address
-from autotune.store.schema import scopes
+from autotune.store.address import NO_TRANSACTION, WRITES, Address, explained
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
+
+#: Raised whenever a table changes; `prepare` refuses any other.
+VERSION = 3
+
+_CREATION_LOCK = 0x6175746F  # any number that other programs on the server are unlikely to lock
+
+
+def _words(name: str, **options: Any) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, **options)
+
+
+metadata = sa.MetaData()
+
+schema = sa.Table("autotune_schema", metadata, sa.Column("version", sa.Integer, nullable=False))
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    *map(_words, ("kernel", "device_name", "strategy")),
+    _words("seed"),  # as text: seeds of numpy have 128 bits
+    *map(_words, ("version", "command")),
+    _words("state"),  # running, or how it ended: rows.RunState
+    _words("process"),  # which process writes it: see access.identity
+    _words("started"),
+    sa.Column("finished", sa.Text),
+)
+
+scopes = sa.Table(  # the columns of rows.Scope, which many measurements share
+    "scopes",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    _words("fingerprint", unique=True),  # Scope.fingerprint, of all others
+    *map(_words, ("kernel", "problem", "device_uuid", "device_name", "arch", "driver")),
+    *map(_words, ("toolchain", "source", "arguments", "timing")),
+)
+
+attempts = sa.Table(  # only those that are open: no row has come of them
+    "attempts",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    _words("scope"),  # Scope.fingerprint
+    _words("configuration"),  # canonical JSON
+    _words("opened"),
+)
+sa.Index("attempts_by_configuration", attempts.c.scope, attempts.c.configuration)
+
+measurements = sa.Table(
+    "measurements",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
+    _words("status"),  # this and the next for people who look with sqlite3 or psql
+    sa.Column("median_ms", sa.Double),
+    _words("measurement"),  # all of it, as JSON: what is read back
+    _words("created"),
+    _words("configuration", server_default=""),  # canonical JSON; a part of `measurement`
+)
+sa.Index("measurements_by_run", measurements.c.run_id, measurements.c.id)
+sa.Index("measurements_by_age", measurements.c.scope_id, measurements.c.id)
+sa.Index(
+    "measurements_by_time",
+    *(measurements.c.scope_id, measurements.c.status, measurements.c.median_ms),
+)
+sa.Index("measurements_by_configuration", measurements.c.scope_id, measurements.c.configuration)
 
 _INSERT: Mapping[str, Callable[..., Any]] = {
     "sqlite": sqlite.insert,
@@ -47,9 +112,9 @@ class Database:
         store = cls(address, address.engine())
         with store._explaining():
             try:
-                schema.prepare(store._engine, address)
+                _prepare(store._engine, address)
                 if address.path:
-                    _use_wal(store._engine, wait_s)
+                    _use_wal(store._engine)
             except BaseException:
                 store._engine.dispose()
                 raise
@@ -64,9 +129,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address})"
 
     def scope_ids(
         self, connection: sa.Connection, wanted: Iterable[Mapping[str, object]]
@@ -105,81 +167,49 @@ class Database:
             raise explained(error, self.address) from None
 
 
-def _use_wal(engine: sa.Engine, wait_s: float) -> None:
-    """Switch the file to WAL, once in its life; SQLite does not wait for other processes here."""
-    deadline = time.monotonic() + wait_s
-    with engine.execution_options(**NO_TRANSACTION).connect() as connection:
-        while True:
-            try:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL").close()
-                return
-            except sa.exc.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+def _use_wal(engine: sa.Engine) -> None:
+    """Switch the file to WAL, once in its life; the process that has its lock does so too."""
+    with (
+        engine.execution_options(**NO_TRANSACTION).connect() as connection,
+        suppress(sa.exc.OperationalError),
+    ):
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL").close()
 
 
-# ---------------------------------------------------------------------- errors in words
-
-NO_RUN = "there is no such run here; begin_run first"
-KEPT = "what was stored before is kept, and the same command resumes there"
-
-#: SQLite's primary result codes, by the start of their names.
-SQLITE = {
-    "SQLITE_BUSY": "another process has held its lock for {wait:g} s; let that process finish, or "
-    "see which one it is: fuser '{where}'",
-    "SQLITE_LOCKED": "another part of this process has held its lock for {wait:g} s",
-    "SQLITE_FULL": f"the disk is full; free some space: {KEPT}",
-    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; change "
-    f"that: {KEPT}",
-    "SQLITE_TOOBIG": "a value is too large for the database",
-    "SQLITE_NOTADB": "it is no SQLite database, or a damaged one, and was left as it is; move it "
-    "away, or name another file by AUTOTUNE_STORE",
-    "SQLITE_CORRUPT": "the file is damaged; move it away, and save what can be read: "
-    "sqlite3 OLD .recover | sqlite3 NEW",
-    "SQLITE_CONSTRAINT": NO_RUN,
-    "SQLITE_CANTOPEN": "the file or its folder may not be opened or written by this user; change its "
-    "permissions, or name another file by AUTOTUNE_STORE",
-    "SQLITE_READONLY": "the file or its folder is read-only for this user; change its permissions, "
-    "or name another file by AUTOTUNE_STORE",
-}
-for _name in ("SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOLFS"):
-    SQLITE[_name] = SQLITE["SQLITE_CANTOPEN"]
-
-#: PostgreSQL's SQLSTATE codes, by their start; https://www.postgresql.org/docs/current/errcodes-appendix.html
-POSTGRESQL = {
-    "53100": f"the server's disk is full; free some space there: {KEPT}",
-    "53": f"the server is out of a resource; wait, or raise its limit: {KEPT}",
-    "55P03": "another session has held a lock for {wait:g} s; see pg_stat_activity for which one",
-    "42501": "this user may not do that; GRANT the rights, or use another user",
-    "25006": "the server takes no writes (a standby?); name the primary server",
-    "57P": f"the server is going down or starting; wait until it is up: {KEPT}",
-    "23503": NO_RUN,
-    "XX": f"the database is damaged; see the server's log: {KEPT}",
-}
-UNREACHABLE = (
-    "the server cannot be reached, or does not let this user in; check that it runs, and host, "
-    "port, user, password and database"
-)
-CHANGED = "the tables are not as this version of autotune left them; name another store"
+def _prepare(engine: sa.Engine, address: Address) -> None:
+    """Make the tables where the database is empty; refuse one that is not of this version."""
+    with engine.begin() as connection:
+        if _has_tables(connection, address):
+            return
+    with engine.execution_options(**WRITES).begin() as connection:
+        if connection.dialect.name == "postgresql":  # SQLite's write lock is held already
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+        if not _has_tables(connection, address):  # another process may have been faster
+            metadata.create_all(connection, checkfirst=False)
+            connection.execute(schema.insert().values(version=VERSION))
 
 
-def explained(error: Exception, address: Address) -> StoreError:
-    """Return an error of SQLAlchemy as one message; raise it ``from None``: a driver's may quote secrets."""
-    cause = getattr(error, "orig", None) or error
-    text = address.without_secrets(" ".join(str(cause).split()))
-    advice = _advice(cause, address).format(wait=address.wait_s, where=address)
-    return StoreError(f"results store {address}: {text}: {advice}")
-
-
-def _advice(cause: Exception, address: Address) -> str:
-    if address.path:
-        return _by_start(SQLITE, getattr(cause, "sqlite_errorname", ""))
-    if isinstance(cause, sa.exc.SQLAlchemyError):
-        return CHANGED
-    state = getattr(cause, "sqlstate", None)  # None where no server answered
-    return _by_start(POSTGRESQL, state) if state else UNREACHABLE
-
-
-def _by_start(table: dict[str, str], code: str) -> str:
-    return next((advice for start, advice in table.items() if code.startswith(start)), CHANGED)
+def _has_tables(connection: sa.Connection, address: Address) -> bool:
+    names = set(sa.inspect(connection).get_table_names())
+    if not names:
+        return False
+    if schema.name not in names:
+        raise StoreError(
+            f"results store {address}: the database belongs to another program (its tables: "
+            f"{', '.join(sorted(names)[:5])}) and was left as it is; name an empty one"
+        )
+    version = connection.scalar(sa.select(schema.c.version)) or 0
+    if version not in (0, VERSION):
+        raise StoreError(
+            f"results store {address}: its schema has version {version}, and this autotune knows "
+            f"{VERSION}; it was left as it is: install the autotune that made it, or name another "
+            "store by AUTOTUNE_STORE"
+        )
+    missing = {table.name for table in metadata.sorted_tables} - names
+    if missing or version < 1:
+        lost = ", ".join(sorted(missing)) or "its version"
+        raise StoreError(
+            f"results store {address}: the database is damaged, {lost} missing, and was left as it "
+            "is; restore it from a copy, or name another store by AUTOTUNE_STORE"
+        )
+    return True

@@ -74,33 +74,25 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
-class PastRun:
+class PastRun(RunInfo):
     """A run as the store remembers it."""
 
     id: int
-    kernel: str
-    device_name: str
-    strategy: str
-    seed: int
-    version: str
-    command: str
     #: ISO 8601, UTC.
     started: str
     #: When it ended in good order, ISO 8601, UTC; else None.
     finished: str | None
-    #: When its newest measurement was stored; None where it has none.
-    last_row: str | None
     #: Measurements that it stored itself.
     rows: int
     ended: RunEnding
 
     @property
     def seconds(self) -> float | None:
-        """Return its duration, to its newest row where it has no end; None where it has neither."""
-        end = self.finished or self.last_row
-        if end is None:
+        """Return its duration; None where it did not end in good order."""
+        if self.finished is None:
             return None
-        return (datetime.fromisoformat(end) - datetime.fromisoformat(self.started)).total_seconds()
+        ended = datetime.fromisoformat(self.finished)
+        return (ended - datetime.fromisoformat(self.started)).total_seconds()
 
 
 @dataclass(frozen=True)
