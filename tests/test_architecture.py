@@ -50,7 +50,7 @@ LINES = {
     "measure": 4360,
     "report": 1660,
     "retune": 1460,
-    "run": 2750,
+    "run": 2600,
     "search": 2600,
     "store": 1400,
     "tuned": 2710,

@@ -17,9 +17,7 @@ from autotune.kernel.spec import Work
 from autotune.measure.limits import Limits, credible, implausible, least_ms, share
 from autotune.measure.timing import Caches
 from autotune.run.limits import known_limits
-from autotune.run.request import Request, VerifyOne
-from autotune.run.run import limits_for
-from autotune.store import Store
+from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
 #: 1000 GB/s, 10 TFLOP/s, 1 MB of L2: 1 ms moves 1 GB or does 10 GFLOP.
@@ -193,40 +191,6 @@ def test_what_tells_no_limit_is_passed_over(edit, changes):
 def test_another_device_or_a_slice_has_no_limits_yet():
     assert known_limits(replace(H100, name="NVIDIA H100 PCIe")) is None
     assert known_limits(replace(H100, sm_count=16)) is None
-
-
-def request_of(kernel, device):
-    return Request(find_kernel(kernel), device, (find_kernel(kernel).problems["cuda"][0],))
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/results.db") as opened:
-        yield opened
-
-
-def test_missing_limits_are_announced_and_their_failure_costs_no_run(store):
-    told: list[object] = []
-    other = replace(H100, name="NVIDIA H100 PCIe")  # an architecture: nothing to measure on
-    with pytest.warns(UserWarning, match="limits not measured: .* is an architecture"):
-        assert limits_for(request_of("gemv", other), store, told.append) is None
-    assert [getattr(event, "name", "") for event in told] == ["limits"]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "changes"),
-    [
-        ("copy", {}),
-        ("ffma", {}),
-        ("gemv", {"goal": VerifyOne(Configuration())}),
-        ("gemv", {"device": replace(H100, backend="opencl")}),
-    ],
-)
-def test_some_runs_measure_no_limits(store, kernel, changes):
-    request = request_of(kernel, replace(H100, name="NVIDIA H100 PCIe"))
-    told: list[object] = []
-    assert limits_for(replace(request, **changes), store, told.append) is None
-    assert not told
 
 
 def test_doctor_tunes_limits_into_the_users_records(opencl_device, capsys):

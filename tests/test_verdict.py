@@ -11,15 +11,13 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, ContenderSamples, Failure
 from autotune.measure.timing import Timing
 from autotune.run.verdict import (
-    best_on_others,
     candidates,
     is_slower,
     judge,
     portfolio_entrants,
     ratio,
 )
-from autotune.tuned.record import Portfolio
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration
 
 ROUNDS = 30
 
@@ -170,44 +168,6 @@ def test_what_is_tied_only_because_times_scatter_does_not_win_for_its_registers(
     slow = finalist(1, [1.02, 0.97, 1.03] * (ROUNDS // 3), registers=16)
     result = judge(race([fast, slow]))
     assert (number(result.winner), tied(result)) == (0, {0, 1})
-
-
-# ---------------------------------------------------------------- the other problems
-
-HERE, NEAR, FAR = (Problem(n=n) for n in (100, 200, 300))
-
-
-def chosen(finalists, times_ms, vendors=None):
-    """The result here once the first finalists' times on all three problems are known."""
-    known = tuple(contender.configuration for contender, _ in finalists[: len(times_ms)])
-    portfolio = Portfolio(
-        configurations=known, problems=(HERE, NEAR, FAR), median_ms=tuple(times_ms)
-    )
-    return judge(race(finalists, vendors), prefer=best_on_others(portfolio, HERE))
-
-
-@pytest.mark.parametrize(
-    "times_ms",
-    [
-        pytest.param([(1.0, 2.0, 1.0), (1.0, 1.0, 1.0)], id="slower elsewhere"),
-        pytest.param([(1.0, None, 1.0), (1.0, 2.0, 1.0)], id="wrong elsewhere"),
-        pytest.param([(0.5, 2.0, 1.0), (1.0, 1.0, 1.0)], id="what it is here does not count"),
-        pytest.param([(1.0, 4.0, 1.0), (1.0, 1.8, 1.8)], id="geometric mean, not the arithmetic"),
-    ],
-)
-def test_of_the_tied_the_best_over_the_other_problems_wins(times_ms):
-    """Whatever registers say: they part only those that are as good elsewhere."""
-    lean, good = finalist(0, [1.0] * 9, registers=16), finalist(1, [1.001] * 9, registers=99)
-    slow = finalist(2, [9.0] * 9)
-    assert number(judge(race([lean, good, slow])).winner) == 0
-    result = chosen([lean, good, slow], [*times_ms, (9.0, 1.0, 1.0)], {"blas": [2.002] * 9})
-    assert number(result.winner) == 1
-    assert result.vendor.ratio.value == pytest.approx(2.0), "the ratio is of who won"
-
-
-def test_who_is_slower_here_does_not_win_for_what_it_is_elsewhere():
-    fast, general = finalist(0, [1.0] * 9), finalist(1, [1.1] * 9)
-    assert number(chosen([fast, general], [(1.0, 9.0, 9.0), (1.1, 1.0, 1.0)]).winner) == 0
 
 
 # ---------------------------------------------------------------- equals, and what is not equal

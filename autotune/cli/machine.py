@@ -67,7 +67,7 @@ def _limits(name: str | None, as_json: bool) -> None:
 
     device = choose_device(name)
     with open_for_runs(default_url()) as store:
-        measure_limits(device, store, fresh=True)
+        measure_limits(device, store)
     limits = known_limits(device) or Limits()
     if as_json:
         emit_json({"name": device.name, "uuid": device.uuid, **asdict(limits)})

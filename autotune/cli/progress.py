@@ -31,7 +31,6 @@ PHASES = {
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
     "sanitizer": "finalists under compute-sanitizer",
-    "limits": "measuring what the device can do, once",
 }
 
 # Libraries of search strategies import a progress bar that looks for widgets; they do not use it.

@@ -3,7 +3,7 @@
 =========== ==============================================================================
 `request`   what a run is asked to do: the goal, the effort
 `limits`    the device's recorded limits, and the requests that measure them
-`run`       `execute`: the device's limits, then the whole job, and the time of its parts
+`run`       `execute`: the whole job, and the time of its parts
 `bench`     compilers and workers of a run, the jobs and keys of its problems
 `searching` the search of one problem
 `finals`    the best verified again and raced with the vendor's calls

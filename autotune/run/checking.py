@@ -200,17 +200,12 @@ class _DeviceCheck:
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     """Yield, without end, the jobs that each configuration of a sample is verified on.
 
-    Each layout that is compiled in costs another compile. The first configuration is verified on all
-    of them, a later one on the tuned layout and, in turn, on one other.
+    The first configuration is verified on all of them, a later one on the tuned layout and, in turn,
+    on one other: each layout that is compiled in costs another compile.
     """
-    compiled_in = [name for name in kernel.static if name in kernel.layout]
-    tuned: list[Job] = []
-    groups = {tuple(kernel.layout[name] for name in compiled_in): tuned}
-    for job in jobs:
-        filled = kernel.filled(job.problem)
-        groups.setdefault(tuple(filled[name] for name in compiled_in), []).append(job)
-    _, *others = groups.values()
-    return chain([jobs], cycle([[*tuned, *other] for other in others or [[]]]))
+    tuned = [job for job in jobs if not kernel.layout_of(job.problem)]
+    others = [[*tuned, job] for job in jobs if kernel.layout_of(job.problem)]
+    return chain([jobs], cycle(others or [tuned]))
 
 
 def _verified(

@@ -32,8 +32,6 @@ _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
 _UNSTEADY_SHARE = 1 / 20
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
-#: Launches that take longer on a CPU are not run twice at once where shorter ones will do.
-_LONG_MS = 0.3
 
 #: The data, which are of one problem; what runs on them; and whether twice at once. Other problems'
 #: finals verify the same where they have the job for an odd size.
@@ -78,12 +76,11 @@ class Finals:
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor's calls.
 
-        Where all finalists turn out to be wrong, or fail in the race, the next best take their
-        places; where the deterministic ones do, the next deterministic one.
+        Where all finalists turn out to be wrong, or fail in the race, the next best take their places.
 
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
-        verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the
-        race. compute-sanitizer takes no time of the budget.
+        verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race. compute-sanitizer takes no
+        time of the budget.
 
         ``meanwhile`` is called before a race, which leaves compilers idle.
 
@@ -105,19 +102,12 @@ class Finals:
         while left and result is None:
             chosen = verdict.candidates(left, count, repeats)
             left = [row for row in left if row not in chosen]
+            # The best that is deterministic has a turn, though there be little time.
+            repeating = [row for row in chosen if repeats(row.configuration)][:1]
+            chosen = [*repeating, *(row for row in chosen if row not in repeating)]
             verify_until = begun_s + seconds / 2
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left += unverified
-            for _ in range(_LEAST_FINALISTS):  # though there be no time
-                if not finalists or any(each.deterministic for each in finalists):
-                    break
-                repeating = [row for row in left if repeats(row.configuration)]
-                if not repeating:
-                    break
-                spare = verdict.candidates(repeating, 1)
-                left = [row for row in left if row not in spare]
-                more, more_wrong, _ = self._verified(evaluator, spare, others, verify_until)
-                finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
             if finalists:
                 meanwhile()
                 left_s = begun_s + seconds - self.bench.clock_s()
@@ -198,19 +188,13 @@ class Finals:
         return static_of(job.problem) != static_of(others[-1].problem)
 
     def _twice(self, finalist: Contender, others: Sequence[Job]) -> list[Job]:
-        """Return the jobs on which a finalist runs twice at once: the largest odd size, and the problem.
-
-        A CPU, on which little meets in small ones and large ones take long, has one of the two.
-        """
+        """Return the jobs on which a finalist runs twice at once: the problem, on a GPU the largest odd size too."""
         if self.bench.kernel.is_exclusive(finalist.configuration):
             return []
         *odd, own = others
         allowed = [job for job in odd if self._is_allowed(finalist, job)]
         largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
-        if self.bench.device.leaves_host_free:
-            return [*largest, own]
-        median_ms = finalist.row.median_ms if finalist.row else None
-        return largest if largest and (median_ms or 0.0) > _LONG_MS else [own]
+        return [*largest, own] if self.bench.device.leaves_host_free else [own]
 
     def _checked(self, finalist: Contender, job: Job, at_once: bool, differs: bool) -> Measurement:
         """Verify a finalist on a job, perhaps twice at once; as known where it was done before."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune.devices.device import Device
@@ -51,10 +51,8 @@ def known_limits(device: Device) -> Limits | None:
     return limits if any(limits.rates.values()) else None
 
 
-def limit_requests(
-    device: Device, names: Sequence[str] = (), fresh: bool = False
-) -> Iterator[Request]:
-    """Yield requests that measure limits, a few measurements each; all limits where none is named.
+def limit_requests(device: Device) -> Iterator[Request]:
+    """Yield requests that measure limits, a few measurements each.
 
     DeviceError where the device is an architecture.
     """
@@ -64,17 +62,15 @@ def limit_requests(
             "run: autotune doctor"
         )
     each = _EVALUATIONS if device.has_limits else 2  # of a CPU they mean nothing
-    wanted = names or tuple(KERNELS)
-    for kernel_name in dict.fromkeys(KERNELS[name] for name in wanted):
-        problems = tuple(
-            limit_problem(name, device) for name in wanted if KERNELS[name] == kernel_name
-        )
+    for kernel_name in dict.fromkeys(KERNELS.values()):
+        names = [name for name, kernel in KERNELS.items() if kernel == kernel_name]
+        problems = tuple(limit_problem(name, device) for name in names)
         yield Request(
             # Not by its name: a project may have a kernel of the same.
             load_file(bundled_folder("spaces") / f"{kernel_name}.py"),
             device,
             problems,
-            goal=Search(fresh=fresh),
+            goal=Search(fresh=True),
             budget=Budget(evaluations=each * len(problems)),
             caches=Caches.COLD,
             command="autotune doctor --limits",

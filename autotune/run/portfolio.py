@@ -140,18 +140,16 @@ def _compile(
     problems: Sequence[Problem],
     configurations: Sequence[Configuration],
 ) -> None:
-    """Have all binaries made that will be asked for, so that no problem's time goes into it."""
+    """Compile all that will be asked for, so that no problem's time goes into it."""
     listener(Phase(problems[0], "compiling"))
-    differing = problems if bench.kernel.static else problems[:1]
     jobs = [
         bench.compile_job(configuration, problem)
-        for problem in differing
+        for problem in (problems if bench.kernel.static else problems[:1])
         for configuration in configurations
     ]
-    for job in jobs:
-        bench.compilers.submit(job)
-    for job in jobs:
-        bench.compilers.result(job)
+    for act in (bench.compilers.submit, bench.compilers.result):
+        for job in jobs:
+            act(job)
 
 
 def renewed(
@@ -163,8 +161,8 @@ def renewed(
 ) -> TunedRecord:
     """Return a record with its portfolio measured anew, as for one that was tuned in pieces.
 
-    Its winners and runners-up are measured on each of its problems, and the default, within a time
-    that begins once all are compiled; its entries stay.
+    The best of its races and the default are measured on each of its problems, within a time that
+    begins once all are compiled; its entries stay.
     """
     if record.objective != TIME:
         raise UsageError(
@@ -172,7 +170,10 @@ def renewed(
             f"of times"
         )
     require_current(record, kernel)
-    chosen = _chosen(record, kernel, device)
+    entrants = verdict.portfolio_entrants(
+        [tuned.race for tuned in record.problems], kernel.default()
+    )
+    chosen = [entrant for entrant in entrants if is_member(kernel, entrant, device)]
     if len(record.problems) < 2 or not chosen:
         raise NothingValidError(
             f"{record.kernel} on {record.device.name}: {len(record.problems)} problems with "
@@ -190,17 +191,3 @@ def renewed(
     if found is None:
         raise AutotuneError(f"{record.kernel}: the portfolio could not be measured")
     return refitted(record, kernel, found)
-
-
-def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configuration]:
-    """Return the default, then winners and their runners-up, the problems taking turns."""
-    ranks = [
-        [plan.configuration for plan in tuned.plans]
-        + [other.configuration or {} for other in tuned.race.runners_up]
-        for tuned in record.problems
-    ]
-    listed = [kernel.default()]
-    for place in range(max(map(len, ranks), default=0)):
-        listed += [Configuration(dict(ranked[place])) for ranked in ranks if place < len(ranked)]
-    valid = [chosen for chosen in dict.fromkeys(listed) if is_member(kernel, chosen, device)]
-    return valid[: verdict.PORTFOLIO_SIZE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias
 
@@ -14,7 +14,6 @@ from autotune.measure.limits import fits_cache
 from autotune.measure.measurement import TIME, Objective
 from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
-from autotune.search.names import Strategy, find
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
 
@@ -32,20 +31,8 @@ class Search:
     imported: tuple[tuple[Problem, Configuration], ...] = ()
     #: Measure again what is remembered.
     fresh: bool = False
-    #: Whether the results are recorded, and compared with the device's limits.
+    #: Whether the results are recorded and compared with the device's limits, and problems linked.
     writes_record: ClassVar[bool] = True
-    #: Whether the problems of a run learn from one another.
-    links_problems: ClassVar[bool] = True
-
-    def strategy_for(self, at_once: int, ahead: int) -> Strategy:
-        """Return the strategy that follows on what is tried first."""
-        return find(self.strategy, at_once, ahead)
-
-    def first(
-        self, kernel: Kernel, device: Device, space: Space, known: Callable[[], list[Configuration]]
-    ) -> list[Configuration]:
-        """Return what is tried first on a problem: ``known`` good configurations."""
-        return known()
 
 
 @dataclass(frozen=True)
@@ -59,19 +46,12 @@ class VerifyOne:
     #: It is to be timed, though it may have been stopped early.
     fresh: ClassVar[bool] = True
     writes_record: ClassVar[bool] = False
-    links_problems: ClassVar[bool] = False
 
-    def strategy_for(self, at_once: int, ahead: int) -> Strategy:
-        """Return a strategy that proposes nothing more."""
-        return lambda *_: None
-
-    def first(
-        self, kernel: Kernel, device: Device, space: Space, known: Callable[[], list[Configuration]]
-    ) -> list[Configuration]:
-        """Return the configuration; NothingValidError where it is not in the space."""
+    def require_member(self, kernel: Kernel, device: Device, space: Space) -> None:
+        """Raise NothingValidError where the configuration is not in the space."""
         row = space.canonical(space.row(self.configuration))
         if space.find(row) is not None:
-            return [self.configuration]
+            return
         values = zip(space.parameters.items(), row, strict=True)
         canonical = {name: declared[index] for (name, declared), index in values}
         broken = [

@@ -1,14 +1,12 @@
-"""The whole job of one `autotune run`: limits, searches, finals, portfolio, record.
+"""The whole job of one `autotune run`: searches, finals, portfolio, record.
 
-Divides the time among the parts; prints nothing. Only limits that were missing are written to a
-file; `recording` makes the record of what a run returns.
+Divides the time among the parts; prints nothing and writes no file. `recording` makes the record.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -27,12 +25,12 @@ from autotune.measure.measurement import Measurement, Status, require
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
-from autotune.run.limits import KERNELS, known_limits, limit_requests
+from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
 from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch, SearchedProblem
-from autotune.search.session import Budget, Listener, Phase, ignore
+from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.record import Portfolio
@@ -57,53 +55,21 @@ _GUESTS = 2
 def execute(
     request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
 ) -> RunResult:
-    """Measure the device's limits where they are missing, then do what is requested; see `Run.run`."""
+    """Do what is requested; see `Run.run`. Results are compared with the device's known limits."""
     for device in request.devices:
         if request.objective.needs_energy:
             require(request.objective, device, site.why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
-    found = limits_for(request, store, listener, site)
+    is_compared = request.goal.writes_record and request.device.has_limits
     with closing(Run(request, store, listener, site)) as run:
-        return run.run(found)
+        return run.run(known_limits(request.device) if is_compared else None)
 
 
-def limits_for(
-    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
-) -> Limits | None:
-    """Return the limits that the results of a run are compared with: known, or measured now, once per device.
-
-    Before the search, while the device is cool. None for one configuration, and for devices whose
-    limits mean nothing; a run of the limits' own kernels measures none.
-    """
-    device = request.device
-    if not request.goal.writes_record or not device.has_limits:
-        return None
-    known = known_limits(device)
-    missing = [name for name, rate in (known or Limits()).rates.items() if rate is None]
-    if not missing or request.kernel.name in KERNELS.values():
-        return known
-    listener(Phase(request.problems[0], "limits"))
-    try:
-        measure_limits(device, store, missing, site=site)
-    except Interrupted as error:
-        # Without what was decided of the limits' kernel: whoever publishes has another.
-        raise Interrupted(str(error)) from error
-    except AutotuneError as error:
-        warnings.warn(f"{device.name}: limits not measured: {error}", stacklevel=2)
-    return known_limits(device)
-
-
-def measure_limits(
-    device: Device,
-    store: Store,
-    names: Sequence[str] = (),
-    fresh: bool = False,
-    site: Site = LOCAL,
-) -> None:
-    """Measure limits of a device, all where none is named, into the user's records."""
-    for request in limit_requests(device, names, fresh):
-        with closing(Run(request, store, site=site)) as run:
+def measure_limits(device: Device, store: Store) -> None:
+    """Measure limits of a device into the user's records."""
+    for request in limit_requests(device):
+        with closing(Run(request, store)) as run:
             record = run.run().record
         assert record is not None  # a run without a winner raises
         update(Path(user_folder()), record)
@@ -144,13 +110,7 @@ class Run(Bench):
             self._begun_s = self.clock_s()
             for found in self._hold_finals(run_id, self._search_problems(run_id)):
                 decided.insert(0, found)
-            results: Sequence[ProblemResult] = decided
-            portfolio = self._portfolio(results)
-            if portfolio is not None:
-                results = [
-                    self._judged(result, verdict.best_on_others(portfolio, result.problem))
-                    for result in results
-                ]
+            portfolio = self._portfolio(decided)
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
@@ -165,12 +125,12 @@ class Run(Bench):
                 raise stop from error
             raise
         result = made(
-            tuple(results), space=self.space, toolchain=self.toolchain, portfolio=portfolio
+            tuple(decided), space=self.space, toolchain=self.toolchain, portfolio=portfolio
         )
         right: RunState = "budget" if result.spent_budget else "done"
         self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
-            raise NothingValidError(_why_nothing(self.kernel, results))
+            raise NothingValidError(_why_nothing(self.kernel, decided))
         return self._recorded(result)
 
     def _recorded(self, result: RunResult) -> RunResult:
@@ -238,7 +198,7 @@ class Run(Bench):
     def _again_share(self) -> float:
         """Return the share of the budget that is kept for going on where most is to be gained."""
         goal = self.request.goal
-        several = len(self.request.problems) > 1 and goal.links_problems
+        several = len(self.request.problems) > 1 and goal.writes_record
         return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
 
     @property
@@ -276,29 +236,23 @@ class Run(Bench):
                 max(0.0, seconds - (self.clock_s() - begun_s)),
                 meanwhile=partial(self._expect, finals, following),
             )
-            decided = ProblemResult(
+            request = self.request
+            result = verdict.judge(race, request.objective, request.seed) if race else None
+            yield ProblemResult(
                 found.problem,
                 found.measured,
                 (*wrong_guests, *wrong),
                 race,
+                result,
                 seconds=found.seconds + time.monotonic() - begun,
                 sanitized=len(race.finalists) if race and self._sanitizer else None,
                 ended_by=found.ended_by,
             )
-            yield self._judged(decided, verdict.fewest_registers)
 
     def _expect(self, finals: Finals, following: SearchedProblem | None) -> None:
         """Have compilers begin with the finals of the problem that follows."""
         if following is not None:
             finals.expect(following.evaluator, self._entrants(following))
-
-    def _judged(self, decided: ProblemResult, prefer: verdict.Preference) -> ProblemResult:
-        """Return a result with its winner, chosen among the tied by a preference."""
-        if decided.race is None:
-            return decided
-        objective, seed = self.request.objective, self.request.seed
-        result = verdict.judge(decided.race, objective, seed, prefer)
-        return replace(decided, result=result)
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
         """Return who enters the finals: the best of each device, since those of two are not compared."""
@@ -322,7 +276,7 @@ class Run(Bench):
         seconds: float,
     ) -> list[Measurement]:
         """Measure the best of every other problem here too, where that was not done, in this time."""
-        if not self.request.goal.links_problems:
+        if not self.request.goal.writes_record:
             return []
         known = {row.configuration for row in found.choice}
         best = [row for other in everyone for row in verdict.candidates(other.choice, _GUESTS)]
@@ -346,7 +300,7 @@ class Run(Bench):
 
     def _portfolio(self, results: Sequence[ProblemResult]) -> Portfolio | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
-        if self.request.objective.needs_energy or not self.request.goal.links_problems:
+        if self.request.objective.needs_energy or not self.request.goal.writes_record:
             return None
         raced = {result.problem: result.result for result in results if result.result is not None}
         if len(raced) < 2:
@@ -414,13 +368,12 @@ def _looked_at(found: SearchedProblem) -> tuple[int, int]:
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     """Return the message of a run without a winner: how often what happened, with an example."""
-    everything = [row for result in results for row in (*result.measured, *result.disqualified)]
-    if not everything:
+    rows = [row for result in results for row in (*result.measured, *result.disqualified)]
+    if not rows:
         return f"{kernel.name}: the budget ended before anything was measured; give it more"
-    counts = Counter(row.status for row in everything)
-    shares = ", ".join(f"{count} {status}" for status, count in counts.items())
-    ((commonest, _),) = counts.most_common(1)
-    example = next(row for row in everything if row.status is commonest)
+    counts = Counter(row.status for row in rows).most_common()
+    shares = ", ".join(f"{count} {status}" for status, count in counts)
+    example = next(row for row in rows if row.status is counts[0][0])
     return (
         f"{kernel.name}: no configuration is right ({shares}). "
         f"For example {example.configuration}: {example.message or example.status}"

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from autotune.devices.device import Device
 from autotune.interop.exchange import first_on
@@ -15,8 +15,9 @@ from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
+from autotune.run.request import VerifyOne
 from autotune.search.base import Outlook, RelatedProblem
-from autotune.search.names import Strategy
+from autotune.search.names import Strategy, find, in_given_order
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
 from autotune.tuned.reading import read_layers
@@ -84,8 +85,12 @@ class ProblemSearch:
         earlier = next((found for found in before if found.problem == problem), None)
         others = [found for found in before if found is not earlier]
         asked = dict(earlier.asked) if earlier else {}
-        goal, known = bench.request.goal, partial(self._known, problem, others)
-        first = [] if earlier else goal.first(bench.kernel, bench.device, space, known)
+        goal = bench.request.goal
+        if isinstance(goal, VerifyOne):
+            goal.require_member(bench.kernel, bench.device, space)
+            first = [goal.configuration]
+        else:
+            first = [] if earlier else self._known(problem, others)
         features, *theirs = coordinates([problem, *(found.problem for found in others)])
         related = [
             RelatedProblem(at, found.asked) for at, found in zip(theirs, others, strict=True)
@@ -162,13 +167,15 @@ class ProblemSearch:
     def _strategy(self, budget: Budget) -> Strategy:
         """Return the strategy, told how much to have measured and compiled at once."""
         request = self.bench.request
+        if isinstance(request.goal, VerifyOne):
+            return in_given_order([])
         others = len(request.others)
         at_once = PER_DEVICE * (1 + others) if others else 1
         # Where evaluations are counted the next proposal waits for the last result. A CPU cannot compile
         # and measure at once.
         is_time_scarce = budget.evaluations is None and self.bench.device.leaves_host_free
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
-        return request.goal.strategy_for(at_once, max(at_once, ahead))
+        return find(request.goal.strategy, at_once, max(at_once, ahead))
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ of one round, so they saw the same clocks and temperature: contenders are compar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from statistics import median
-from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,13 +23,9 @@ from autotune.tuned.record import (
     ContenderResult,
     EnergyResult,
     Estimate,
-    Portfolio,
     RaceResult,
 )
-from autotune.values import Configuration, Problem
-
-#: Sorts contenders that are equally good: the least is chosen.
-Preference: TypeAlias = Callable[[Contender], Any]
+from autotune.values import Configuration
 
 #: Resamples of a bootstrap interval; more change the third digit.
 _RESAMPLES = 2000
@@ -43,7 +37,7 @@ _LEAST_DETERMINISTIC = 2
 _TIE_TOLERANCE = 0.002
 #: The probability, per race, of calling any of equally fast contenders slower.
 _FALSE_DIFFERENCE = 0.05
-#: The most speed, as measured, that is given up for fewer registers or for other problems.
+#: The most speed, as measured, that is given up for fewer registers.
 _WINNER_TOLERANCE = 0.003
 #: A time, a ratio or a choice that may be wrong by a larger share is noisy.
 _NOISY = 0.05
@@ -106,16 +100,10 @@ def portfolio_entrants(
 # ---------------------------------------------------------------------- who wins
 
 
-def fewest_registers(contender: Contender) -> int:
-    """Prefer fewer registers: they leave most room for other kernels."""
-    return contender.registers
-
-
 def judge(
     race: Race,
     objective: Objective = TIME,
     seed: int = 0,
-    prefer: Preference = fewest_registers,
 ) -> RaceResult | None:
     """Choose the winner of a race, and compare all contenders with it; None where none was timed.
 
@@ -123,8 +111,8 @@ def judge(
     2. Where the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
        only deterministic ones can win.
     3. All that cannot be told from the best of these are tied with it.
-    4. Of the tied within 0.3 % of the best the winner is the one that ``prefer`` sorts first, then
-       the one with the smallest median.
+    4. Of the tied within 0.3 % of the best the winner is the one with fewest registers, which leave
+       most room for other kernels, then the one with the smallest median.
 
     ``seed`` is of the intervals of ratios.
     """
@@ -148,7 +136,7 @@ def judge(
     ]
     winner = min(
         (place for place in tied if place == best or _is_close(costs[place], costs[best])),
-        key=lambda place: (prefer(race.contenders[place]), median(costs[place])),
+        key=lambda place: (race.contenders[place].registers, median(costs[place])),
     )
     vendors = sorted(
         (place for place in timed if race.contenders[place].vendor),
@@ -305,33 +293,3 @@ def _noise(race: Race, result: RaceResult, cost: Estimate | None) -> Iterator[st
     lead = 1 - min((rival.interval[0] for rival in rivals), default=1.0)
     if lead > _NOISY:
         yield f"another finalist may be faster by {lead:.0%}"
-
-
-# ---------------------------------------------------------------------- other problems
-
-
-def best_on_others(portfolio: Portfolio, problem: Problem) -> Preference:
-    """Prefer what is best over the other problems of a portfolio, then fewest registers.
-
-    The problem itself is left out: there contenders are tied.
-    """
-    shares = {
-        Configuration(configuration): _mean_share(portfolio, times, problem)
-        for configuration, times in zip(portfolio.configurations, portfolio.median_ms, strict=True)
-    }
-
-    def preference(contender: Contender) -> tuple[float, int]:
-        return -round(shares.get(contender.configuration, 0.0), 3), contender.registers
-
-    return preference
-
-
-def _mean_share(portfolio: Portfolio, times: Sequence[float | None], but: Problem) -> float:
-    """Return the geometric mean share of the best speed over the problems other than one."""
-    columns = zip(portfolio.problems, times, zip(*portfolio.median_ms, strict=True), strict=True)
-    shares = []
-    for problem, time_ms, everyones in columns:
-        best = min((each or math.inf for each in everyones), default=math.inf)
-        if problem != but and best < math.inf:
-            shares.append(best / time_ms if time_ms else 1e-3)
-    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
