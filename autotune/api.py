@@ -254,8 +254,7 @@ def tune(
 
         site: Site = LOCAL
         if members is not None:
-            from autotune.fleet.drive import checked
-            from autotune.fleet.site import FleetSite
+            from autotune.fleet.site import FleetSite, checked
 
             (request,), site = checked([request]), FleetSite(members)
         result, published = front.tune(request, folder, both, site)

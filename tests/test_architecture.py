@@ -44,7 +44,7 @@ LINES = {
     "devices": 2330,
     "doctor": 410,
     "export": 1150,
-    "fleet": 1350,
+    "fleet": 1290,
     "interop": 1080,
     "kernel": 3400,
     "measure": 4360,

@@ -183,7 +183,9 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, mo
         assert run(["fleet", "start", "--local", *options]) == 2
         assert "a fleet runs here already" in capsys.readouterr().err
         run(["doctor"])
-        assert re.search(r"fleet: opencl:0: .* \(opencl_cpu\); 0 tasks", capsys.readouterr().out)
+        assert re.search(
+            r"fleet: opencl:0: .* \(opencl_cpu\), 0 compilers", capsys.readouterr().out
+        )
         started.send_signal(signal.SIGINT)
         assert started.wait(60) == 130
     assert not (tmp_path / "autotune" / "fleet.json").exists()

@@ -247,7 +247,7 @@ def _run_on_fleet(
 
     with needing("a fleet"):
         from autotune.fleet import client
-        from autotune.fleet.drive import checked, drive
+        from autotune.fleet.site import checked, drive
 
     failed: list[AutotuneError] = []
     with client.of(where) as fleet, RunsProgress() as progress:

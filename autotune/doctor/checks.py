@@ -20,7 +20,7 @@ from autotune.doctor.machine import OLDEST_DRIVER, Finding, Gpu, Nvidia, look, n
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.extras import EXTRAS, install
 from autotune.files import cache_folder
-from autotune.fleet import status
+from autotune.fleet.address import local_fleet
 from autotune.kernel.modules import TRUST, ForeignPlace, fault_of
 
 #: A GPU that is busier than this is in use by another program.
@@ -259,7 +259,7 @@ CHECKS: tuple[Check, ...] = (
     ("store", store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
     ("cache", cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("spaces", spaces, "autotune list"),
-    ("fleet", lambda _: starmap(Finding, status.local()), "autotune fleet start --local"),
+    ("fleet", lambda _: starmap(Finding, local_fleet()), "autotune fleet start --local"),
 )
 
 

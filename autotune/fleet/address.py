@@ -1,4 +1,4 @@
-"""Find the scheduler of a fleet, refuse one that strangers reach, and connect to it.
+"""Find the scheduler of a fleet, refuse one that strangers reach, connect to it, and describe it.
 
 The scheduler file is Dask's. Certificates come from Dask's configuration (``distributed.comm.tls``).
 """
@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import FleetError, UsageError, needing
 from autotune.files import data_path
@@ -149,3 +149,28 @@ def quiet() -> None:
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=distributed.__name__)
+
+
+def local_fleet() -> Iterator[tuple[str, Literal["ok", "warn"], str, str]]:
+    """Yield topic, state, text and remedy of the local fleet, and of each of its workers."""
+    file = default_file()
+    if not file.exists():
+        return
+    address = find(str(file))
+    if not is_listening(address):
+        remedy = f"rm {shlex.quote(str(file))}"
+        yield "fleet", "warn", f"{address} (of {file}) has ended", remedy
+        return
+    yield "fleet", "ok", f"{address} (of {file})", ""
+    with connected(address) as client:
+        found = client.scheduler_info(n_workers=-1)["workers"].values()
+    for worker in sorted(found, key=lambda worker: str(worker["name"])):
+        # "autotune" is the metric of `autotune.fleet.worker`.
+        yield "fleet", "ok", f"{worker['name']}: {_words(worker['metrics'].get('autotune'))}", ""
+
+
+def _words(announced: dict[str, Any] | None) -> str:
+    if announced is None:
+        return "starting, or without our preload"
+    parts = [f"{device['name']} ({device['arch']})" for device in announced["devices"]]
+    return ", ".join([*parts, f"{announced['compilers']} compilers"])

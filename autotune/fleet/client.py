@@ -24,7 +24,6 @@ from autotune.fleet.address import connected, find
 from autotune.fleet.worker import (
     COMPILE,
     NAME,
-    Claim,
     HostError,
     claim,
     keep,
@@ -148,7 +147,13 @@ class Fleet:
             self._compilers = {}
             for address, worker in workers.items():
                 announced = worker["metrics"].get(NAME)
-                if announced is not None and not self._is_refused(address, announced):
+                if announced is not None and announced["claim"] != claim():
+                    self._refuse(
+                        address,
+                        f"the worker at {address} has {announced['claim']}, this client {claim()}; "
+                        "install the same on both",
+                    )
+                elif announced is not None:
                     self._admit(address, announced)
 
     def _admit(self, address: str, announced: dict[str, Any]) -> None:
@@ -169,15 +174,6 @@ class Fleet:
             known = self.cards.get(device.uuid)
             if known is None or known.address not in self._alive:
                 self.cards[device.uuid] = Card(device, address)
-
-    def _is_refused(self, address: str, announced: dict[str, Any]) -> bool:
-        its = Claim(announced["version"], announced["python"])
-        if its != claim():
-            self._refuse(
-                address,
-                f"the worker at {address} has {its}, this client {claim()}; install the same on both",
-            )
-        return its != claim()
 
     def _refuse(self, address: str, why: str) -> None:
         if address not in self.refused:

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def serve(
     workers = _workers(devices, compilers)
     cluster = _started(workers, file)
     try:
-        ready(cluster.scheduler.address, len(workers), _dashboard(cluster))
+        ready(cluster.scheduler.address, len(workers), cluster.dashboard_link)
         while cluster.scheduler.status is Status.running:
             time.sleep(_POLL_S)
     finally:
@@ -108,10 +107,3 @@ def _started(workers: dict[str, dict[str, Any]], file: Path) -> SpecCluster:
             cause = before
         words = (str(cause) or type(cause).__name__).splitlines()[0]
         raise FleetError(f"the fleet could not be started: {words}") from error
-
-
-def _dashboard(cluster: SpecCluster) -> str:
-    """Return the URL of Dask's pages; empty where bokeh, which draws them, is not installed."""
-    if find_spec("bokeh") is None:
-        return ""
-    return f"http://127.0.0.1:{cluster.scheduler.services['dashboard'].port}/status"

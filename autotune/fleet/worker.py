@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from queue import LifoQueue
@@ -57,29 +57,19 @@ class HostError(AutotuneError):
         return str(self.args[1])
 
 
-@dataclass(frozen=True)
-class Claim:
-    """The versions that a client and its workers must share."""
-
-    version: str
-    python: str
-
-    def __str__(self) -> str:
-        return f"autotune {self.version} on Python {self.python}"
-
-
 @cache
-def claim() -> Claim:
-    """Return this process's: the package with a fingerprint of its code, and the minor of Python.
+def claim() -> str:
+    """Return the versions that a client and its workers must share.
 
-    Code that is sent is bytecode of one minor; a checkout changes without changing its version.
+    They are of the package, with a fingerprint of its code, and the minor of Python: code that is sent
+    is bytecode of one minor; a checkout changes without changing its version.
     """
     folder = Path(autotune.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
-    major, minor = sys.version_info[:2]
-    return Claim(f"{autotune.__version__} (sources {digest.hexdigest()[:8]})", f"{major}.{minor}")
+    package = f"autotune {autotune.__version__} (sources {digest.hexdigest()[:8]})"
+    return f"{package} on Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Host:
@@ -94,8 +84,6 @@ class Host:
         self._compilers: LifoQueue[ChildActor] = LifoQueue()
         self._in_use: InUse | None = None
         self._jobs: dict[tuple[str, str], Job] = {}
-        #: Tasks that were done, and that failed.
-        self._done, self._failed = 0, 0
         backends = dict.fromkeys(device.backend for device in devices)
         for _ in range(max(1, compilers)):
             self._compilers.put(self._stack.enter_context(ChildActor(begin_for(""))))
@@ -105,12 +93,10 @@ class Host:
     def announcement(self) -> dict[str, Any]:
         """Return what every heartbeat carries to clients: plain values."""
         return {
-            **asdict(claim()),
+            "claim": claim(),
             "toolchains": self._toolchains,
             "compilers": self.compilers,
             "devices": [asdict(device) for device in self.devices.values()],
-            "done": self._done,
-            "failed": self._failed,
         }
 
     def resources(self) -> dict[str, float]:
@@ -133,12 +119,6 @@ class Host:
             return compiler.ask(task, *args, **limits)
         finally:
             self._compilers.put(compiler)
-
-    def count(self, is_done: bool) -> None:
-        """Count a task."""
-        with self._lock:
-            self._done += is_done
-            self._failed += not is_done
 
     def made(self, key: str, job: Job, resource: str) -> Job:
         """Return a client's job for this device, with its data on this machine's disk."""
@@ -259,7 +239,7 @@ def keep(content: bytes) -> bytes:
 
 
 def run_task(
-    asking: Claim, resource: str, packed: bytes, name: str = "", packed_job: bytes = b""
+    asking: str, resource: str, packed: bytes, name: str = "", packed_job: bytes = b""
 ) -> Any:
     """Run a task of `Host.run`, as a Dask task; return its result, or its error as a value.
 
@@ -267,15 +247,12 @@ def run_task(
     """
     worker, here = get_worker(), socket.gethostname()
     host: Host = worker.plugins[NAME].host
-    is_done = False
     try:
         if asking != claim():
             raise AutotuneError(f"it has {claim()}, and was asked by {asking}")
         job = host.made(name, pickle.loads(packed_job), resource) if packed_job else None
         task, args, limits = pickle.loads(packed)
-        result = host.run(resource, task, args, limits, job)
-        is_done = True
-        return result
+        return host.run(resource, task, args, limits, job)
     except (ActorDied, ActorTimeout) as error:
         return error
     except UsageError as error:
@@ -284,5 +261,3 @@ def run_task(
         return HostError(f"{here}: {error}", worker.address)
     except Exception as error:  # a lack of disk, memory, a library
         return HostError(f"{here}: {type(error).__name__}: {error}", worker.address)
-    finally:
-        host.count(is_done)
