@@ -23,22 +23,6 @@ def spaces(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- finding
 
 
-def test_a_kernel_is_found_by_name_from_any_folder_of_the_project(spaces, monkeypatch):
-    (spaces.parent / "deep" / "er").mkdir(parents=True)
-    monkeypatch.chdir(spaces.parent / "deep" / "er")
-    assert find_kernel("scale").file == spaces / "scale.py"
-
-
-def test_the_search_upward_ends_at_the_project(spaces, monkeypatch):
-    """A repository inside another must not run the outer one's code."""
-    inner = spaces.parent / "inner"
-    inner.mkdir()
-    (inner / "pyproject.toml").touch()
-    monkeypatch.chdir(inner)
-    with pytest.raises(UsageError, match="unknown kernel 'scale'"):
-        find_kernel("scale")
-
-
 def test_a_kernel_is_found_by_the_path_of_its_file(spaces, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert find_kernel(str(spaces / "scale.py")).name == "scale"

@@ -22,8 +22,8 @@ from autotune.devices import opencl
 from autotune.devices.choose import choose_device
 from autotune.doctor import checks
 from autotune.doctor.machine import Nvidia
-from autotune.errors import AutotuneError, SpecError, UsageError
-from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
+from autotune.errors import AutotuneError, SpecError
+from autotune.kernel.catalog import find_kernel, listings, load_file
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_fingerprint
 from autotune.measure import compiler
@@ -58,28 +58,6 @@ def nothing_ran(folder):
 
 
 # ---------------------------------------------------------------- attacks
-
-
-def test_the_search_upward_ends_where_others_may_write(tmp_path, monkeypatch, give):
-    """A sticky folder, as /tmp is, where another user has put ``spaces`` beside my folder."""
-    write_space(tmp_path, RUN, name="sgemm")
-    (tmp_path / "victim").mkdir()
-    give(tmp_path / "spaces", tmp_path / "kernels")
-    tmp_path.chmod(0o1777)
-    monkeypatch.chdir(tmp_path / "victim")
-    assert find_kernel("sgemm").file == bundled_folder("spaces") / "sgemm.py"
-    assert nothing_ran(tmp_path)
-
-
-def test_the_search_upward_ends_there_though_all_is_mine(tmp_path, monkeypatch):
-    """Whoever may add to a folder may add ``spaces`` to it: it is not asked whose it is."""
-    write_space(tmp_path)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert find_kernel("scale").file == tmp_path / "spaces" / "scale.py"
-    tmp_path.chmod(0o1777)
-    with pytest.raises(UsageError, match="unknown kernel 'scale'"):
-        find_kernel("scale")
 
 
 def others_file(folder, give):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +15,8 @@ from autotune.errors import MissingDependencyError, SpecError, UsageError, needi
 from autotune.files import bundled_path
 from autotune.kernel import modules
 from autotune.kernel.declaration import line_of
-from autotune.kernel.modules import fault_of, is_mine, refuse_foreign
+from autotune.kernel.modules import fault_of, refuse_foreign
 from autotune.kernel.spec import Kernel
-
-#: A folder that holds one of these ends the search upward for ``spaces/``.
-PROJECT_MARKS = (".git", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
     candidates = [
         *([spaces] if spaces else []),
         *(Path(folder) for folder in listed if folder),
-        *_nearest_spaces(),
+        Path("spaces"),
         bundled_folder("spaces"),
     ]
     named: dict[Path, Path] = {}
@@ -153,16 +149,3 @@ def _listing(file: Path) -> Listing:
         return Listing(file.stem, file, f"cannot be read: {error}", True)
     doc = (ast.get_docstring(tree) or "").split("\n")[0]
     return Listing(file.stem, file, doc)
-
-
-def _nearest_spaces() -> Iterator[Path]:
-    """Yield the nearest ``spaces/`` at or above the current folder, within the project and my folders."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if folder != here and not is_mine(folder):
-            return
-        if (folder / "spaces").is_dir():
-            yield folder / "spaces"
-            return
-        if any((folder / mark).exists() for mark in PROJECT_MARKS):
-            return

@@ -16,8 +16,6 @@ from autotune.errors import SpecError, unknown
 from autotune.kernel import modules
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.names import (
-    DeclarationError,
-    check_backends,
     check_known,
     check_macros,
     fault,
@@ -116,44 +114,35 @@ class Declaration:
         #: Files of sources by variant, and the texts of those that are no files.
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
         self.written: dict[str, str] = {}
-        try:
-            self.name = self._named(name)
-            self._take_texts()
-            self.parameters: dict[str, tuple[Value, ...]] = {
-                key: values_of(key, values) for key, values in parameters.items()
-            }
-            refuse(
-                (
-                    sources and set(self.parameters.get("VARIANT", ())) != set(sources),
-                    f"sources {sorted(sources or ())} need a parameter VARIANT of those values",
-                ),
-                (
-                    not isinstance(layout, Mapping | None),
-                    f"layout: expected a dict of names and ints, got {layout!r}",
-                ),
-            )
-            self.backends = check_backends("backends", backends)
-            #: Further problem fields, and their values where a problem leaves them out.
-            self.layout: dict[str, int] = dict(layout or {})
-            #: Problems by backend, and the layout as hooks see it; see `normal`.
-            self.problems = self._per_backend(problems)
-            quick = problems if quick_problems is None else quick_problems
-            self.quick_problems = self._per_backend(quick)
-            self.edge_problems = tuple(map(self.normal, edge_problems))
-            tuned = [*self.problems.values(), *self.quick_problems.values()]
-            self.fields: tuple[str, ...] = fields_of(
-                [problem for group in tuned for problem in group],
-                self.edge_problems,
-                self.layout,
-                self.parameters,
-            )
-            self.static = tuple(static)
-            check_known("static", "problem field", self.static, (*self.fields, *self.layout))
-            check_macros(self.parameters, self.static)
-            self.seeds = tuple(partial_of("seeds", seed, self.parameters) for seed in seeds)
-            self.default_values = partial_of("default", default or {}, self.parameters)
-        except DeclarationError as error:
-            raise self.error(str(error)) from None
+        self.name = self._named(name)
+        self._take_texts()
+        self.parameters: dict[str, tuple[Value, ...]] = {
+            key: values_of(key, values) for key, values in parameters.items()
+        }
+        is_variant = not sources or set(self.parameters.get("VARIANT", ())) == set(sources)
+        wrong = f"sources {sorted(sources or ())} need a parameter VARIANT of those values"
+        refuse((not is_variant, wrong))
+        self.backends = tuple(backends)
+        check_known("backends", "backend", self.backends, BACKENDS)
+        #: Further problem fields, and their values where a problem leaves them out.
+        self.layout: dict[str, int] = dict(layout or {})
+        #: Problems by backend, and the layout as hooks see it; see `normal`.
+        self.problems = self._per_backend(problems)
+        quick = problems if quick_problems is None else quick_problems
+        self.quick_problems = self._per_backend(quick)
+        self.edge_problems = tuple(map(self.normal, edge_problems))
+        tuned = [*self.problems.values(), *self.quick_problems.values()]
+        self.fields: tuple[str, ...] = fields_of(
+            [problem for group in tuned for problem in group],
+            self.edge_problems,
+            self.layout,
+            self.parameters,
+        )
+        self.static = tuple(static)
+        check_known("static", "problem field", self.static, (*self.fields, *self.layout))
+        check_macros(self.parameters, self.static)
+        self.seeds = tuple(partial_of("seeds", seed, self.parameters) for seed in seeds)
+        self.default_values = partial_of("default", default or {}, self.parameters)
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
@@ -178,7 +167,7 @@ class Declaration:
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
         """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
-        self._check_parameters("applies", governed)
+        check_known("applies", "parameter", governed, self.parameters)
 
         def attach(function: Function) -> Function:
             rule = self._rule("applies", function, governs=governed)
@@ -296,7 +285,7 @@ class Declaration:
     def error(self, message: str) -> SpecError:
         """Return a `SpecError` that names this kernel and its space file."""
         where = f" ({self.file.name})" if self.file else ""
-        return SpecError(f"{getattr(self, 'name', 'Kernel')}{where}: {message}")
+        return SpecError(f"{self.name}{where}: {message}")
 
     # ------------------------------------------------------------------ forms of a problem
 
@@ -330,7 +319,7 @@ class Declaration:
         asked = (
             names if kind == "applies" else parameters
         )  # whether one applies depends on no device
-        self._check_parameters(f"{kind} {function.__name__!r}", asked)
+        check_known(f"{kind} {function.__name__!r}", "parameter", asked, self.parameters)
         return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
 
     def _attach(self, rules: list[Rule], rule: Rule) -> None:
@@ -338,12 +327,6 @@ class Declaration:
         if self.file is None and rule.name != "_":
             rules[:] = [known for known in rules if known.name != rule.name]
         rules.append(rule)
-
-    def _check_parameters(self, where: str, names: Iterable[str]) -> None:
-        try:
-            check_known(where, "parameter", names, self.parameters)
-        except DeclarationError as error:
-            raise self.error(str(error)) from None
 
     def _named(self, name: str | None) -> str:
         first = next(iter(self.sources.values()), "")
@@ -365,7 +348,7 @@ class Declaration:
     ) -> dict[str, tuple[Problem, ...]]:
         if not isinstance(problems, Mapping):
             return dict.fromkeys(self.backends, tuple(map(self.normal, problems)))
-        check_backends("problems", problems)
+        check_known("problems", "backend", problems, BACKENDS)
         return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
 
     def __repr__(self) -> str:

@@ -92,13 +92,6 @@ def fault_of(file: Path) -> ForeignPlace | None:
     return None
 
 
-def is_mine(folder: Path) -> bool:
-    """Return whether only this user may change the content of a folder, or it is trusted."""
-    status = folder.stat()
-    is_own = status.st_uid == os.geteuid() and not _other_writers(status)
-    return is_own or any(folder.resolve().is_relative_to(known) for known in trusted_folders())
-
-
 def trusted_folders() -> list[Path]:
     """Return the folders that `TRUST` lists, and those that this process runs code from anyway."""
     listed = os.environ.get(TRUST, "").split(os.pathsep)

@@ -14,9 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from autotune.devices.device import BACKENDS
-from autotune.errors import unknown
-from autotune.kernel.expression import MAX_INTEGER
+from autotune.errors import SpecError, unknown
 from autotune.values import Problem, Value
 
 #: Of C++20, alternative spellings included.
@@ -59,41 +57,22 @@ _TAKEN: dict[str, frozenset[str]] = {
 }
 
 
-class DeclarationError(ValueError):
-    """A declaration that is wrong; the message says what is allowed."""
-
-
 def refuse(*checks: tuple[object, str]) -> None:
     """Raise the message of the first check whose condition holds."""
     for is_wrong, message in checks:
         if is_wrong:
-            raise DeclarationError(message)
+            raise SpecError(message)
 
 
 def fault(kind: str, name: object) -> str:
-    """Return what is wrong with a name of a kind of `_TAKEN`, and what would be right; else nothing."""
+    """Return what is wrong with a name of a kind of `_TAKEN`; empty where it can be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MOST_LETTERS:
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", str(name)).strip("_0123456789")[:_MOST_LETTERS]
-        hint = f", for example {plain!r}" if _NAME.fullmatch(plain) else ""
         return (
             f"{kind} {name!r}: a letter, then letters, digits and single underscores between them, "
-            f"{_MOST_LETTERS} at most{hint}"
+            f"{_MOST_LETTERS} at most"
         )
     if name in _TAKEN[kind]:
         return f"{kind} {name!r} has another meaning; choose another, for example {name + '_0'!r}"
-    return ""
-
-
-def value_fault(value: object) -> str:
-    """Return why records cannot hold the value of a parameter or problem field; empty if they can."""
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else "is no finite number"
-    if isinstance(value, int):
-        return "" if abs(value) <= MAX_INTEGER else "needs more than 64 bits"
-    try:
-        str(value).encode()
-    except UnicodeEncodeError:
-        return "is not text that can be written"
     return ""
 
 
@@ -101,14 +80,7 @@ def check_known(where: str, kind: str, names: Iterable[str], known: Collection[s
     """Refuse names that are not among the known ones."""
     for name in names:
         if name not in known:
-            raise DeclarationError(f"{where}: {unknown(kind, name, known)}")
-
-
-def check_backends(where: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of backends as a tuple."""
-    names = tuple(names)
-    check_known(where, "backend", names, BACKENDS)
-    return names
+            raise SpecError(f"{where}: {unknown(kind, name, known)}")
 
 
 def values_of(name: str, given: object) -> tuple[Value, ...]:
@@ -118,13 +90,14 @@ def values_of(name: str, given: object) -> tuple[Value, ...]:
     values = _of_one_kind(listed) if is_listed else ()
     where = f"parameter {name}:"
     no_word = [v for v in values if isinstance(v, str) and not re.fullmatch(r"[A-Za-z0-9_]+", v)]
+    is_endless = any(isinstance(v, float) and not math.isfinite(v) for v in values)
     refuse(
         (wrong := fault("parameter", name), wrong),
         (not is_listed, f"{where} expected a non-empty tuple of values, got {given!r}"),
         (not values, f"{where} values must be all numbers, all bool or all str: {given!r}"),
         (len(set(values)) < len(values), f"{where} a value occurs twice in {given!r}"),
-        *((value_fault(value), f"{where} {value!r} {value_fault(value)}") for value in values),
-        *((True, f"{where} {value!r} cannot be part of a C identifier") for value in no_word),
+        (is_endless, f"{where} a value of {given!r} is no finite number"),
+        (no_word, f"{where} {no_word} cannot be part of a C identifier"),
     )
     return values
 
@@ -151,45 +124,28 @@ def fields_of(
     """Return the names of the problem fields that are tuned."""
     problems = (*edges, *tuned)
     fields = tuple(name for name in (problems[0] if problems else ()) if name not in layout)
+    for name in (*fields, *layout):
+        refuse(
+            (name in parameters, f"{name} is a parameter and a problem field; rename one"),
+            (name != name.lower(), f"problem field {name!r} must be lower_case"),
+            (wrong := fault("problem field", name), wrong),
+        )
     for problem in problems:
-        names = set(problem) - set(layout)
         wrong = f"problem ({problem}) has other fields than ({', '.join(fields)})"
-        refuse((names != set(fields), wrong))
-        for name, value in problem.items():
-            if name in layout:
-                _check_layout(name, value)
-            else:
-                _check_field(name, parameters, "problem")
-                is_plain = isinstance(value, int | str) and not isinstance(value, bool)
-                refuse((not is_plain, f"problem field {name}={value!r} must be an int or a str"))
-    for name, value in layout.items():
-        _check_field(name, parameters, "layout")
-        _check_layout(name, value)
+        refuse((set(problem) - set(layout) != set(fields), wrong))
+    for name, value in (item for given in (layout, *problems) for item in given.items()):
+        is_int = type(value) is int
+        is_text = isinstance(value, str) and name in fields
+        is_before = is_int and value < 0 and name in layout and name.startswith(OFFSET)
+        refuse(
+            (not is_int and not is_text, f"problem field {name}={value!r} must be an int or a str"),
+            (is_before, f"layout field {name}={value}: at least 0 elements past a boundary"),
+        )
     for problem in tuned:
         moved = ", ".join(name for name in problem if name in layout)
         wrong = f"problem ({problem}): what is tuned has the layout that is declared"
         refuse((moved, f"{wrong}; give edge_problems other values of {moved}"))
     return fields
-
-
-def _check_field(name: str, parameters: Collection[str], kind: str) -> None:
-    refuse(
-        (name in parameters, f"{name} is a parameter and a {kind} field; rename one"),
-        (
-            not re.fullmatch(r"[a-z][a-z0-9_]*", name),
-            f"problem field {name!r} must be lower_case",
-        ),
-        (wrong := fault("problem field", name), wrong),
-    )
-
-
-def _check_layout(name: str, value: object) -> None:
-    is_whole = type(value) is int and not value_fault(value)
-    is_before = type(value) is int and value < 0 and name.startswith(OFFSET)
-    refuse(
-        (not is_whole, f"layout field {name}={value!r} must be an int of 64 bits"),
-        (is_before, f"layout field {name}={value}: at least 0 elements past a boundary"),
-    )
 
 
 def check_macros(parameters: Mapping[str, Sequence[Value]], static: Iterable[str]) -> None:

@@ -124,31 +124,28 @@ def source_fingerprint(kernel: Kernel) -> str:
 def source_commit(kernel: Kernel) -> str:
     """Return the git commit of a space file and its sources, with ``-dirty`` if one of them differs.
 
-    Empty where git does not track one of them, or is missing.
+    Empty where git knows none of them, or is missing.
     """
     if kernel.file is None:
         return ""
     files = [kernel.file, *map(kernel.find_source, kernel.sources.values())]
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(kernel.file.parent), "status"]
-    command += ["--porcelain=v2", "--branch", "--untracked-files=all", "--ignored", "--"]
-    try:
-        done = subprocess.run(
-            [*command, *map(str, files)],
+
+    def git(*command: str) -> str:
+        options = ["-c", "core.fsmonitor=false", "-C", str(files[0].parent)]
+        return subprocess.check_output(
+            ["git", *options, *command, "--", *map(str, files)],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
             timeout=_GIT_S,
-            check=True,
         )
+
+    try:
+        commit, changes = git("log", "-1", "--format=%H").strip(), git("status", "--porcelain")
     except (OSError, subprocess.SubprocessError):
         return ""
-    lines = done.stdout.splitlines()
-    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
-    about = [line for line in lines if not line.startswith("#")]
-    if not commit.isalnum() or any(line.startswith(("?", "!")) for line in about):
-        return ""
-    return f"{commit}-dirty" if about else commit
+    return f"{commit}-dirty" if commit and changes else commit
 
 
 def arguments_fingerprint(kernel: Kernel) -> str:
