@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -180,9 +180,14 @@ class Argument:
     offset: int = 0
 
     @property
+    def count(self) -> int:
+        """Elements of the array; only an input may have none."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
     def nbytes(self) -> int:
         """Size of the array."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(np.dtype(self.dtype).itemsize) * self.count
 
     @property
     def offset_bytes(self) -> int:
@@ -210,7 +215,8 @@ class Dataset:
     def array(self, name: str) -> NDArray[Any]:
         """Map an input, read-only."""
         argument = next(argument for argument in self.arguments if argument.name == name)
-        return _mapped(self.folder / f"{name}.npy", not argument.nbytes)
+        # An array without elements cannot be mapped.
+        return _mapped(self.folder / f"{name}.npy", "r" if argument.count else None)
 
     def expected(self, name: str) -> NDArray[Any]:
         """Map the expected values of an output, read-only.
@@ -221,9 +227,8 @@ class Dataset:
         return _mapped(self.folder / f"{name}.expected.npy")
 
 
-def _mapped(file: Path, is_empty: bool = False) -> NDArray[Any]:
-    # An array without elements cannot be mapped.
-    array: NDArray[Any] = np.load(file, mmap_mode=None if is_empty else "r", allow_pickle=False)
+def _mapped(file: Path, mode: Literal["r"] | None = "r") -> NDArray[Any]:
+    array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
     return array
 
 

@@ -73,30 +73,18 @@ class DeviceData:
 
     def bind(self, plan: launches.LaunchSequence, dataset: str, binary: Binary) -> Steps:
         """Return the steps of a plan on the working buffers and the scalars of a data set."""
-        pointers, scalars = self.pointers(), self.scalars(dataset)
-        return launches.bound(plan, self.names, pointers, scalars, self.dtypes, binary)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of what a launch without ``args`` gets: arguments, then workspaces; no constants."""
-        return [argument.name for argument in self.arguments if argument.kind != "constant"] + list(
-            self.scratch
-        )
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        """Element type of every buffer."""
-        scratch = {name: np.dtype(out.dtype).str for name, (out, _) in self.scratch.items()}
-        return {**{argument.name: argument.dtype for argument in self.arguments}, **scratch}
+        passed = [argument for argument in self.arguments if argument.kind != "constant"]
+        # A launch without ``args`` gets these.
+        names = [*(argument.name for argument in passed), *self.scratch]
+        null = {argument.name: None for argument in passed if not argument.count}
+        dtypes = {argument.name: argument.dtype for argument in self.arguments}
+        dtypes |= {name: np.dtype(out.dtype).str for name, (out, _) in self.scratch.items()}
+        pointers, scalars = {**null, **self.all_buffers()}, self.scalars(dataset)
+        return launches.bound(plan, names, pointers, scalars, dtypes, binary)
 
     def all_buffers(self) -> dict[str, Any]:
         """Return working buffers and workspaces by name."""
         return {**self.buffers, **{name: buffer for name, (_, buffer) in self.scratch.items()}}
-
-    def pointers(self) -> dict[str, Any]:
-        """Return the buffers that launches get, by name; None, a null pointer, for an empty input."""
-        empty = {argument.name: None for argument in self.arguments if _is_empty(argument)}
-        return {**empty, **self.all_buffers()}
 
     def scalars(self, dataset: str) -> dict[str, np.generic]:
         """Return the scalar arguments of a data set."""
@@ -135,7 +123,7 @@ class DeviceData:
     def restore(self, dataset: str, wholly: bool = True) -> None:
         """Restore `InOut` arguments; ``wholly``: inputs, too."""
         for argument in self.datasets[dataset].arguments:
-            if _is_empty(argument):
+            if not argument.count:
                 continue
             if argument.kind == "inout" or (argument.kind == "input" and wholly):
                 pristine = self.pristine[dataset, argument.name]
@@ -154,10 +142,10 @@ class DeviceData:
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
-        if _is_empty(argument):
+        if argument.kind in ("scalar", "constant") or not argument.count:
             return
         nbytes, offset_bytes = argument.nbytes, argument.offset_bytes
-        if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
+        if argument.name not in self.buffers:
             self.buffers[argument.name] = self.executor.allocate(nbytes, offset_bytes)
         if argument.kind in ("input", "inout") and key not in self.pristine:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
@@ -213,27 +201,22 @@ def identical_runs(
     Returns the number of runs; 0 where the device has no room for a copy of the outputs.
     """
     written = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
-    names = [argument.name for argument in written if not _is_empty(argument)]
     try:
-        first = [
-            data.executor.allocate(o.nbytes, o.offset_bytes) for o in map(data.argument, names)
-        ]
+        first = [data.executor.allocate(o.nbytes, o.offset_bytes) for o in written]
     except MemoryError:
         return 0
+    pairs = [(copy, data.buffers[o.name]) for copy, o in zip(first, written, strict=True)]
     done = 0
     while goes_on(done):
         data.refresh(dataset, wholly=False)
         run()
         done += 1
-        pairs = [(copy, data.buffers[name]) for copy, name in zip(first, names, strict=True)]
         if done == 1:
             for copy, output in pairs:
                 data.executor.copy(copy, output)
-            continue
-        _, _, same = data.executor.inspect((), (), pairs)
-        if not all(same):
+        elif not all(same := data.executor.inspect((), (), pairs)[2]):
             other = ", ".join(
-                name for name, is_same in zip(names, same, strict=True) if not is_same
+                o.name for o, is_same in zip(written, same, strict=True) if not is_same
             )
             raise NotDeterministic(
                 f"declared deterministic, but run {done} on the same data gave other bits in {other}"
@@ -252,8 +235,7 @@ def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
     comparisons = []
     for name, bound in data.datasets[dataset].bounds.items():
         argument = data.argument(name)
-        dtype = np.dtype(argument.dtype)
-        count = int(np.prod(argument.shape, dtype=np.int64))
+        dtype, count = np.dtype(argument.dtype), argument.count
         if dtype.kind == "c":
             dtype, count = np.finfo(dtype).dtype, 2 * count
         expected = data.expected[dataset, name]
@@ -282,20 +264,15 @@ def _inspected(
     may be wrong because an earlier one changed an input: the message is then of the input.
     """
     buffers = data.all_buffers() if with_harm else {}
-    inputs = [
-        argument.name
-        for argument in data.arguments
-        if argument.kind == "input" and with_harm and not _is_empty(argument)
-    ]
+    inputs = [o.name for o in data.arguments if o.kind == "input" and o.count and with_harm]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     found, intact, unchanged = data.executor.inspect(
         _comparisons(data, dataset), list(buffers.values()), pairs
     )
     checks = _checked(data, dataset, found)
-    harmed = [name for name, is_intact in zip(buffers, intact, strict=True) if not is_intact]
-    changed = [name for name, is_same in zip(inputs, unchanged, strict=True) if not is_same]
-    harm = [f"wrote outside the bounds of {name}" for name in harmed]
-    harm += [f"changed its input {name}" for name in changed]
+    safe, same = zip(buffers, intact, strict=True), zip(inputs, unchanged, strict=True)
+    harm = [f"wrote outside the bounds of {name}" for name, is_safe in safe if not is_safe]
+    harm += [f"changed its input {name}" for name, is_same in same if not is_same]
     wrong = next((check for check in checks if not check.is_right), None)
     if wrong and (again is None or not harm):
         raise WrongResult(_wrong_message(data, wrong, poison) + (again or ""), checks)
@@ -309,9 +286,9 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     argument = data.argument(check.output)
     dtype = np.dtype(argument.dtype)
     dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # which shows what is no bool
-    flat, count = check.first_wrong or 0, int(np.prod(argument.shape, dtype=np.int64))
+    flat = check.first_wrong or 0
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
-    got = data.executor.read(data.buffers[check.output], dtype, (count,))[flat]
+    got = data.executor.read(data.buffers[check.output], dtype, (argument.count,))[flat]
     want = data.datasets[check.dataset].expected(check.output).reshape(-1)[flat]
     unwritten = ""
     if argument.kind == "out" and set(got.tobytes()) == {poison}:  # a wrong integer may well be -1
@@ -325,14 +302,8 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     )
 
 
-def _is_empty(argument: Argument) -> bool:
-    """Return whether an argument is an input without elements, which has no buffer."""
-    return argument.kind == "input" and not argument.nbytes
-
-
 def _nbytes(out: Out) -> int:
-    shape = np.atleast_1d(out.shape)
-    count = int(np.prod(shape, dtype=np.int64))
+    count = int(np.prod(out.shape, dtype=np.int64))
     if count < 1:
         raise SpecError(f"scratch: shape {out.shape} is empty")
     return count * int(np.dtype(out.dtype).itemsize)
