@@ -60,36 +60,14 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
-    try:
-        value = _imported(name)
-    except ModuleNotFoundError as error:
-        from autotune.extras import extra_of
-
-        if extra_of(error.name) is None:
-            raise
-        return _postponed(name)
-    globals()[name] = value
-    return value
-
-
-def _imported(name: str) -> Any:
     from importlib import import_module
 
-    return getattr(import_module(f"autotune.{_HOMES[name]}"), name)
+    from autotune.errors import needing
 
-
-def _postponed(name: str) -> Any:
-    """Return a stand-in for a function whose packages are missing: ``import *`` works, a call raises."""
-
-    def postponed(*args: Any, **named: Any) -> Any:
-        from autotune.errors import needing
-
-        with needing(f"autotune.{name}"):
-            function = _imported(name)
-        return function(*args, **named)
-
-    postponed.__name__ = postponed.__qualname__ = name
-    return postponed
+    with needing(f"autotune.{name}"):
+        value = getattr(import_module(f"autotune.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -55,26 +55,16 @@ class Tuned:
     published: Published | None
 
     @property
-    def record(self) -> TunedRecord:
-        """Return the tuned record: winners per problem, with evidence.
-
-        Raises
-        ------
-        UsageError
-            If one configuration was measured.
-        """
-        return self._published.record
+    def record(self) -> TunedRecord | None:
+        """Return the tuned record: winners per problem, with evidence; None without `published`."""
+        return self.published.record if self.published else None
 
     @property
-    def report(self) -> Path:
-        """Return the report: the HTML page, or the Markdown file if plotly is not installed.
-
-        Raises
-        ------
-        UsageError
-            If one configuration was measured.
-        """
-        return self._published.html_file or self._published.markdown_file
+    def report(self) -> Path | None:
+        """Return the report, HTML, or Markdown if plotly is not installed; None without `published`."""
+        if self.published is None:
+            return None
+        return self.published.html_file or self.published.markdown_file
 
     @cached_property
     def frame(self) -> pandas.DataFrame:
@@ -99,20 +89,11 @@ class Tuned:
         """
         return summary.plot(self.run)
 
-    @property
-    def _published(self) -> Published:
-        if self.published is None:
-            raise UsageError(
-                "one configuration was measured (config=...), which has neither record nor report; see "
-                "frame"
-            )
-        return self.published
-
     def __repr__(self) -> str:
-        return summary.text(self.run, self.published.record if self.published else None)
+        return summary.text(self.run, self.record)
 
     def _repr_html_(self) -> str:
-        return summary.html(self.run, self.published.record if self.published else None)
+        return summary.html(self.run, self.record)
 
 
 def tune(

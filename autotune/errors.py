@@ -13,13 +13,40 @@
     ├── FleetError                6  the scheduler of a fleet cannot be reached, or was lost; results are kept
     └── Interrupted             130  Ctrl-C; results are kept
 
-Only ``cli`` turns them into text and an exit code.
+Only ``cli`` turns them into text and an exit code. The extras of the project are here too, with the pip
+command that installs them: errors name it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+DISTRIBUTION = "kernel-autotune"
+#: Extras of pyproject.toml by the packages they install, as code imports them.
+EXTRAS = {
+    "asyncssh": "fleet",
+    "bokeh": "fleet",
+    "cloudpickle": "tune",
+    "cmaes": "tune",
+    "cuda": "nvrtc",
+    "cupy": "cuda13",
+    "dask": "fleet",
+    "dask_jobqueue": "fleet",
+    "distributed": "fleet",
+    "kernel_tuner": "tune",
+    "numpy": "tune",
+    "optuna": "tune",
+    "pandas": "tune",
+    "plotly": "tune",
+    "psycopg": "postgres",
+    "pynvml": "tune",
+    "pyopencl": "cpu",
+    "scipy": "tune",
+    "sqlalchemy": "tune",
+    "threadpoolctl": "tune",
+    "torch": "torch",
+}
 
 
 class AutotuneError(Exception):
@@ -54,8 +81,6 @@ class MissingDependencyError(AutotuneError, ImportError):
     """An optional package is missing: its import name, our extra that installs it, and what for."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        from autotune.extras import install
-
         #: The message without the command that installs the package.
         self.lack = f"{purpose} needs the package {package!r}, which is not installed"
         self.extra = extra
@@ -70,8 +95,6 @@ class MissingDependencyError(AutotuneError, ImportError):
 @contextmanager
 def needing(purpose: str) -> Iterator[None]:
     """Raise `MissingDependencyError` where a package of one of our extras fails to import inside."""
-    from autotune.extras import extra_of
-
     try:
         yield
     except ModuleNotFoundError as error:
@@ -119,3 +142,17 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     close = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names) or 'none'})"
+
+
+def extra_of(module: str | None) -> str | None:
+    """Return the extra that installs a module; None where no extra does."""
+    return EXTRAS.get((module or "").partition(".")[0])
+
+
+def install(*extras: str) -> str:
+    """Return the command that installs extras into the environment in use."""
+    return (
+        f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
+        if extras
+        else f"pip install {DISTRIBUTION}"
+    )

@@ -168,17 +168,9 @@ def matmul(
 
     Parameters
     ----------
-    a : torch.Tensor
-        float32, (m, k) or a batch, (batch, m, k).
-    b : torch.Tensor
-        float32, (k, n) or a batch.
-    out : torch.Tensor, optional
-        float32, (m, n) or a batch; written, and read unless ``beta`` is 0.
-    alpha : float
-        Factor of the product.
-    beta : float
-        Factor of ``out``.
-    precision : {"float32", "tf32x3"}
+    a, b, out : torch.Tensor
+        float32, of the shapes of `linalg.matmul`; ``out`` is optional.
+    alpha, beta, precision
         As of `linalg.matmul`.
 
     Returns
@@ -201,16 +193,10 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
 
     Parameters
     ----------
-    a : torch.Tensor
-        float32, (m, n).
-    x : torch.Tensor
-        float32, (n,).
-    out : torch.Tensor, optional
-        float32, (m,); written, and read unless ``beta`` is 0.
-    alpha : float
-        Factor of the product.
-    beta : float
-        Factor of ``out``.
+    a, x, out : torch.Tensor
+        float32, of the shapes of `linalg.matvec`; ``out`` is optional.
+    alpha, beta : float
+        As of `linalg.matvec`.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from autotune.errors import needing
+from autotune.errors import install, needing
 
 #: cublasOperation_t: a matrix as it is, and transposed.
 PLAIN, TRANSPOSED = 0, 1
@@ -99,8 +99,6 @@ def _prepared(stream: int) -> tuple[ctypes.CDLL, ctypes.c_void_p, Any]:
 
 def _library() -> ctypes.CDLL:
     from cupy_backends.cuda.libs import cublas  # noqa: F401  # importing it loads the library
-
-    from autotune.extras import install
 
     for version in (13, 12):
         try:

@@ -32,13 +32,12 @@ LAYERS = (
     {"devices"},
     {"arrays", "files", "values", "vendor"},
     {"errors"},
-    {"extras"},
 )
 
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1420,
+    "": 1350,
     "calling": 1970,
     "cli": 2730,
     "devices": 2330,
@@ -47,7 +46,7 @@ LINES = {
     "fleet": 1290,
     "interop": 1080,
     "kernel": 3400,
-    "measure": 4360,
+    "measure": 4330,
     "report": 1660,
     "retune": 1460,
     "run": 2600,

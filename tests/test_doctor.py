@@ -13,7 +13,7 @@ import pytest
 
 from autotune.doctor import Finding, State, checks, findings, machine
 from autotune.doctor.machine import Gpu, Nvidia
-from autotune.extras import install
+from autotune.errors import install
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
 

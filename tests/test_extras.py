@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, MissingDependencyError, needing
-from autotune.extras import extra_of, install
+from autotune.errors import AutotuneError, MissingDependencyError, extra_of, install, needing
 
 ROOT = Path(__file__).parents[1]
 

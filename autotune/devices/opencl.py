@@ -39,8 +39,7 @@ from autotune.devices.base import (
     with_defines,
 )
 from autotune.devices.device import Clocks, Device, Power
-from autotune.errors import DeviceError, MissingDependencyError
-from autotune.extras import install
+from autotune.errors import DeviceError, MissingDependencyError, install
 
 #: Libraries of Intel's run-time that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")

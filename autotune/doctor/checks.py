@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from autotune import __version__
 from autotune.devices.nvml import clocks
 from autotune.doctor.machine import OLDEST_DRIVER, Finding, Gpu, Nvidia, look, number, tried
-from autotune.errors import MissingDependencyError, StoreError
-from autotune.extras import EXTRAS, install
+from autotune.errors import EXTRAS, MissingDependencyError, StoreError, install
 from autotune.files import cache_folder
 from autotune.fleet.address import local_fleet
 from autotune.kernel.modules import TRUST, ForeignPlace, fault_of

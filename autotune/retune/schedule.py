@@ -19,8 +19,7 @@ import jinja2
 
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
-from autotune.errors import UsageError, unknown
-from autotune.extras import DISTRIBUTION
+from autotune.errors import DISTRIBUTION, UsageError, unknown
 
 #: Settings that a scheduled process needs to find the same files. No address of a store: it may
 #: hold a password.

@@ -11,8 +11,7 @@ import numpy as np
 
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
-from autotune.errors import MissingDependencyError, NothingValidError
-from autotune.extras import install
+from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel

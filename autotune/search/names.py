@@ -11,8 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from autotune.errors import UsageError, unknown
-from autotune.extras import extra_of, install
+from autotune.errors import UsageError, extra_of, install, unknown
 from autotune.kernel.space import Space
 from autotune.search import kernel_tuner, optuna
 from autotune.search.base import BudgetSpent, Session, Strategy
