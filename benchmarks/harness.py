@@ -25,8 +25,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Measurement
 from autotune.measure.race import Contender, RaceRules, race
-from autotune.measure.tasks import Job
-from autotune.measure.worker import DeviceWorker
+from autotune.measure.tasks import DeviceWorker, Job
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
 from autotune.search.names import Strategy

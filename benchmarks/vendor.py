@@ -55,9 +55,8 @@ from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import median_interval
-from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.run.limits import known_limits
 from autotune.run.verdict import ratio
 from autotune.values import Configuration, Problem

@@ -46,7 +46,7 @@ LINES = {
     "fleet": 1290,
     "interop": 1080,
     "kernel": 3400,
-    "measure": 4330,
+    "measure": 4260,
     "report": 1660,
     "retune": 1460,
     "run": 2600,

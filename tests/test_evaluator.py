@@ -17,9 +17,8 @@ from autotune.measure.compiler import Compiled, CompilerPool
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]

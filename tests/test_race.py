@@ -17,8 +17,7 @@ from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
-from autotune.measure.tasks import Job
-from autotune.measure.worker import DeviceWorker, device_actor
+from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.values import Configuration, Problem
 
 BLOCKS = (32, 64, 128)

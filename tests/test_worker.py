@@ -1,5 +1,6 @@
 """The device's process: whatever a task does to it, the next one is answered."""
 
+import functools
 import os
 import signal
 import sys
@@ -20,9 +21,8 @@ from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.process import ActorDied, ChildActor
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import Caches, StoppingRule
-from autotune.measure.worker import DeviceWorker, begin_for, device_actor
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -68,7 +68,9 @@ def ask(worker, task, *args):
 
 def standing_by(device):
     """A worker with two processes that stand by, as on a GPU."""
-    return DeviceWorker(ChildActor(begin_for(device), tasks.prepare, standbys=2), 30.0)
+    return DeviceWorker(
+        ChildActor(functools.partial(tasks.get_ready, device), tasks.prepare, standbys=2), 30.0
+    )
 
 
 def measured(worker, job, configuration=C):

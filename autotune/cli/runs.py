@@ -150,16 +150,9 @@ def run(
     allowed, parsed_budget = parsing.lists(fixed), Budget.parse(budget) if budget else None
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
-    from autotune.measure import compiler, worker
-    from autotune.measure.process import begun_early
 
     declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
     devices = [] if fleet else choose_devices(device, declared[0].backends)
-    for first in devices[:1]:
-        # They import what they need while this process does, which takes as long.
-        begins = worker.begin_for(first), compiler.begin_for(first.backend)
-        click.get_current_context().with_resource(begun_early(*begins))
-
     from autotune.interop.exchange import first_to_try
     from autotune.measure.measurement import find_objective
     from autotune.measure.timing import Caches

@@ -21,8 +21,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import Dataset, without_files
 from autotune.measure.process import ENDED
-from autotune.measure.tasks import Job
-from autotune.measure.worker import DeviceWorker
+from autotune.measure.tasks import DeviceWorker, Job
 from autotune.run.bench import RunData, Site
 from autotune.run.recording import RunResult
 from autotune.run.request import Request

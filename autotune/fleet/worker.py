@@ -34,8 +34,7 @@ from autotune.measure.cache import DATA, InUse
 from autotune.measure.compiler import begin_for
 from autotune.measure.data import load_kernel, prepare
 from autotune.measure.process import ActorDied, ActorTimeout, ChildActor
-from autotune.measure.tasks import Job
-from autotune.measure.worker import device_actor
+from autotune.measure.tasks import Job, device_actor
 
 #: What a worker is known by: the plugin, and the metric that it announces itself with.
 NAME = "autotune"

@@ -6,7 +6,7 @@
 `cache`       data sets and binaries on disk
 `process`     actors, which run tasks in processes of their own
 `compiler`    the processes that compile
-`worker`      measurements on one device; `tasks` is the code in its process
+`tasks`       measurements on one device, and the code in its process
 `verify`      outputs, inputs and guard bands
 `timing`      samples, when there are enough, and the energy of a call
 `limits`      the least possible time

@@ -23,9 +23,8 @@ from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
 from autotune.measure.measurement import Measurement, Status, with_metrics
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import DeviceWorker
 from autotune.values import Configuration
 
 #: Configurations that a GPU has at a time: one is measured, the next is prepared.

@@ -15,8 +15,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -127,10 +127,6 @@ class Turns:
         return bool(time.monotonic() - since_s > limit_s)
 
 
-class ChildGone(ActorDied):
-    """The process ended before it took the task up, which another can do."""
-
-
 class Child:
     """One process, which `start` begins.
 
@@ -186,7 +182,7 @@ class Child:
         The time counts from when the process is ready. Once ``is_stuck`` is true the process is
         killed before its time.
 
-        Raises `ActorTimeout` if the task took too long, `ActorDied` or `ChildGone` if the process
+        Raises `ActorTimeout` if the task took too long, `ActorDied` if the process
         ended, and `AutotuneError` if it could not be started or another thread killed it.
         """
         message = pickle.dumps((task, args), pickle.HIGHEST_PROTOCOL)
@@ -203,9 +199,7 @@ class Child:
             self.end()
             if self._failure is not None:
                 raise AutotuneError(f"no process can be started: {self._failure}") from error
-            # A socket whose other end is closed reports a reset while that has not read everything.
-            is_gone = self._is_begun and isinstance(error, ConnectionError)
-            raise (ChildGone if is_gone else ActorDied)(self._death) from error
+            raise ActorDied(self._death) from error
         self._is_asked = False
         is_done, result, is_retired = pickle.loads(answer)
         if is_retired:
@@ -274,29 +268,6 @@ class Child:
         )
 
 
-#: Processes of `begun_early`, by what they begin with.
-_early: dict[bytes, list[Child]] = {}
-
-
-@contextmanager
-def begun_early(*begins: Callable[[], object]) -> Iterator[None]:
-    """Begin processes for actors that will begin so: they come up while the caller goes on.
-
-    Processes that no actor took end with the context.
-    """
-    for begin in begins:
-        child = Child(begin)
-        _early.setdefault(pickle.dumps(begin), []).append(child)
-        child.start()
-    try:
-        yield
-    finally:
-        left = [child for children in _early.values() for child in children]
-        _early.clear()
-        for child in left:
-            child.end()
-
-
 class ChildActor:
     """A child process that is replaced when it dies; see `Actor`.
 
@@ -345,10 +316,21 @@ class ChildActor:
         if job is not None:
             args = (job, *args)
         with self._turn:
-            try:
-                return self._ask(job, task, args, timeout_s, turn_limits_s)
-            except ChildGone:  # killed while it was idle
-                return self._ask(job, task, args, timeout_s, turn_limits_s)
+            child = self._prepared_child(job)
+            if not turn_limits_s:
+                return child.ask(timeout_s, task, *args)
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "turns"
+                turns = Turns.begin(file)
+                is_stuck = partial(turns.is_stuck, turn_limits_s)
+                try:
+                    answer: R = child.ask(
+                        timeout_s, _with_turns, task, file, *args, is_stuck=is_stuck
+                    )
+                    return answer
+                except (ActorDied, ActorTimeout) as error:
+                    error.turn = turns.running
+                    raise
 
     def close(self) -> None:
         with self._lock:
@@ -363,28 +345,6 @@ class ChildActor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _ask(
-        self,
-        job: Any,
-        task: Callable[..., R],
-        args: Sequence[Any],
-        timeout_s: float,
-        turn_limits_s: Sequence[float],
-    ) -> R:
-        child = self._prepared_child(job)
-        if not turn_limits_s:
-            return child.ask(timeout_s, task, *args)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "turns"
-            turns = Turns.begin(file)
-            is_stuck = partial(turns.is_stuck, turn_limits_s)
-            try:
-                answer: R = child.ask(timeout_s, _with_turns, task, file, *args, is_stuck=is_stuck)
-                return answer
-            except (ActorDied, ActorTimeout) as error:
-                error.turn = turns.running
-                raise
 
     def _prepared_child(self, job: Any) -> Child:
         """Return a living process that has prepared a job; prepare once more if it died meanwhile."""
@@ -420,15 +380,12 @@ class ChildActor:
             self._standbys.append(self._begun())
 
     def _begun(self) -> Child:
-        """Begin another process, or take one that was begun early."""
         with self._lock:
             if self._is_closed:
                 raise AutotuneError(ENDED)
-            early = _early.get(pickle.dumps(self._begin))
-            child = early.pop() if early else Child(self._begin)
+            child = Child(self._begin)
             self._all = [child, *(known for known in self._all if not known.is_gone)]
-            if not early:
-                child.start()
+            child.start()
         return child
 
 

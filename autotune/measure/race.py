@@ -30,10 +30,9 @@ from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns, retire
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import FINALS_S, Caches, Timing, measure_energy
 from autotune.measure.verify import NotDeterministic, WrongResult
-from autotune.measure.worker import DeviceWorker
 from autotune.values import Configuration
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The tasks of the worker process, the only code that holds a device context.
+"""The tasks of the worker process, the only code that holds a device context, and who asks for them.
 
 State that is costly to make (context, uploaded data) is kept between tasks, and made again when a
 task needs another problem.
@@ -24,6 +24,7 @@ from autotune.devices.base import (
 )
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
+from autotune.errors import AutotuneError
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
@@ -32,7 +33,7 @@ from autotune.measure.data import RANDOM, Dataset, load_kernel
 from autotune.measure.data import prepare as prepare_data
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
-from autotune.measure.process import retire
+from autotune.measure.process import Actor, ActorDied, ActorTimeout, ChildActor, retire
 from autotune.measure.timing import (
     SEARCH_S,
     Caches,
@@ -48,6 +49,13 @@ R = TypeVar("R")
 #: A function that takes that many samples, in milliseconds.
 Take = Callable[[int], list[float]]
 
+#: Longest time one configuration may take to be verified and timed.
+MEASURE_TIMEOUT_S = 20.0
+#: Longest time of a task that only prepares: the preparation has a limit of its own.
+_NOTHING_S = 60.0
+#: Processes that stand by: one that dies without a word is replaced twice within a second, and to
+#: import what a GPU needs takes longer than that.
+STANDBYS = 2
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
 #: Batches of hot calls, of configurations whose cold calls are no longer than these milliseconds. The
@@ -461,3 +469,91 @@ def taking_of(timer: Timer, caches: Caches) -> Take:
         return [round(math.sqrt(clean_ms * hot_ms), 6) for clean_ms, hot_ms in pairs]
 
     return mixed if caches is Caches.MIXED else timer
+
+
+# ---------------------------------------------------------------------- in the parent process
+
+
+class DeviceWorker:
+    """The measurements on one device, whose context an actor's process holds."""
+
+    def __init__(self, actor: Actor, timeout_s: float = MEASURE_TIMEOUT_S) -> None:
+        self.actor, self.timeout_s = actor, timeout_s
+
+    def measure(
+        self,
+        job: Job,
+        configuration: Configuration,
+        binary: Binary,
+        *how: Any,
+        task: Callable[..., Measurement] | None = None,
+    ) -> Measurement:
+        """Verify and time one configuration, whatever it does to the process; see the function `measure`.
+
+        A time-out or death of the process becomes a measurement, too. A process that dies without a
+        word is tried once more in a fresh one: it may have been killed from outside.
+        """
+        failed = replace(draft_of(job, configuration, binary), status=Status.CRASHED)
+        limit_s = self.timeout_s
+        for _ in range(2):
+            try:
+                return self.ask(
+                    task or measure, configuration, binary, *how, job=job, timeout_s=limit_s
+                )
+            except ActorTimeout:
+                message = f"no result after {limit_s:g} s; the kernel hangs"
+                return replace(failed, status=Status.TIMED_OUT, message=message)
+            except ActorDied as error:
+                failed = replace(failed, message=f"the process died twice: {error}")
+        return failed
+
+    def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+        """Verify one configuration without timing it."""
+        return self.measure(job, configuration, binary, task=check)
+
+    def check_at_once(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+        """Run two launches of a configuration that is right alone at the same time."""
+        return self.measure(job, configuration, binary, task=check_at_once)
+
+    def prepare(self, job: Job) -> None:
+        """Make the context and upload the data of a job; raise `AutotuneError` if that fails."""
+        self.ask(prepare, job=job, timeout_s=_NOTHING_S)
+
+    def ask(
+        self,
+        task: Callable[..., R],
+        *args: Any,
+        job: Job,
+        timeout_s: float,
+        turn_limits_s: Sequence[float] = (),
+    ) -> R:
+        """Run any task on a job; see `Actor.ask`. Raises `AutotuneError` if the job cannot be prepared."""
+        try:
+            return self.actor.ask(
+                task, *args, job=job, timeout_s=timeout_s, turn_limits_s=turn_limits_s
+            )
+        except MemoryError as error:
+            raise AutotuneError(
+                f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi for "
+                "other processes that use the device"
+            ) from error
+        except (ContextLostError, LaunchError, verify.WrongResult) as error:
+            raise AutotuneError(f"prepare: {error}") from error
+
+    def __enter__(self) -> DeviceWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.actor.close()
+
+
+def device_actor(device: Device | None = None) -> ChildActor:
+    """Return a process that measures on a device of this machine.
+
+    It begins with all imports that ``device`` needs. On a CPU no process stands by: one that starts
+    would disturb what is timed.
+    """
+    if device is None:
+        return ChildActor(prepare=prepare)
+    standbys = STANDBYS if device.leaves_host_free else 0
+    return ChildActor(partial(get_ready, device), prepare, standbys)

@@ -29,9 +29,8 @@ from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.process import Actor, ChildActor
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import DeviceWorker, device_actor
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem

@@ -12,8 +12,8 @@ from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import fits_cache
 from autotune.measure.measurement import TIME, Objective
+from autotune.measure.tasks import MEASURE_TIMEOUT_S
 from autotune.measure.timing import Caches, Timing
-from autotune.measure.worker import MEASURE_TIMEOUT_S
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
 
