@@ -39,7 +39,7 @@ LAYERS = (
 LINES = {
     "": 1350,
     "calling": 1970,
-    "cli": 2730,
+    "cli": 2670,
     "devices": 2330,
     "doctor": 410,
     "export": 1150,
@@ -48,7 +48,7 @@ LINES = {
     "kernel": 3400,
     "measure": 4260,
     "report": 1660,
-    "retune": 1460,
+    "retune": 1160,
     "run": 2600,
     "search": 2600,
     "store": 1400,

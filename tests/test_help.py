@@ -52,7 +52,7 @@ NOT_RUN = {
     ),
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
     "autotune retune --all --max-hours 8": "tunes for hours; test_retune runs it on two kernels",
-    "autotune check-tuned sgemm --threshold 3 --retune": (
+    "autotune check-tuned sgemm --threshold 3": (
         "needs a kernel that was tuned on this device; test_check_tuned tunes one"
     ),
     "autotune retune sgemm --portfolio --budget 2m": (

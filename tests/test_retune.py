@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +18,11 @@ from tuned_project import NAMES, SHORT, edit_record, record_file
 
 from autotune.cli import run
 from autotune.devices.device import Device
-from autotune.errors import DeviceError, UsageError
-from autotune.measure.measurement import Status
-from autotune.retune.check import Remeasured, over_recorded
-from autotune.retune.retuning import device_lock, reason_to_search
-from autotune.retune.stale import StaleQuery, age_in_days, find_devices, survey
+from autotune.errors import DeviceError
+from autotune.retune.retuning import device_lock, over_recorded
+from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
-from autotune.tuned.record import ContenderResult, Estimate
+from autotune.tuned.record import Estimate
 
 ROOT = Path(__file__).parents[1]
 
@@ -160,14 +157,14 @@ def test_ages_are_told_to_the_second(
     edit_record("saxpy", tuned_on=tuned_on)
     now = datetime(2026, 11, 21, 23, tzinfo=UTC)
     query = StaleQuery(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
-    assert [target.why for target in survey(query).targets] == why
+    assert [target.why for target in survey(query)[0]] == why
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
     edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
     (row,) = ask()
     assert row["result"] == "searched"
-    assert "the driver changed" in row["why"] and "it is slower by" in row["why"]
+    assert "the driver changed" in row["why"] and "it is slower: " in row["why"]
     assert read(record_file("saxpy")).problems[0].median_ms > 1e-6
     assert ask() == []
 
@@ -178,28 +175,8 @@ def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None
     edit_record("twin", configuration=configuration)
     (row,) = ask()
     assert row["result"] == "searched"
-    assert "it is wrong_result" in row["why"]
+    assert "it is wrong: wrong_result" in row["why"]
     assert read(record_file("twin")).problems[0].configuration["BLOCK"] != 1024
-
-
-SLOWER = ContenderResult(configuration={"BLOCK": 64}, tied=False, time_ms=Estimate(1.0))
-FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estimate(0.9))
-
-
-@pytest.mark.parametrize(
-    ("now", "why"),
-    [
-        (Remeasured(Status.OK, ratio=Estimate(1.03, 1.01, 1.05)), None),
-        (Remeasured(Status.OK, ratio=Estimate(1.05, 1.03, 1.07)), "slower by 5.0%"),
-        (Remeasured(Status.OK, ratio=Estimate(0.9, 0.8, 1.0)), None),
-        (Remeasured(Status.OK, "", Estimate(1, 1, 1), SLOWER, FASTEST), "10.0%"),
-        (Remeasured(Status.CRASHED, "gone"), "it is crashed: gone"),
-    ],
-)
-def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
-    reason = reason_to_search(now)
-    assert (reason is None) == (why is None)
-    assert reason is None or (why or "") in reason.text
 
 
 def test_the_ratio_to_a_record_knows_both_intervals() -> None:
@@ -244,20 +221,8 @@ def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
     }
 
 
-@pytest.mark.usefixtures("no_process")
-def test_a_device_that_another_is_tuning_is_left_to_it(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edit_record("saxpy", source="beef")
-    (device,) = find_devices(["opencl:cpu"])
-    with device_lock(device) as holder:
-        assert holder == ""
-        assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
-    assert f"already being re-tuned by process {os.getpid()}" in capsys.readouterr().err
-
-
 def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
-    """The second leaves it to the first or finds nothing stale; both end with 0."""
+    """The second waits for the first, and finds nothing stale; both end with 0."""
     edit_record("saxpy", source="beef")
     command = [sys.executable, "-m", "autotune", "retune", *NAMES, "--stale", *SHORT, "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -277,7 +242,7 @@ def test_the_lock_of_a_killed_process_is_free() -> None:
 import time
 from autotune.devices.device import Device
 from autotune.retune.retuning import device_lock
-with device_lock(Device('opencl', 'cpu', 'x')):
+with device_lock(Device('opencl', 'cpu', 'x'), print):
     print('held', flush=True)
     time.sleep(60)
 """
@@ -288,18 +253,15 @@ with device_lock(Device('opencl', 'cpu', 'x')):
         text=True,
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    device = Device("opencl", "cpu", "x")
-    with device_lock(device) as holder:
-        assert holder.startswith(f"process {process.pid} on ")
-    process.send_signal(signal.SIGKILL)
+    told: list[str] = []
+
+    def kill(message: str) -> None:
+        told.append(message)
+        process.kill()
+
+    with device_lock(Device("opencl", "cpu", "x"), kill):
+        assert told == [f"cpu: waiting for process {process.pid} on {platform.node()}"]
     process.wait()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with device_lock(device) as holder:
-            if not holder:
-                return
-        time.sleep(0.05)
-    pytest.fail("the lock outlived its process")
 
 
 # ---------------------------------------------------------------------- what cannot be read
@@ -340,7 +302,7 @@ def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
 def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         ([], "retune --stale"),
-        (["--stale", "--max-age", "soon"], "90d"),
+        (["--stale", "--max-age", "soon"], "not a valid float"),
         (["sgem", "--stale"], "did you mean 'sgemm'"),
         (["--stale", "--strategy", "kt:genetic"], "kt:genetic_algorithm"),
     ):
@@ -352,9 +314,3 @@ def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixtur
 def test_an_architecture_that_is_not_here_is_no_usable_device() -> None:
     with pytest.raises(DeviceError, match=r"no device of sm_75 here \(there is opencl_cpu\)"):
         find_devices(["opencl:cpu"], ["sm_75"])
-
-
-def test_ages() -> None:
-    assert [age_in_days(age) for age in ("90d", "2w", "36h", "never")] == [90, 14, 1.5, None]
-    with pytest.raises(UsageError, match="90d"):
-        age_in_days("90")

@@ -51,7 +51,6 @@ WITH_TORCH = "# with torch\n"
 NOT_RUN = {
     ". .venv/bin/activate": "changes the shell that it is typed into",
     "autotune doctor cache --clear": "would clear what the tests share; test_cli has a cache of its own",
-    "autotune check-tuned --retune": "needs a record of this device; test_check_tuned makes one",
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
     "autotune check-tuned --threshold 5": "the same",
     "autotune retune --all": "tunes for hours; test_retune runs it on two kernels",

@@ -259,17 +259,22 @@ def report(
 
     from autotune.report.page import write_index
     from autotune.report.publish import report_recorded
-    from autotune.retune.standing import chosen_records, standings
+    from autotune.retune.stale import not_tuned, standings
     from autotune.store import Store, default_url
     from autotune.tuned.reading import read_all, user_folder
 
     everything = read_all(Path(source or user_folder()))
-    chosen = chosen_records(everything, kernel, device, source)
     found = standings(everything, spaces)
+    chosen = [
+        each
+        for each in found
+        if kernel in (None, each.record.kernel)
+        and device in (None, each.record.device.name, each.record.device.folder)
+    ]
+    if not chosen:
+        raise not_tuned(kernel, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
-        for standing in found:
-            if not any(standing.record is record for record in chosen):
-                continue
+        for standing in chosen:
             if standing.other_kernel:
                 warn(f"{standing.other_kernel}; the report leaves out the space declared here")
             for file in report_recorded(standing.record, store, spaces, out, single):
@@ -303,9 +308,9 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
-        from autotune.retune.standing import records_to_export
+        from autotune.retune.stale import records_of
 
-        records = records_to_export(kernel, device, source, needs_cuda=format == "cuda")
+        records = records_of(kernel, device, source, needs_cuda=format == "cuda")
         files = export_records(format, records)
     else:
         from autotune.interop.exchange import measured

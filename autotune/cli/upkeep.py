@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from autotune.cli import emit_json
+from autotune.cli import emit_json, warn
 from autotune.cli.parsing import (
     EFFORT_NAMES,
     FLEET,
@@ -23,110 +21,58 @@ from autotune.cli.parsing import (
     out_option,
 )
 from autotune.cli.tables import print_table, words
-from autotune.errors import AutotuneError, RegressionError, UsageError
+from autotune.errors import AutotuneError, RegressionError, UsageError, needing
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
-    from autotune.retune.check import Checked
-    from autotune.retune.retuning import GateReport, RetuneOptions, RetuneOutcome
+    from autotune.fleet.client import Fleet
+    from autotune.retune.retuning import Checked, RetuneOptions, RetuneOutcome
     from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
-#: Options of `retune` and `check-tuned`, in the order of their help.
-_OPTIONS = (
-    click.option(
-        "--max-hours",
-        type=click.FloatRange(min=0),
-        metavar="H",
-        help="Start no search or measurement after this time.",
-    ),
-    click.option(
-        "--device",
-        "selectors",
-        multiple=True,
-        metavar="NAME",
-        help="cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
-    ),
-    click.option(
-        "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
-    ),
-    click.option(
-        "--effort",
-        type=EFFORT_NAMES,
-        default="quick",
-        show_default=True,
-        help="Problems to tune, and time for each; an entry keeps its own effort if that is full.",
-    ),
-    click.option(
-        "--budget",
-        metavar="TIME|N",
-        help="Search of each problem: 90s, 10m or 200evals; default: by effort.",
-    ),
-    click.option(
-        "--strategy", default="auto", show_default=True, help="See autotune list strategies."
-    ),
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, help="Seed of search and inputs."
-    ),
-    FLEET,
-    SPACES,
-    out_option("Write record, header and report to OUT/<device>/ too."),
-    JSON,
+_MAX_HOURS = click.option(
+    "--max-hours",
+    type=click.FloatRange(min=0),
+    metavar="H",
+    help="Start no search or measurement after this time.",
+)
+_DEVICES = click.option(
+    "--device",
+    "selectors",
+    multiple=True,
+    metavar="NAME",
+    help="cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
+)
+_ARCHS = click.option(
+    "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
 )
 
 
-def _with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, and pass them on as ``devices`` and ``options``."""
+def _opened(fleet: str | None) -> Fleet | None:
+    """Return the fleet of an address until the command ends."""
+    if fleet is None:
+        return None
+    with needing("a fleet"):
+        from autotune.fleet import client
+    return click.get_current_context().with_resource(client.of(fleet))
 
-    @wraps(function)
-    def command(
-        kernels: tuple[str, ...],
-        selectors: tuple[str, ...],
-        archs: tuple[str, ...],
-        effort: str,
-        budget: str | None,
-        strategy: str,
-        seed: int,
-        max_hours: float | None,
-        out: Path,
-        fleet: str | None,
-        **others: Any,
-    ) -> None:
-        from autotune.cli.progress import run_progress
-        from autotune.errors import needing
-        from autotune.retune.retuning import RetuneOptions
-        from autotune.retune.stale import find_devices
-        from autotune.run.request import EFFORTS
-        from autotune.search.names import find
-        from autotune.search.session import Budget
 
-        find(strategy)
-        name = click.get_current_context().info_name or ""
-        options = RetuneOptions(
-            effort=EFFORTS[effort],
-            strategy=strategy,
-            budget=Budget.parse(budget) if budget else None,
-            seconds=None if max_hours is None else max_hours * 3600,
-            out=out,
-            seed=seed,
-            command=shlex.join(["autotune", name, *(Path(kernel).name for kernel in kernels)]),
-            progress=run_progress,
-            say=lambda text: click.echo(text, err=True),
-        )
-        if fleet is not None:
-            with needing("a fleet"):
-                from autotune.fleet import client
-            opened = click.get_current_context().with_resource(client.of(fleet))
-            options = replace(options, fleet=opened)
+def _options(
+    fleet: str | None, max_hours: float | None, kernels: Sequence[str], **others: Any
+) -> RetuneOptions:
+    """Return the options of both commands, and those of `retune` as they are."""
+    from autotune.cli.progress import run_progress
+    from autotune.retune.retuning import RetuneOptions
 
-        def devices() -> tuple[Device, ...]:
-            return find_devices(selectors, archs, options.fleet)
-
-        function(kernels=kernels, devices=devices, options=options, **others)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    name = click.get_current_context().info_name or ""
+    return RetuneOptions(
+        seconds=None if max_hours is None else max_hours * 3600,
+        command=shlex.join(["autotune", name, *(Path(kernel).name for kernel in kernels)]),
+        progress=run_progress,
+        fleet=_opened(fleet),
+        say=lambda text: click.echo(text, err=True),
+        **others,
+    )
 
 
 @click.command("retune")
@@ -147,23 +93,50 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option(
     "--max-age",
-    default="90d",
+    "max_days",
+    type=click.FloatRange(min=0),
+    default=90,
     show_default=True,
-    metavar="AGE",
-    help="With --stale: measure entries again that are older: 90d, 12w, 36h or never.",
+    metavar="DAYS",
+    help="With --stale: measure entries again that are older.",
 )
 @click.option("--dry-run", is_flag=True, help="Print stale entries with the reasons, and end.")
-@_with_options
+@_MAX_HOURS
+@_DEVICES
+@_ARCHS
+@click.option(
+    "--effort",
+    type=EFFORT_NAMES,
+    default="quick",
+    show_default=True,
+    help="Problems to tune, and time for each; an entry keeps its own effort if that is full.",
+)
+@click.option(
+    "--budget",
+    metavar="TIME|N",
+    help="Search of each problem: 90s, 10m or 200evals; default: by effort.",
+)
+@click.option("--strategy", default="auto", show_default=True, help="See autotune list strategies.")
+@FLEET
+@SPACES
+@out_option("Write record, header and report to OUT/<device>/ too.")
+@JSON
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
     missing: bool,
     portfolio: bool,
-    max_age: str,
+    max_days: float,
     dry_run: bool,
-    devices: Callable[[], tuple[Device, ...]],
-    options: RetuneOptions,
+    max_hours: float | None,
+    selectors: tuple[str, ...],
+    archs: tuple[str, ...],
+    effort: str,
+    budget: str | None,
+    strategy: str,
+    fleet: str | None,
     spaces: Path | None,
+    out: Path,
     as_json: bool,
 ) -> None:
     """Tune KERNEL again: all its problems, or those that are stale or missing, or the portfolio.
@@ -181,7 +154,10 @@ def retune(
     autotune retune sgemm --portfolio --budget 2m
     """
     from autotune.retune import retuning
-    from autotune.retune.stale import StaleQuery, age_in_days
+    from autotune.retune.stale import StaleQuery, find_devices
+    from autotune.run.request import EFFORTS
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
     if stale + missing + portfolio > 1:
         raise UsageError("retune: --stale, --all and --portfolio exclude one another")
@@ -189,24 +165,37 @@ def retune(
         raise UsageError("retune --portfolio: name kernels, for example sgemm")
     if not (stale or missing or kernels):
         raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
+    find(strategy)
+    options = _options(
+        fleet,
+        max_hours,
+        kernels,
+        effort=EFFORTS[effort],
+        strategy=strategy,
+        budget=Budget.parse(budget) if budget else None,
+        dry_run=dry_run,
+        out=out,
+    )
+    devices = find_devices(selectors, archs, options.fleet)
     if portfolio:
-        _measure_portfolios(kernels, devices()[0], options, spaces)
+        _measure_portfolios(kernels, devices[0], options, spaces)
         return
     query = StaleQuery(
-        devices=devices(),
+        devices=devices,
         kernels=kernels,
         spaces=spaces,
-        effort=options.effort.name,
-        max_age_days=age_in_days(max_age),
+        effort=effort,
+        max_age_days=max_days,
         only_stale=stale,
     )
     if missing:
         query, options = retuning.all_sizes(query, options)
-    outcomes = retuning.retune(query, replace(options, dry_run=dry_run))
+    outcomes = retuning.retune(query, options)
+    rows = [{**vars(each), "problem": dict(each.problem)} for each in outcomes]
     if as_json:
-        emit_json([_outcome_row(outcome) for outcome in outcomes])
-    elif outcomes:
-        _show_outcomes(outcomes)
+        emit_json(rows)
+    elif rows:
+        print_table({**row, "problem": words(row["problem"])} for row in rows)
     else:
         names = ", ".join(device.name for device in query.devices)
         click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
@@ -229,27 +218,6 @@ def _say_what_to_commit(outcomes: Sequence[RetuneOutcome], folder: Path) -> None
         click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
 
 
-def _outcome_row(outcome: RetuneOutcome) -> dict[str, Any]:
-    return {**vars(outcome), "problem": dict(outcome.problem), "result": str(outcome.result)}
-
-
-def _show_outcomes(outcomes: Iterable[RetuneOutcome]) -> None:
-    print_table(
-        {
-            "kernel": outcome.kernel,
-            "device": outcome.device,
-            "problem": words(outcome.problem),
-            "why": outcome.why,
-            "what": outcome.action,
-            "result": outcome.result,
-            "ms before": outcome.before_ms,
-            "ms now": outcome.after_ms,
-            "note": outcome.message,
-        }
-        for outcome in outcomes
-    )
-
-
 @click.command("check-tuned")
 @_KERNELS
 @click.option(
@@ -260,14 +228,19 @@ def _show_outcomes(outcomes: Iterable[RetuneOutcome]) -> None:
     metavar="PERCENT",
     help="How much slower than recorded counts as a regression.",
 )
-@click.option("--retune", is_flag=True, help="Search again for entries that are slower or wrong.")
-@_with_options
+@_MAX_HOURS
+@_DEVICES
+@_ARCHS
+@FLEET
+@SPACES
+@JSON
 def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
-    retune: bool,
-    devices: Callable[[], tuple[Device, ...]],
-    options: RetuneOptions,
+    max_hours: float | None,
+    selectors: tuple[str, ...],
+    archs: tuple[str, ...],
+    fleet: str | None,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
@@ -275,106 +248,104 @@ def check_tuned(
 
     Covers every entry that lookup answers with on this device. Each winner is verified again and timed
     in turn with its runners-up. Exit code 5 if a winner is wrong, or if the whole 95 % interval of its
-    slowdown is above the threshold. With --retune those entries are searched again: exit code 0 if all
-    searches succeed.
+    slowdown is above the threshold.
 
     \b
     autotune check-tuned
-    autotune check-tuned sgemm --threshold 3 --retune
+    autotune check-tuned sgemm --threshold 3
     """
-    from autotune.retune.retuning import check_tuned as check
+    from autotune.retune import retuning
+    from autotune.retune.stale import StaleQuery, find_devices
 
-    checks = check(
-        kernels, devices(), options, spaces=spaces, threshold=threshold / 100, retune=retune
-    )
-    checked = [_checked_row(found) for found in checks.checked]
+    options = _options(fleet, max_hours, kernels)
+    query = StaleQuery(find_devices(selectors, archs, options.fleet), kernels, spaces)
+    checked, failed = retuning.check_tuned(query, options, threshold / 100)
+    for name, message in failed.items():
+        warn(f"{name} cannot be compared with its record: {message}")
+    rows = [_checked_row(found) for found in checked]
     if as_json:
-        retuned = [_outcome_row(outcome) for outcome in checks.retuned]
-        emit_json({"checked": checked, "retuned": retuned})
+        emit_json(rows)
+    elif rows:
+        _show_checked(rows)
     else:
-        _show_checked(checked)
-        if checks.retuned:
-            click.echo()
-            _show_outcomes(checks.retuned)
-    _require_no_regression(checks)
-
-
-def _require_no_regression(checks: GateReport) -> None:
-    """Raise an error if an entry is still slower or wrong, or could not be measured."""
-    from autotune.retune.check import Verdict
-    from autotune.retune.retuning import RetuneStatus
-
-    regressions = [found for found in checks.checked if found.verdict.is_regression]
-    retuned = [outcome for outcome in checks.retuned if outcome.result is RetuneStatus.SEARCHED]
-    if len(retuned) < len(regressions):
-        first = regressions[0]
-        where = f"{first.kernel} ({words(first.known.entry.problem)})"
-        names = " ".join(dict.fromkeys(found.kernel for found in regressions))
-        raise RegressionError(
-            f"{len(regressions) - len(retuned)} of {len(checks.checked)} tuned entries regressed, "
-            f"first {where}: {first.message}; tune them again: autotune check-tuned {names} --retune"
+        click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
+    if kernels and not rows:
+        raise UsageError(
+            f"no entry of {', '.join(kernels)} to check; run: autotune run {kernels[0]}"
         )
-    failed = [found for found in checks.checked if found.verdict is Verdict.FAILED]
+    _require_no_regression(rows)
+
+
+def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise an error if an entry is slower or wrong, or could not be measured."""
+    regressions = [row for row in rows if row["verdict"] in ("slower", "wrong")]
+    if regressions:
+        first = regressions[0]
+        names = " ".join(dict.fromkeys(row["kernel"] for row in regressions))
+        raise RegressionError(
+            f"{len(regressions)} of {len(rows)} tuned entries regressed, first {first['kernel']} "
+            f"({words(first['problem'])}): {first['message']}; tune them again: autotune retune {names}"
+        )
+    failed = [row for row in rows if row["verdict"] == "failed"]
     if failed:
-        raise AutotuneError(f"{len(failed)} not measured; {failed[0].kernel}: {failed[0].message}")
+        first = failed[0]
+        raise AutotuneError(f"{len(failed)} not measured; {first['kernel']}: {first['message']}")
 
 
 def _checked_row(checked: Checked) -> dict[str, Any]:
-    entry, now = checked.known.entry, checked.now
-    ratio, again = (now.ratio, now.now) if now else (None, None)
-    recorded_on = entry.origin.device_uuid or checked.known.record.device.uuid
-    here = checked.device.uuid
+    target, now = checked.target, checked.now
+    known, ratio, again = target.known, now and now.ratio, now and now.now
+    assert known is not None
+    recorded_on = known.entry.origin.device_uuid or known.record.device.uuid
+    here = target.device.uuid
     return {
-        "kernel": checked.kernel,
-        "device": checked.device.name,
-        "problem": dict(entry.problem),
-        "layer": checked.known.layer,
-        "config": dict(entry.configuration),
+        "kernel": target.kernel.name,
+        "device": target.device.name,
+        "problem": dict(target.problem),
+        "layer": known.layer,
+        "config": dict(known.entry.configuration),
         "verdict": str(checked.verdict),
         "message": checked.message,
-        "recorded_ms": entry.median_ms,
-        "recorded_interval_ms": entry.winner.time_ms.interval,
-        "now_ms": again.time_ms.value if again else None,
-        "now_interval_ms": again.time_ms.interval if again else None,
-        "ratio": ratio.value if ratio else None,
-        "ratio_interval": ratio.interval if ratio else None,
-        "tied": now.is_tied if now else None,
-        "fastest": now.fastest.configuration if now and now.fastest else None,
+        "recorded_ms": known.entry.median_ms,
+        "recorded_interval_ms": known.entry.winner.time_ms.interval,
+        "now_ms": again and again.time_ms.value,
+        "now_interval_ms": again and again.time_ms.interval,
+        "ratio": ratio and ratio.value,
+        "ratio_interval": ratio and ratio.interval,
         "other_gpu": bool(recorded_on and here and recorded_on != here),
     }
 
 
-def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
-    rows = []
-    for found in documents:
-        notes = [found["message"]] if found["message"] else []
-        if found["other_gpu"]:
-            notes.append("recorded on another GPU of this model")
-        interval = found["ratio_interval"]
-        rows.append(
-            {
-                "kernel": found["kernel"],
-                "problem": words(found["problem"]),
-                "recorded ms": found["recorded_ms"],
-                "ms now": found["now_ms"],
-                "now / recorded": f"{found['ratio']:.3f}" if interval else "",
-                "95 % interval": f"{interval[0]:.3f} … {interval[1]:.3f}" if interval else "",
-                "verdict": found["verdict"],
-                "from": found["layer"],
-                "note": "; ".join(notes),
-            }
-        )
-    if rows:
-        print_table(rows)
-    else:
-        click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
+def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        {
+            "kernel": row["kernel"],
+            "problem": words(row["problem"]),
+            "recorded ms": row["recorded_ms"],
+            "ms now": row["now_ms"],
+            "now / recorded": "{:.3f} ({:.3f} … {:.3f})".format(
+                row["ratio"], *row["ratio_interval"]
+            )
+            if row["ratio"]
+            else "",
+            "verdict": row["verdict"],
+            "from": row["layer"],
+            "note": row["message"],
+            "": "recorded on another GPU of this model" if row["other_gpu"] else "",
+        }
+        for row in rows
+    )
 
 
 @click.command("schedule")
-@click.argument("kind", metavar="cron|systemd|slurm|github")
+@click.argument("kind", type=click.Choice(["cron", "slurm", "github"]))
 @_KERNELS
 @click.option(
-    "--every", default="1w", show_default=True, help="Interval: 1h, 6h, 12h, 1d, 1w, 2w or 1mo."
+    "--every",
+    type=click.Choice(["1h", "6h", "12h", "1d", "1w", "2w", "1mo"]),
+    default="1w",
+    show_default=True,
+    help="Interval.",
 )
 @click.option(
     "--arch",
@@ -385,7 +356,7 @@ def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
 )
 @click.option(
     "--max-hours",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, max=1000, min_open=True),
     default=2.0,
     show_default=True,
     help="Longest time of each run.",
@@ -402,24 +373,20 @@ def schedule(
     """Print or write scheduler entries that run `autotune retune --stale` in this folder.
 
     \b
-    autotune schedule cron
-    autotune schedule systemd --every 1d --arch sm_90 --out units
+    autotune schedule cron --every 1d
     autotune schedule slurm --arch sm_80 --arch sm_90 --out .
     autotune schedule github --arch sm_90 --out .github/workflows
     """
     from autotune.files import write_atomically
-    from autotune.retune.schedule import INSTALL, local_schedule
+    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
 
-    files = local_schedule(kind, every, archs, kernels, max_hours).files(kind)
+    text = local_schedule(kind, every, archs, kernels, max_hours).text(kind)
     if out is None:
-        for name, text in files.items():
-            heading = f"# ---- {name}\n" if len(files) > 1 else ""
-            click.echo(heading + text, nl=False)
+        click.echo(text, nl=False)
         return
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_atomically(out / name, text.encode())
-        click.echo(str(out / name))
+    write_atomically(out / KINDS[kind], text.encode())
+    click.echo(str(out / KINDS[kind]))
     click.echo(f"install: {INSTALL[kind]}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""Measures stale entries again or searches them, within a time, and publishes the results."""
+"""Measures tuned entries again or searches them, within a time: re-tuning, and the regression gate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
@@ -22,47 +22,51 @@ import msgspec
 from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, UsageError, unknown
+from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.files import data_folder
 from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import Status, find_objective
+from autotune.measure.compiler import Compiled
+from autotune.measure.limits import implausible
+from autotune.measure.measurement import Measurement, Status, find_objective
+from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
-from autotune.retune.check import (
-    THRESHOLD,
-    Checked,
-    Remeasured,
-    Verdict,
-    recorded_entries,
-    remeasure,
-    with_verdict,
-)
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.portfolio import renewed
 from autotune.run.recording import RunResult
 from autotune.run.request import EFFORTS, Effort, Request, Search
+from autotune.run.verdict import judge
 from autotune.search.session import Budget, Listener, Phase, ignore
-from autotune.tuned.reading import kernel_names, read, read_all, user_folder
+from autotune.tuned.reading import read, user_folder
 from autotune.tuned.record import (
     TIME,
     Confirmed,
+    ContenderResult,
     Estimate,
     Portfolio,
-    Provenance,
+    TunedProblem,
     TunedRecord,
     timestamp,
 )
+from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
 
 #: A winner that is slower than recorded by more than this share is searched again.
 TOLERANCE = 0.02
+#: Rounds of the race of a winner with its rivals, and the time after which no further round begins.
+ROUNDS = 30
+MAX_SECONDS = 10.0
+#: Recorded configurations that race with the winner.
+_MOST_RIVALS = 5
 
-#: Makes the listener of one job, from the kernel's name and the number of problems.
+#: Shows the progress of one run, from the kernel's name and the number of problems.
 Progress = Callable[[str, int], AbstractContextManager[Listener]]
 
 
@@ -72,7 +76,7 @@ class RetuneStatus(StrEnum):
     SEARCHED = "searched"
     #: Measured again: correct, as fast as recorded and still among the best.
     CONFIRMED = "confirmed"
-    #: Not begun: the time was up, another process re-tunes the device, or it was a dry run.
+    #: Not begun: the time was up, or it was a dry run.
     SKIPPED = "skipped"
     FAILED = "failed"
 
@@ -109,7 +113,6 @@ class RetuneOptions:
     dry_run: bool = False
     #: Records, headers and reports go to ``out/<device>/``, as those of `autotune run` do.
     out: Path = Path("reports")
-    seed: int = 0
     command: str = ""
     progress: Progress = lambda kernel, problems: nullcontext(ignore)
     #: Cards to measure on instead of this machine's devices: all of a device's model.
@@ -117,35 +120,32 @@ class RetuneOptions:
     #: Prints a message for a person.
     say: Callable[[str], None] = lambda _: None
 
+    def until_s(self) -> float:
+        """Return the time of `time.monotonic` at which the seconds will be over."""
+        return time.monotonic() + (math.inf if self.seconds is None else self.seconds)
+
 
 def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
-    """Tune again what is stale on every device of a query.
-
-    Where nothing is, no process is started. A device that another process is re-tuning is skipped.
-    """
-    failed: dict[str, RetuneOutcome] = {}
+    """Tune again what is stale on every device of a query; where nothing is, start no process."""
+    failed: dict[str, str] = {}
     outcomes: list[RetuneOutcome] = []
-    until = Deadline(options.seconds)
+    until_s = options.until_s()
     for device in query.devices:
-        with nullcontext("") if options.dry_run else device_lock(device) as holder:
-            found = survey(query, device)
-            for failure in found.failures:
-                failed[failure.kernel] = RetuneOutcome(failure.kernel, message=failure.message)
-            if holder and found.targets:
-                options.say(f"{device.name}: already being re-tuned by {holder}")
-            if reason := "dry run" if options.dry_run else holder and f"left to {holder}":
+        with nullcontext() if options.dry_run else device_lock(device, options.say):
+            targets, failures = survey(query, device)
+            failed |= failures
+            if options.dry_run:
                 skipped = RetuneStatus.SKIPPED
-                outcomes += [outcome(target, skipped, reason) for target in found.targets]
+                outcomes += [outcome(target, skipped, "dry run") for target in targets]
             elif options.share_seconds:
-                outcomes += _retuned_by_kernel(device, options, until, found.targets)
-            elif found.targets:
-                with Retuner(device, options, until) as retuner:
-                    outcomes += retuner.retune(found.targets)
-    return [*failed.values(), *outcomes]
+                outcomes += _retuned_by_kernel(device, options, until_s, targets)
+            else:
+                outcomes += Retuner(device, options, until_s).retune(targets)
+    return [*(RetuneOutcome(kernel, message=text) for kernel, text in failed.items()), *outcomes]
 
 
 def _retuned_by_kernel(
-    device: Device, options: RetuneOptions, until: Deadline, targets: Sequence[Target]
+    device: Device, options: RetuneOptions, until_s: float, targets: Sequence[Target]
 ) -> list[RetuneOutcome]:
     """Tune a kernel at a time, each published before the next begins.
 
@@ -155,7 +155,7 @@ def _retuned_by_kernel(
     outcomes: list[RetuneOutcome] = []
     waiting = Counter(target.kernel.name for target in targets)
     for name in list(waiting):
-        share = until.left / waiting.total()
+        share = (until_s - time.monotonic()) / waiting.total()
         del waiting[name]
         quick = share < EFFORTS["quick"].seconds_per_problem
         own = replace(
@@ -163,8 +163,8 @@ def _retuned_by_kernel(
             effort=EFFORTS["quick" if quick else "full"],
             budget=Budget(seconds=max(1.0, share)),
         )
-        with Retuner(device, own, until) as retuner:
-            outcomes += retuner.retune([each for each in targets if each.kernel.name == name])
+        those = [target for target in targets if target.kernel.name == name]
+        outcomes += Retuner(device, own, until_s).retune(those)
     return outcomes
 
 
@@ -226,118 +226,63 @@ def outcome(
     )
 
 
-@dataclass(frozen=True)
-class GateReport:
-    """The verdict of every entry, and the outcomes of those that were tuned again."""
-
-    checked: tuple[Checked, ...]
-    retuned: tuple[RetuneOutcome, ...] = ()
-
-
 def check_tuned(
-    names: Sequence[str],
-    devices: Sequence[Device],
-    options: RetuneOptions,
-    *,
-    spaces: Path | None = None,
-    threshold: float = THRESHOLD,
-    retune: bool = False,
-) -> GateReport:
-    """Verify and measure the entries that lookup answers with on some devices.
-
-    Without names all kernels that have a record are checked. With ``retune`` the entries that are slower
-    than recorded by more than the threshold, or wrong, are searched again.
-    """
+    query: StaleQuery, options: RetuneOptions, threshold: float
+) -> tuple[list[Checked], dict[str, str]]:
+    """Verify and measure the entries that lookup answers with; return the kernels that failed too."""
     checked: list[Checked] = []
-    retuned: list[RetuneOutcome] = []
-    until = Deadline(options.seconds)
-    listed = [(device, list(recorded_entries(names, device, spaces))) for device in devices]
-    found = {entry.kernel for _, entries in listed for entry in entries}
-    for name in names:
-        if name not in found:
-            files = {kernel for device in devices for kernel in kernel_names(device.folder)}
-            recorded = sorted(files - {name})  # its own would be one that cannot be read
-            message = unknown("tuned kernel", name, recorded)
-            raise UsageError(f"{message}; make a record with: autotune run {name}")
-    for device, entries in listed:
-        if not any(entry.verdict is Verdict.HELD for entry in entries):
-            checked += entries
-            continue
-        with device_lock(device, options.say), Retuner(device, options, until) as retuner:
-            judged = _judged(retuner, entries, threshold)
-            checked += judged
-            if retune:
-                retuned += retuner.search([o.target for o in judged if o.verdict.is_regression])
-    return GateReport(tuple(checked), tuple(retuned))
-
-
-def _judged(retuner: Retuner, entries: Sequence[Checked], threshold: float) -> list[Checked]:
-    """Measure what can be, in the order it was listed."""
-    held = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
-    found = {id(target.known): now for target, now in retuner.measured(held)}
-    return [
-        with_verdict(entry, found[id(entry.known)], threshold)
-        if id(entry.known) in found
-        else entry
-        for entry in entries
-    ]
+    failed: dict[str, str] = {}
+    until_s = options.until_s()
+    for device in query.devices:
+        with device_lock(device, options.say):
+            targets, failures = survey(replace(query, only_stale=False), device)
+            failed |= failures
+            known = [target for target in targets if target.known]
+            checked += Retuner(device, options, until_s).checked(known, threshold)
+    return checked, failed
 
 
 @contextmanager
-def device_lock(device: Device, waiting: Callable[[str], None] | None = None) -> Iterator[str]:
-    """Hold the lock of a device model's records; yield its other holder, empty where it is ours.
+def device_lock(device: Device, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a device model's records; say so and wait where another process has it.
 
     The system releases it however its process ends. It lies with the tuned records, so machines that
-    share those share it, where the file system can. With ``waiting`` it waits for another holder, after
-    it called ``waiting`` with a message.
+    share those share it, where the file system can.
     """
     with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            held_by = os.pread(file.fileno(), 200, 0).decode(errors="replace").strip()
-            holder = held_by or "another process"
-            if waiting is None:
-                yield holder
-                return
-            waiting(f"{device.name}: waiting for {holder}")
+            holder = os.pread(file.fileno(), 200, 0).decode(errors="replace").strip()
+            say(f"{device.name}: waiting for {holder or 'another process'}")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
             pass  # a file system without locks: records are replaced whole either way
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode(), 0)
-        yield ""
+        yield
 
 
-class Deadline:
-    """A time after which no search begins."""
+@dataclass(frozen=True)
+class Retuner:
+    """The re-tuning of one device, whose lock the caller holds."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self._end = math.inf if seconds is None else time.monotonic() + seconds
+    device: Device
+    options: RetuneOptions
+    #: Time of `time.monotonic` after which no search begins.
+    until_s: float
 
     @property
-    def left(self) -> float:
-        return self._end - time.monotonic()
-
-    @property
-    def is_past(self) -> bool:
-        return self.left <= 0
-
-
-class Retuner(ExitStack):
-    """The re-tuning of one device, whose lock the caller holds; a context manager."""
-
-    def __init__(self, device: Device, options: RetuneOptions, until: Deadline) -> None:
-        super().__init__()
-        self.device, self.options, self.until = device, options, until
+    def left_s(self) -> float:
+        return self.until_s - time.monotonic()
 
     def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
         """Tune again entries that may be wrong, then those to confirm, then new problems."""
         searched = [target for target in targets if target.action is Action.SEARCH]
         outcomes = self.search([target for target in searched if target.known])
-        confirmed, fallen = self.remeasure([t for t in targets if t.action is Action.REMEASURE])
-        outcomes += confirmed
-        outcomes += self.search(fallen)
+        again = [target for target in targets if target.action is Action.REMEASURE]
+        confirmed, fallen = self.remeasure(again)
+        outcomes += confirmed + self.search(fallen)
         return outcomes + self.search([target for target in searched if not target.known])
 
     # ------------------------------------------------------------------ measuring again
@@ -346,85 +291,60 @@ class Retuner(ExitStack):
         """Confirm the entries that hold; return the others as targets of a search."""
         outcomes: list[RetuneOutcome] = []
         fallen: list[Target] = []
-        for target, now in self.measured(targets):
-            if now is None:
-                outcomes.append(outcome(target, RetuneStatus.SKIPPED, "no time left"))
-            elif isinstance(now, AutotuneError):
-                outcomes.append(outcome(target, RetuneStatus.FAILED, str(now)))
-            elif why := reason_to_search(now):
-                fallen.append(replace(target, reasons=(*target.reasons, why)))
+        for found in self.checked(targets, TOLERANCE):
+            if found.verdict is Verdict.UNCHECKED:
+                outcomes.append(outcome(found.target, RetuneStatus.SKIPPED, found.message))
+            elif found.verdict is Verdict.FAILED:
+                outcomes.append(outcome(found.target, RetuneStatus.FAILED, found.message))
+            elif found.verdict in (Verdict.HELD, Verdict.FASTER):
+                outcomes.append(self._confirm(found))
             else:
-                outcomes.append(self._confirm(target, now))
+                why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
+                fallen.append(replace(found.target, reasons=(*found.target.reasons, why)))
         return outcomes, fallen
 
-    def measured(
-        self, targets: Sequence[Target]
-    ) -> Iterator[tuple[Target, Remeasured | AutotuneError | None]]:
-        """Verify and measure the winners of targets again; yield None where the time is up."""
+    def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[Checked]:
+        """Verify and measure the winners of targets again, as long as there is time."""
         for _, group in groupby(sorted(targets, key=_alike), key=_alike):
             listed = list(group)
-            if self.until.is_past:
-                yield from ((target, None) for target in listed)
-                continue
-            try:
-                request = self._request(listed, EFFORTS["quick"])
-            except UsageError as error:  # its objective is of another version
-                yield from ((target, error) for target in listed)
-                continue
+            request = self._request(listed, EFFORTS["quick"])
             bench = Bench(request, self._site)
             with self._progress(request) as listener, closing(bench):
                 for target in listed:
-                    now = None if self.until.is_past else _remeasured(bench, listener, target)
+                    if self.left_s <= 0:
+                        yield Checked(target, Verdict.UNCHECKED, "no time left")
+                        continue
+                    listener(Phase(target.problem, "the winner and its runners-up, again"))
+                    yield _checked(bench, target, threshold)
                     bench.forget_data()  # no problem comes twice
-                    yield target, now
 
-    def _confirm(self, target: Target, now: Remeasured) -> RetuneOutcome:
+    def _confirm(self, found: Checked) -> RetuneOutcome:
         """Record that the times hold; they stay, so that small losses cannot add up."""
-        known, ratio = target.known, now.ratio
-        assert known is not None and ratio is not None
+        known, now = found.target.known, found.now
+        assert known is not None and now is not None and now.ratio is not None
         try:
-            self._refresh(known, self._confirmed(known, ratio))
+            self._refresh(known, now.ratio)
         except AutotuneError as error:
-            return outcome(target, RetuneStatus.FAILED, str(error))
-        low, high = ratio.interval
-        message = f"{ratio.value:.3f} of its recorded time ({low:.3f} … {high:.3f})"
+            return outcome(found.target, RetuneStatus.FAILED, str(error))
+        low, high = now.ratio.interval
+        message = f"{now.ratio.value:.3f} of its recorded time ({low:.3f} … {high:.3f})"
         now_ms = now.now.time_ms.value if now.now else None
-        return outcome(target, RetuneStatus.CONFIRMED, message, now_ms)
+        return outcome(found.target, RetuneStatus.CONFIRMED, message, now_ms)
 
-    def _confirmed(self, known: KnownEntry, ratio: Estimate) -> TunedRecord:
-        """Return a record of the one entry, with its confirmation."""
-        low, high = ratio.interval
-        now, toolchain = timestamp(), backend(self.device.backend).toolchain()
-        made = Provenance(
-            version=__version__,
-            toolchain=toolchain,
-            driver=self.device.driver,
-            source=known.record.provenance.source,
-            created=now,
-        )
-        confirmed = Confirmed(
-            on=now,
-            driver=made.driver,
-            toolchain=toolchain,
-            ratio=_brief(ratio.value),
-            ratio_interval=(_brief(low), _brief(high)),
-        )
-        entry = msgspec.structs.replace(known.entry, confirmed=confirmed)
-        return msgspec.structs.replace(known.record, problems=(entry,), provenance=made)
-
-    def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
-        """Write a confirmed entry where lookup finds it, and to ``out`` where it is the same."""
+    def _refresh(self, known: KnownEntry, ratio: Estimate) -> None:
+        """Write a confirmed entry to the user's records, and where lookup finds it."""
+        changed, record, now = msgspec.structs.replace, known.record, timestamp()
+        versions = {
+            "driver": self.device.driver,
+            "toolchain": backend(self.device.backend).toolchain(),
+        }
+        confirmed = Confirmed(on=now, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
+        made = changed(record.provenance, version=__version__, created=now, **versions)
+        entry = changed(known.entry, confirmed=confirmed)
         own = [known.directory] if known.layer != "shipped" else []
         mine = [Path(user_folder())] if record.objective == TIME else []
         for directory in {*mine, *own}:
-            amend(directory, record)
-        for other in read_all(self.options.out, record.kernel):
-            in_out = other.tuned(known.entry.problem)
-            if other.device.folder != record.device.folder or in_out is None:
-                continue
-            winner = known.entry.configuration, known.entry.median_ms
-            if winner == (in_out.configuration, in_out.median_ms):
-                amend(self.options.out, record)
+            amend(directory, changed(record, problems=(entry,), provenance=made))
 
     # ------------------------------------------------------------------ searching
 
@@ -463,19 +383,19 @@ class Retuner(ExitStack):
 
     def _how_many(self, effort: Effort, count: int) -> int:
         """Return how many problems there is time for; those of a quick search share its time."""
-        if self.until.is_past:
+        if self.left_s <= 0:
             return 0
         own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem
         if own is None or (effort.shared and self.options.budget is None):
             return count
-        return count if own * count <= self.until.left else max(1, int(self.until.left // own))
+        return count if own * count <= self.left_s else max(1, int(self.left_s // own))
 
     def _budget(self, effort: Effort, count: int) -> Budget:
         given = self.options.budget
         if given is None:
             seconds = effort.seconds_per_problem * (1 if effort.shared else count)
-            return Budget(seconds=min(seconds, self.until.left))
-        left = None if self.until.left == math.inf else max(1.0, self.until.left)
+            return Budget(seconds=min(seconds, self.left_s))
+        left = None if self.left_s == math.inf else max(1.0, self.left_s)
         times = [seconds for seconds in (given.seconds and given.seconds * count, left) if seconds]
         evaluations = given.evaluations and given.evaluations * count
         return Budget(min(times, default=None), evaluations)
@@ -499,7 +419,6 @@ class Retuner(ExitStack):
             effort=effort,
             goal=Search(self.options.strategy, fresh=any(reason.fresh for reason in first.reasons)),
             budget=self._budget(effort, len(targets)),
-            seed=self.options.seed,
             caches=_caches(first),
             objective=find_objective(_objective(first)),
             command=self.options.command,
@@ -518,20 +437,6 @@ class Retuner(ExitStack):
         return self.options.progress(request.kernel.name, len(request.problems))
 
 
-def reason_to_search(now: Remeasured) -> Reason | None:
-    """Return the reason to search for a winner that was measured again; None where it holds."""
-    if now.status is not Status.OK:
-        return Reason(f"it is {now.status}: {now.message}", Action.SEARCH, fresh=True)
-    assert now.ratio is not None
-    if now.ratio.interval[0] > 1 + TOLERANCE:
-        loss = f"{now.ratio.value - 1:.1%}"
-        return Reason(f"it is slower by {loss}", Action.SEARCH, fresh=True)
-    if not now.is_tied:
-        share = 1 - now.fastest_share
-        return Reason(f"a runner-up is faster by {share:.1%}", Action.SEARCH, fresh=True)
-    return None
-
-
 def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[RetuneOutcome]:
     """Return the outcomes of a search: a winner, or the reason why there is none."""
     times = {won.problem: won.result.winner.time_ms.value for won in result.problems if won.result}
@@ -541,15 +446,6 @@ def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> lis
         else outcome(target, RetuneStatus.FAILED, why_not)
         for target in targets
     ]
-
-
-def _remeasured(bench: Bench, listener: Listener, target: Target) -> Remeasured | AutotuneError:
-    assert target.known is not None
-    listener(Phase(target.problem, "the winner and its runners-up, again"))
-    try:
-        return remeasure(bench, target.known.record, target.known.entry)
-    except AutotuneError as error:
-        return error
 
 
 def _alike(target: Target) -> tuple[str, str, str]:
@@ -573,6 +469,168 @@ def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
     return seeded
 
 
-def _brief(ratio: float) -> float:
-    """Round to five significant digits: a small ratio stays above 0, which no record may hold."""
-    return float(f"{ratio:.5g}")
+# ---------------------------------------------------------------------- one entry
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """A recorded winner, measured again."""
+
+    #: `OK`, or how its verification or its race ended.
+    status: Status
+    message: str = ""
+    #: Its time now over the recorded one; None where nothing was timed.
+    ratio: Estimate | None = None
+    #: The winner in its race, and the fastest of those that raced; None where nothing was timed.
+    now: ContenderResult | None = None
+    fastest: ContenderResult | None = None
+
+
+class Verdict(StrEnum):
+    """The state of a recorded entry."""
+
+    HELD = "held"
+    FASTER = "faster"
+    SLOWER = "slower"
+    #: As fast as recorded, but a runner-up is faster.
+    BEATEN = "beaten"
+    #: Wrong results, a crash, a time-out, or no longer a valid configuration.
+    WRONG = "wrong"
+    #: Nothing could be compared; the message says why.
+    UNCHECKED = "unchecked"
+    FAILED = "failed"
+
+    @property
+    def is_regression(self) -> bool:
+        return self in (Verdict.SLOWER, Verdict.WRONG)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A recorded entry and its verdict."""
+
+    target: Target
+    verdict: Verdict
+    message: str = ""
+    now: Remeasured | None = None
+
+
+def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
+    """Return the verdict and its message; slower, beaten and faster only where that is sure."""
+    if now.status is not Status.OK:
+        return Verdict.WRONG, f"{now.status}: {now.message}"
+    assert now.ratio is not None
+    low, high = now.ratio.interval
+    if low > 1 + threshold:
+        return Verdict.SLOWER, f"{now.ratio.value:.3f} of its recorded time"
+    if now.now and now.fastest and not now.now.tied:
+        share = now.fastest.time_ms.value / now.now.time_ms.value
+        if share < 1 - threshold:
+            return Verdict.BEATEN, f"a runner-up needs {share:.3f} of its time"
+    return (Verdict.FASTER if high < 1 - threshold else Verdict.HELD), ""
+
+
+def _checked(bench: Bench, target: Target, threshold: float) -> Checked:
+    assert target.known is not None
+    record, entry = target.known.record, target.known.entry
+    if Timing(entry.race.timing) is Timing.OTHER:
+        text = f"timed in another way ({entry.race.timing})"
+        return Checked(target, Verdict.UNCHECKED, text)
+    try:
+        now = remeasure(bench, record, entry)
+    except AutotuneError as error:
+        return Checked(target, Verdict.FAILED, str(error))
+    return Checked(target, *verdict(now, threshold), now)
+
+
+def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasured:
+    """Verify a recorded winner on every data set and odd size, then race it with its rivals.
+
+    The bench is of the record's kernel and device, and times as its request says.
+    """
+    kernel, device = bench.kernel, bench.device
+    problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
+    if not is_member(kernel, winner, device):
+        return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
+    job = bench.job(problem)
+    edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
+    for checked in (*edges, job):
+        verified = _verified(bench, checked, winner)
+        if verified.status is not Status.OK:
+            where = "" if checked is job else f"on {checked.problem} with other inputs: "
+            return Remeasured(verified.status, where + verified.message)
+    # Those of another objective may well be faster.
+    everyone = rivals(kernel, device, entry) if record.objective == TIME else []
+    others = [rival for rival in everyone if _verified(bench, job, rival).status is Status.OK]
+    return _raced(bench, job, entry, [winner, *others])
+
+
+def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:
+    """Return who else may be the fastest: the runners-up and the default."""
+    listed = [Configuration(other.configuration) for other in entry.race.runners_up]
+    members = [rival for rival in listed if is_member(kernel, rival, device)][:_MOST_RIVALS]
+    if is_member(kernel, kernel.default(), device):
+        members.append(kernel.default())
+    winner = Configuration(entry.configuration)
+    return [rival for rival in dict.fromkeys(members) if rival != winner]
+
+
+def over_recorded(now: Estimate, then: Estimate) -> Estimate:
+    """Return the time now over the recorded one, with its 95 % interval.
+
+    The interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
+    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not hold its
+    own median says nothing, and is taken to have no width.
+    """
+    low, high = now.interval
+    then_low, then_high = then.interval
+    if not 0 < then_low <= then.value <= then_high:
+        then_low = then_high = then.value
+    down = math.hypot(math.log(now.value / low), math.log(then_high / then.value))
+    up = math.hypot(math.log(high / now.value), math.log(then.value / then_low))
+    value = now.value / then.value
+    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+
+
+def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measurement:
+    """Compile and verify one configuration on the data sets of a job."""
+    compiled = _compiled(bench, job, configuration)
+    if compiled.binary is None:
+        return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
+    return bench.worker.check(job, configuration, compiled.binary)
+
+
+def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
+    return bench.compilers.result(bench.compile_job(configuration, job.problem))
+
+
+def _raced(
+    bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
+) -> Remeasured:
+    """Race the winner, who comes first, with the others, all of them right."""
+    contenders = [
+        Contender(
+            configuration,
+            _compiled(bench, job, configuration).binary,
+            deterministic=bench.kernel.is_deterministic(configuration, job.problem),
+        )
+        for configuration in configurations
+    ]
+    by_stream = not Timing(entry.race.timing).by_graph
+    rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
+    raced = race(bench.worker, job, contenders, rules)
+    if failure := raced.samples[0].failure:
+        return Remeasured(failure.status, f"in the race with its rivals: {failure.message}")
+    result = judge(raced, seed=bench.request.seed)
+    now = result.of(configurations[0]) if result else None
+    assert result is not None and now is not None
+    work = bench.kernel.work_of(job.problem)
+    is_cold = job.caches is Caches.COLD
+    why = implausible(now.time_ms.value, work, job.device, is_cold) if work else ""
+    return Remeasured(
+        Status.IMPLAUSIBLE if why else Status.OK,
+        why,
+        over_recorded(now.time_ms, entry.winner.time_ms),
+        now,
+        min((e for e in result.finalists if e.tied), key=lambda each: each.time_ms.value),
+    )

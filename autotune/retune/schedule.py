@@ -1,4 +1,4 @@
-"""Entries that re-tune by schedule: cron, systemd, Slurm, GitHub; one per GPU architecture.
+"""Entries that re-tune by schedule: cron, Slurm, GitHub; one per GPU architecture.
 
 Fills in the ``.j2`` templates of this folder. Every text is quoted for the program that reads it.
 """
@@ -19,7 +19,7 @@ import jinja2
 
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
-from autotune.errors import DISTRIBUTION, UsageError, unknown
+from autotune.errors import DISTRIBUTION, UsageError
 
 #: Settings that a scheduled process needs to find the same files. No address of a store: it may
 #: hold a password.
@@ -32,21 +32,15 @@ SETTINGS = (
     "XDG_DATA_HOME",
     "XDG_CACHE_HOME",
 )
-#: Files of each kind by their templates; with ``{arch}`` in its name one per architecture.
+#: The file of each kind; its template has the same name and ``.j2``.
 KINDS = {
-    "cron": {"autotune-retune.cron": "cron.j2"},
-    "systemd": {
-        "autotune-retune{arch}.service": "systemd.service.j2",
-        "autotune-retune{arch}.timer": "systemd.timer.j2",
-    },
-    "slurm": {"autotune-retune.sbatch": "slurm.sbatch.j2"},
-    "github": {"autotune-retune.yml": "github.yml.j2"},
+    "cron": "autotune-retune.cron",
+    "slurm": "autotune-retune.sbatch",
+    "github": "autotune-retune.yml",
 }
-#: How to install the files of each kind, once they are in the current folder.
+#: How to install the file of each kind, once it is in the current folder.
 INSTALL = {
     "cron": "crontab -e, and add the lines of autotune-retune.cron",
-    "systemd": "systemctl --user enable --now ./autotune-retune*.timer after "
-    "systemctl --user link ./autotune-retune*; loginctl enable-linger lets it run while you are away",
     "slurm": "bash autotune-retune.sbatch; its head says how to repeat that",
     "github": "mkdir -p .github/workflows && cp autotune-retune.yml .github/workflows/",
 }
@@ -54,25 +48,15 @@ INSTALL = {
 _LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-@dataclass(frozen=True)
-class Period:
-    """A period, as cron and as systemd write it."""
-
-    cron: str
-    calendar: str
-    #: Longest random delay, so that many machines do not begin at once.
-    spread: str = "1h"
-
-
-#: At night and off the full hour, when others begin.
+#: Periods as cron writes them: at night and off the full hour, when others begin.
 PERIODS = {
-    "1h": Period("17 * * * *", "*-*-* *:17:00", "10min"),
-    "6h": Period("17 */6 * * *", "*-*-* 00/6:17:00"),
-    "12h": Period("17 3,15 * * *", "*-*-* 03,15:17:00"),
-    "1d": Period("17 3 * * *", "*-*-* 03:17:00"),
-    "1w": Period("17 3 * * 0", "Sun *-*-* 03:17:00"),
-    "2w": Period("17 3 1,15 * *", "*-*-01,15 03:17:00"),
-    "1mo": Period("17 3 1 * *", "*-*-01 03:17:00"),
+    "1h": "17 * * * *",
+    "6h": "17 */6 * * *",
+    "12h": "17 3,15 * * *",
+    "1d": "17 3 * * *",
+    "1w": "17 3 * * 0",
+    "2w": "17 3 1,15 * *",
+    "1mo": "17 3 1 * *",
 }
 
 
@@ -80,7 +64,8 @@ PERIODS = {
 class Schedule:
     """The command of an entry, its period and its folder."""
 
-    period: Period
+    #: One of `PERIODS`, as cron writes it.
+    period: str
     #: Empty: any device of the machine.
     archs: tuple[str, ...]
     kernels: tuple[str, ...] = ()
@@ -94,10 +79,6 @@ class Schedule:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.max_hours):
-            raise UsageError(f"--max-hours {self.max_hours}: a finite number of hours expected")
-        if wrong := next((name for name in self.kernels if name.startswith("-")), ""):
-            raise UsageError(f"{wrong!r} is an option and no kernel")
         words = (*self.kernels, *self.archs, *self.program, str(self.folder), self.made_by)
         for text in (*words, *self.settings.values()):
             if _LINE_ENDS.search(text):
@@ -115,27 +96,21 @@ class Schedule:
         words = (*(["env", *settings] if settings else []), *self.program, *self.arguments(arch))
         return f"cd {shlex.quote(str(self.folder))} && {shlex.join(words)}"
 
-    def files(self, kind: str) -> dict[str, str]:
-        """Return the files of a kind of `KINDS` by name."""
+    def text(self, kind: str) -> str:
+        """Return the file of a kind of `KINDS`."""
         inside = "."
         if kind == "github":
             inside = self.folder.relative_to(_repository(self.folder)).as_posix()
             for text in (inside, *self.kernels):
                 if "${{" in text:  # GitHub replaces it before a shell sees its quotes
                     raise UsageError(f"{text!r}: a workflow cannot hold a name with ${{{{")
-        made = {}
-        for name, template in KINDS[kind].items():
-            for arch in (self.archs or ("",)) if "{arch}" in name else ("",):
-                text = _TEMPLATES.get_template(template).render(
-                    schedule=self,
-                    arch=arch,
-                    inside=inside,
-                    package=f"{DISTRIBUTION}[tune,cuda13]",
-                    hours=math.ceil(self.max_hours) + 1,  # a search that has begun is finished
-                    minutes=math.ceil(self.max_hours * 60) + 60,
-                )
-                made[name.format(arch=f"-{arch}" if arch else "")] = text
-        return made
+        return _TEMPLATES.get_template(f"{KINDS[kind]}.j2").render(
+            schedule=self,
+            inside=inside,
+            package=f"{DISTRIBUTION}[tune,cuda13]",
+            hours=math.ceil(self.max_hours) + 1,  # a search that has begun is finished
+            minutes=math.ceil(self.max_hours * 60) + 60,
+        )
 
 
 def local_schedule(
@@ -145,10 +120,6 @@ def local_schedule(
 
     Without architectures it is for those of this machine's GPUs, without kernels for all.
     """
-    if kind not in KINDS:
-        raise UsageError(unknown("schedule", kind, KINDS))
-    if every not in PERIODS:
-        raise UsageError(unknown("period", every, PERIODS))
     devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
     if not chosen and kind in ("slurm", "github"):
@@ -179,13 +150,6 @@ def _repository(folder: Path) -> Path:
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
-def _systemd_word(text: str, dollar: str = "$$") -> str:
-    """Quote one word of a unit file: systemd.syntax(7), systemd.unit(5) on specifiers."""
-    for old, new in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", dollar)):
-        text = text.replace(old, new)
-    return text if re.fullmatch(r"[\w./:=@+-]+", text) else f'"{text}"'
-
-
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     undefined=jinja2.StrictUndefined,
@@ -202,5 +166,4 @@ _TEMPLATES.filters.update(
     quoted=lambda value: shlex.quote(str(value)),
     joined=shlex.join,
     quoted_json=json.dumps,
-    systemd_word=_systemd_word,
 )

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
-from autotune.kernel.catalog import find_kernel, listings
+from autotune.kernel.catalog import find_kernel, known_kernel, listings, space_folders
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
-from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
-from autotune.tuned.record import TunedProblem, TunedRecord, moment
+from autotune.tuned.reading import (
+    DamagedRecord,
+    device_folders,
+    layers,
+    read,
+    read_all,
+    shipped_folder,
+    user_folder,
+)
+from autotune.tuned.record import Confirmed, TunedProblem, TunedRecord, moment, other_kernel
 from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
+    from autotune.report.page import Standing
 
 
 class Action(StrEnum):
@@ -55,21 +65,6 @@ class KnownEntry:
     record: TunedRecord
     entry: TunedProblem
 
-    @property
-    def driver(self) -> str:
-        """Return the driver of its last measurement; empty where not known."""
-        return (self.entry.confirmed or self.entry.origin).driver
-
-    @property
-    def toolchain(self) -> str:
-        """Return the compiler of its last measurement; empty where not known."""
-        return (self.entry.confirmed or self.entry.origin).toolchain
-
-    @property
-    def seen_on(self) -> str:
-        """Return the date of its last measurement, as the record has it."""
-        return self.entry.confirmed.on if self.entry.confirmed else self.entry.origin.tuned_on
-
 
 @dataclass(frozen=True)
 class Target:
@@ -95,22 +90,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class SurveyFailure:
-    """A kernel or record that could not be read."""
-
-    kernel: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The stale problems, and the kernels that could not be compared."""
-
-    targets: tuple[Target, ...]
-    failures: tuple[SurveyFailure, ...] = ()
-
-
-@dataclass(frozen=True)
 class StaleQuery:
     """The devices and kernels to look at, and when an entry is stale."""
 
@@ -129,13 +108,14 @@ class StaleQuery:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-def survey(query: StaleQuery, only: Device | None = None) -> Survey:
+def survey(query: StaleQuery, only: Device | None = None) -> tuple[list[Target], dict[str, str]]:
     """Find the stale problems of all devices of a query, or of one of them.
 
-    A broken space file or foreign record hides no other kernel, unless it was asked for by name.
+    Also return the errors of kernels that cannot be compared: a broken space file or foreign record
+    hides no other kernel, unless it was asked for by name.
     """
     targets: list[Target] = []
-    failures: list[SurveyFailure] = []
+    failed: dict[str, str] = {}
     for name in query.kernels or [listing.name for listing in listings(query.spaces)]:
         try:
             kernel = find_kernel(name, query.spaces)
@@ -147,8 +127,8 @@ def survey(query: StaleQuery, only: Device | None = None) -> Survey:
         except AutotuneError as error:
             if query.kernels and isinstance(error, UsageError):
                 raise
-            failures.append(SurveyFailure(name, str(error)))
-    return Survey(tuple(targets), tuple(failures))
+            failed[name] = str(error)
+    return targets, failed
 
 
 def find_devices(
@@ -211,14 +191,76 @@ def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: TunedProblem) -
     return found or record.stale_reasons(entry)
 
 
-def age_in_days(text: str) -> float | None:
-    """Read ``90d``, ``2w`` or ``36h``; ``never`` is None."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
-    if match:
-        return float(match[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[match[2]]
-    if text == "never":
-        return None
-    raise UsageError(f"age {text!r}: expected for example 90d, 12w, 36h or never")
+def standings(records: Sequence[TunedRecord], spaces: Path | None = None) -> list[Standing]:
+    """Return how each record compares with its kernel; a space file runs once."""
+    space_folders(spaces)  # an error if --spaces is no folder
+    known = cache(lambda name: known_kernel(name, spaces))
+    return [_standing(record, known) for record in records]
+
+
+def _standing(record: TunedRecord, known: Callable[[str], Kernel | None]) -> Standing:
+    from autotune.report.page import Standing  # takes long, and only reports need it
+
+    other = ""
+    try:
+        kernel = known(record.kernel)
+        if kernel is None:
+            return Standing(record, unknown="its space file is not here")
+        where = f"the record of {record.device.name}"
+        other = other_kernel(kernel, where, record.fields, record.parameters)
+        found = [recorded_reasons(kernel, record, entry) for entry in record.problems]
+    except AutotuneError as error:
+        return Standing(record, unknown=str(error), other_kernel=other)
+    declared = kernel.problems.get(record.device.backend, ())
+    return Standing(
+        record,
+        stale=dict(Counter(reason for reasons in found for reason in reasons)),
+        stale_entries=sum(map(bool, found)),
+        missing=sum(record.tuned(problem) is None for problem in declared),
+        other_kernel=other,
+    )
+
+
+def records_of(
+    kernel: str, device: str | None, folder: Path | None, needs_cuda: bool = False
+) -> list[TunedRecord]:
+    """Return the records of a kernel below a folder; by default the user's, else the shipped ones.
+
+    Warn of entries that are stale; an error if there is no record, or it is of another kernel.
+    """
+    places = [folder] if folder else [Path(user_folder()), Path(shipped_folder())]
+    found: list[TunedRecord] = []
+    for place in places:
+        found = found or [
+            record
+            for record in read_all(place, kernel)
+            if device in (None, record.device.name, record.device.folder)
+            and (record.device.backend == "cuda" or not needs_cuda)
+        ]
+    if not found:
+        raise not_tuned(kernel, device, folder)
+    for standing in standings(found):
+        if standing.other_kernel:
+            raise UsageError(
+                f"{standing.other_kernel}; or name the folder of records that you mean: --from DIR"
+            )
+        if standing.stale_entries:
+            warnings.warn(
+                f"{kernel} on {standing.record.device.name}: {standing.stale_entries} of "
+                f"{len(standing.record.problems)} entries are stale ({', '.join(standing.stale)}): "
+                f"run autotune run {kernel}, or rename it if the record is of another kernel",
+                stacklevel=2,
+            )
+    return found
+
+
+def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> UsageError:
+    """Return the error that there is no record of a kernel and a device below a folder."""
+    where = f" on {device}" if device else ""
+    if folder is not None:
+        return UsageError(f"{folder}: no tuned record */{kernel or '*'}.json{where} below it")
+    subject = f"{kernel} is not" if kernel else "nothing is"
+    return UsageError(f"{subject} tuned{where} yet; run: autotune run {kernel or 'KERNEL'}")
 
 
 # ---------------------------------------------------------------------- inside
@@ -272,15 +314,16 @@ def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Re
 
 def _aged(query: StaleQuery, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """Yield the reasons why times may have changed, though the kernel did not."""
+    last = known.entry.confirmed or known.entry.origin
     toolchain = backend(device.backend).toolchain()
-    if known.driver and device.driver and known.driver != device.driver:
-        yield Reason(f"the driver changed: {known.driver} -> {device.driver}", Action.REMEASURE)
-    if known.toolchain and known.toolchain != toolchain:
-        yield Reason(f"the compiler changed: {known.toolchain} -> {toolchain}", Action.REMEASURE)
+    if last.driver and device.driver and last.driver != device.driver:
+        yield Reason(f"the driver changed: {last.driver} -> {device.driver}", Action.REMEASURE)
+    if last.toolchain and last.toolchain != toolchain:
+        yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", Action.REMEASURE)
     if query.max_age_days is None:
         return
     try:
-        age = query.now - moment(known.seen_on)
+        age = query.now - moment(last.on if isinstance(last, Confirmed) else last.tuned_on)
     except ValueError as error:
         yield Reason(f"its date is not one: {error}", Action.REMEASURE)
         return
