@@ -40,6 +40,7 @@ from typing import Any
 
 import dask
 from harness import RECORDED, command_line, finish, provenance, write
+from recorded import Recording, load
 
 from autotune import Kernel, Launch, Problem
 from autotune.devices.base import Binary, CompiledFunction
@@ -48,7 +49,6 @@ from autotune.fleet import address
 from autotune.fleet.client import Fleet
 from autotune.fleet.site import FleetSite
 from autotune.fleet.worker import COMPILE, FleetPlugin, Host
-from autotune.interop.formats import Recording, read
 from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import measure
@@ -78,7 +78,7 @@ class Simulated:
 
     @cached_property
     def recording(self) -> Recording:
-        return read(RECORDED / f"{SPACE}.json.gz")
+        return load(RECORDED / f"{SPACE}.json.gz")
 
     def measurement(self, configuration: Configuration) -> Measurement:
         index = self.recording.space.index(configuration)

@@ -38,11 +38,11 @@ from harness import (
     search_timed,
     write,
 )
+from recorded import Recording, load
 
 from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
-from autotune.interop.formats import Recording, read
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import ignore, nothing
@@ -185,7 +185,7 @@ def main() -> None:
     }
     name = cpu_name()
     if options.recording.exists():
-        recording = read(options.recording)
+        recording = load(options.recording)
         result["recording"] = options.recording.name
         result["replay"] = []
         for strategy in options.strategies.split(","):

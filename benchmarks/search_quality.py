@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 from harness import RECORDED, ROOT, command_line, finish
+from recorded import Recording, load
 
-from autotune.interop.formats import Recording, read
 from autotune.measure.evaluator import PER_DEVICE, nothing
 from autotune.measure.measurement import Measurement
 from autotune.search.base import AtHand, Outlook, RelatedProblem, Tell, fastest
@@ -287,14 +287,14 @@ def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int
 @cache
 def _import(strategy: str) -> None:
     """Once per process, so that no search pays for it: libraries are imported when they are used."""
-    recording = read(OWN / "synthetic.json.gz")
+    recording = load(OWN / "synthetic.json.gz")
     with suppress(BudgetSpent):
         find(strategy)(recording.space, UntilFound(recording, 12), np.random.default_rng(0))
 
 
 @cache
 def _load(path: Path) -> Recording:
-    return read(path)
+    return load(path)
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

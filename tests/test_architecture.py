@@ -44,7 +44,7 @@ LINES = {
     "doctor": 410,
     "export": 1150,
     "fleet": 1290,
-    "interop": 1080,
+    "interop": 1020,
     "kernel": 3400,
     "measure": 4260,
     "report": 1660,

@@ -19,8 +19,8 @@ import problem_sizes  # type: ignore[import-not-found]
 import pytest
 import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
+from recorded import load  # type: ignore[import-not-found]
 
-from autotune.interop.formats import read
 from autotune.kernel.catalog import find_kernel
 from autotune.tuned.reading import read_all
 
@@ -96,7 +96,7 @@ def test_expectations_are_compared_with_what_left_out_problems_get(
 def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> None:
     """Through engine, strategy, store and events; that rows and events agree is asked there."""
     data = Path(__file__).parent / "data" / "synthetic.json.gz"
-    found = overhead.replayed(read(data), strategy, 1000, every=100)
+    found = overhead.replayed(load(data), strategy, 1000, every=100)
     assert found["configurations"] == 1000
     grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / 500
     assert grown_kb < 10, f"{grown_kb:.0f} KB more for every configuration"

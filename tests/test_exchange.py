@@ -88,9 +88,9 @@ def test_a_measurement_comes_back(format: str, write: Any) -> None:
     made = ours()
     text = export_measurements(format, made)[f"{KERNEL}-{format}.json"]
     found = read(write(text))
-    assert (found.kernel, found.device.name) == (KERNEL, "Test GPU A")
+    assert (found.kernel, found.device_name) == (KERNEL, "Test GPU A")
     assert found.problem == made.problem
-    assert found.space.parameters == made.parameters
+    assert found.parameters == made.parameters
     for before, after in zip(made.measurements, found.measurements, strict=True):
         assert after.configuration == before.configuration
         assert after.samples_ms == before.samples_ms
@@ -107,7 +107,7 @@ def test_t4_of_kernel_tuner_is_read(tmp_path: Path) -> None:
     """Its own names of times; further numbers as metrics; the reason of a failure."""
     found = read(t4_of_kernel_tuner(tmp_path), Labels(kernel="gemm", device="GPU"))
     good, bad = found.measurements
-    assert (found.kernel, found.device.name, found.problem) == ("gemm", "GPU", Problem())
+    assert (found.kernel, found.device_name, found.problem) == ("gemm", "GPU", Problem())
     assert good.samples_ms == (0.1, 0.1)  # the first runs cold
     assert good.metrics == {"GFLOP/s": 3.5}
     assert good.compile_s == 0.1
@@ -134,13 +134,13 @@ def test_published_t4_files_are_read_as_they_are(write: Any) -> None:
     rows.append(result(256, 9.0, invalidity="timeout"))
     path = write({"metadata": {"timeunit": "miliseconds"}, "results": rows}, "conv-A100_T4.json")
     found = read(path)
-    assert (found.kernel, found.device.name) == ("conv-A100_T4", "conv-A100_T4")
-    assert found.space.parameters == {"BM": (32, 64, 128, 256)}
+    assert (found.kernel, found.device_name) == ("conv-A100_T4", "conv-A100_T4")
+    assert found.parameters == {"BM": (32, 64, 128, 256)}
     assert [row.median_ms for row in found.measurements] == [1.0, 5.0, None, None]
     assert [row.status for row in found.measurements[2:]] == ["wrong_result", "timed_out"]
     assert found.measurements[0].compile_s == pytest.approx(0.0384)
     in_seconds = {"metadata": {"timeunit": "seconds"}, "results": rows[:1]}
-    assert read(write(in_seconds)).best_ms == 2000
+    assert read(write(in_seconds)).best(1)[0].median_ms == 2000
 
 
 # ---------------------------------------------------------------------- damage
@@ -207,7 +207,7 @@ def test_any_value_anywhere_is_read_or_a_record_error(tmp_path: Path, data: st.D
     path = tmp_path / "any.json"
     path.write_text(json.dumps(changed))
     try:
-        assert len(read(path).space)
+        assert read(path).measurements
     except RecordError as error:
         assert "any.json" in str(error) and "\n" not in str(error)
 
@@ -256,7 +256,7 @@ def test_a_file_is_kept_once_under_its_latest_names(write: Any) -> None:
         place, _ = exchange.keep(path, labels)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
     (found,) = exchange.imported("solve")
-    assert (found.device.name, found.problem) == ("GPU B", Problem(n=8))
+    assert (found.device_name, found.problem) == ("GPU B", Problem(n=8))
     assert exchange.imported("solve::tdma@float") == []
     place, _ = exchange.keep(path, Labels(kernel="../../" + 300 * "x"))
     assert place.parent.name == "imported"

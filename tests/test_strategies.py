@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import Recording, load
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
-from autotune.interop.formats import Recording, read
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import nothing
@@ -26,13 +26,12 @@ from autotune.search.base import Outlook
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
 from autotune.search.session import Budget, SearchSession
-from autotune.values import Problem
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]
 IN_ORDER = ("exhaustive", "kt:brute_force")
-load = cache(read)
+load = cache(load)
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +187,11 @@ def test_same_seed_same_path_in_another_process(synthetic):
         "optuna:cmaes",
     ]
     code = (
-        "import sys, json; sys.path.insert(0, sys.argv[1]); import test_strategies as t; "
-        "r = t.load(t.DATA); print(json.dumps([t.run(n, r, 40).path for n in sys.argv[2:]]))"
+        "import sys, json; sys.path[:0] = sys.argv[1:3]; import test_strategies as t; "
+        "r = t.load(t.DATA); print(json.dumps([t.run(n, r, 40).path for n in sys.argv[3:]]))"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), *names]
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
+    command = [sys.executable, "-c", code, *folders, *names]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert json.loads(output) == [run(name, synthetic, 40).path for name in names]
 
@@ -377,10 +377,7 @@ def conditional():
 
     space = enumerate_space(kernel, for_arch("sm_90"))
     return Recording(
-        path=Path("conditional"),
         kernel="conditional",
-        device=for_arch("sm_90"),
-        problem=Problem(),
         space=space,
         measurements=tuple(
             Measurement(

@@ -469,15 +469,15 @@ def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> Non
     where = f" ({words(found.problem)})" if found.problem else ""
     click.echo(
         shown(
-            f"{found.kernel} on {found.device.name}{where}: "
-            f"{len(found.space)} configurations{fastest}; not verified here"
+            f"{found.kernel} on {found.device_name}{where}: "
+            f"{len(found.measurements)} configurations{fastest}; not verified here"
         )
     )
     click.echo(f"kept as {place}", err=True)
     declared = known_kernel(found.kernel, spaces)
     if declared is None:
         click.echo(f"no kernel {found.kernel!r} is known here: give its name by --kernel", err=True)
-    elif differing := set(declared.parameters) ^ set(found.space.parameters):
+    elif differing := set(declared.parameters) ^ set(found.parameters):
         warn(
             f"{declared.name} has other parameters here ({', '.join(sorted(differing))}): no search "
             "begins with these configurations"

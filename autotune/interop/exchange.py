@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
 from autotune.devices.device import Device
 from autotune.errors import RecordError, UsageError
 from autotune.files import data_folder, data_path, write_atomically
-from autotune.interop.formats import Labels, Recording, Results, read, t4_text
+from autotune.interop.formats import Labels, Results, content_of, read, t4_text
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
@@ -27,35 +28,27 @@ _BEST_OF_EACH, _MOST = 3, 12
 _MOST_LETTERS = 80
 
 
-def keep(file: Path, labels: Labels) -> tuple[Path, Recording]:
+def keep(file: Path, labels: Labels) -> tuple[Path, Results]:
     """Keep what a file measured as T4 results under its labels; return where, and what it holds."""
     found = read(file, labels)
-    kept = Results(
-        kernel=found.kernel,
-        device_name=found.device.name,
-        problem=found.problem,
-        parameters=found.space.parameters,
-        measurements=found.measurements,
-        timestamps=[""] * len(found.measurements),
-    )
-    folder, name = data_folder("imported"), f"-{found.device.uuid}.json"
-    for before in folder.glob(f"*{name}"):  # it may have been called otherwise
+    folder, digest = data_folder("imported"), sha256(content_of(file)).hexdigest()[:16]
+    for before in folder.glob(f"*-{digest}.json"):  # it may have been called otherwise
         before.unlink()
-    place = folder / f"{_prefix(found.kernel)}{name}"
-    write_atomically(place, t4_text(kept).encode())
+    place = folder / f"{_prefix(found.kernel)}-{digest}.json"
+    write_atomically(place, t4_text(found).encode())
     return place, found
 
 
-def imported(kernel: str) -> list[Recording]:
+def imported(kernel: str) -> list[Results]:
     """Read what was imported of a kernel, the newest file first; damaged ones with a warning."""
     files = Path(data_path("imported")).glob(f"{_prefix(kernel)}-*.json")
-    found: list[Recording] = []
+    found: list[Results] = []
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         try:
             found.append(read(file))
         except RecordError as error:
             warnings.warn(f"left out: {error}; or delete it", stacklevel=2)
-    return [recording for recording in found if recording.kernel == kernel]
+    return [results for results in found if results.kernel == kernel]
 
 
 def first_to_try(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
@@ -64,9 +57,9 @@ def first_to_try(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
     Some may be in no space of the kernel.
     """
     return tuple(
-        (recording.problem, found.configuration)
-        for recording in imported(kernel)
-        for found in recording.best(_MOST)
+        (results.problem, found.configuration)
+        for results in imported(kernel)
+        for found in results.best(_MOST)
     )
 
 

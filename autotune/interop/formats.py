@@ -8,25 +8,20 @@ other tools ignore.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 
-from autotune.devices.device import Device
 from autotune.errors import RecordError
-from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
-from autotune.store import Scope
 from autotune.values import Configuration, Problem, Value
 
 # ---------------------------------------------------------------------- schema
@@ -166,11 +161,16 @@ class Results:
     kernel: str
     device_name: str
     problem: Problem
-    #: Declared values of each parameter.
+    #: Declared values of each parameter, else those that were measured.
     parameters: Mapping[str, tuple[Value, ...]]
     measurements: Sequence[Measurement]
     #: When each was measured, ISO 8601; empty where not known.
     timestamps: Sequence[str]
+
+    def best(self, count: int) -> list[Measurement]:
+        """Return the fastest that did not fail, best first."""
+        timed = [found for found in self.measurements if found.status is Status.OK]
+        return sorted(timed, key=lambda found: found.median_ms or 0.0)[:count]
 
 
 def t4_text(results: Results) -> str:
@@ -257,38 +257,6 @@ class Labels:
     problem: Problem = field(default_factory=Problem)
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """One kernel, measured by another tool on one device for every configuration of a space."""
-
-    path: Path
-    kernel: str
-    #: Backend ``replay``; the name is the recorded one, the uuid stands for the file's content.
-    device: Device
-    #: The recorded size as ``x``, ``y``, ``z``, unless the file names its fields.
-    problem: Problem
-    #: The recorded configurations, failing ones included.
-    space: Space
-    #: By number in the space.
-    measurements: tuple[Measurement, ...]
-
-    @property
-    def best_ms(self) -> float | None:
-        """Median time of the best configuration; None where all failed."""
-        return next((found.median_ms for found in self.best(1)), None)
-
-    def best(self, count: int) -> list[Measurement]:
-        """Return the fastest that did not fail, best first."""
-        timed = [found for found in self.measurements if found.status is Status.OK]
-        return sorted(timed, key=lambda found: found.median_ms or 0.0)[:count]
-
-    @property
-    def scope(self) -> Scope:
-        """Key of its measurements, as of those of a device."""
-        unknown = "", "", "", "", ""
-        return Scope(self.kernel, self.problem, self.device.uuid, self.device.name, *unknown)
-
-
 def content_of(path: Path) -> bytes:
     """Return the content of a file, unpacked."""
     try:
@@ -301,29 +269,39 @@ def content_of(path: Path) -> bytes:
         ) from None
 
 
-def read(path: Path, labels: Labels | None = None) -> Recording:
-    """Read a cache file, closed or not, or a file of T4 results, gzipped or not."""
-    content = content_of(path)
-    stem = path.name.split(".")[0]
-    usual = Labels(stem, stem)
+def read(path: Path, labels: Labels | None = None) -> Results:
+    """Read a cache file, closed or not, or a file of T4 results, gzipped or not.
+
+    The problem has the recorded size as ``x``, ``y``, ``z``, unless the file names its fields. Of several
+    results of one configuration the last counts.
+    """
+    content, stem = content_of(path), path.name.split(".")[0]
     try:
         document = _document(content.decode())
-        make = _read_cache if "cache" in document else _read_t4
-        own, lists, rows = make(document)
-        space, measurements = _space(lists, rows)
+        own, lists, rows = (_read_cache if "cache" in document else _read_t4)(document)
+        if not rows or not lists:
+            raise ValueError("no configuration was recorded")
+        if any(row.configuration.keys() != lists.keys() for row in rows):
+            raise ValueError(f"not every configuration has {', '.join(lists)}")
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise RecordError(f"{path}: {error}; {_REMEDY}") from None
-    layers = [layer for layer in (labels, own, usual) if layer is not None]
-    device = next(layer.device for layer in layers if layer.device)
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return Recording(
-        path=path,
+    layers = [labels or Labels(), own, Labels(stem, stem)]
+    measurements = tuple({row.configuration: row for row in rows}.values())
+    return Results(
         kernel=next(layer.kernel for layer in layers if layer.kernel),
-        device=Device(backend="replay", name=device, arch="replay", uuid=f"replay-{digest}"),
+        device_name=next(layer.device for layer in layers if layer.device),
         problem=next((layer.problem for layer in layers if layer.problem), Problem()),
-        space=space,
+        parameters={
+            name: tuple(values or sorted({row.configuration[name] for row in rows}, key=_place))
+            for name, values in lists.items()
+        },
         measurements=measurements,
+        timestamps=[""] * len(measurements),
     )
+
+
+def _place(value: ParameterValue) -> tuple[bool, Any]:
+    return isinstance(value, str), value
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -427,26 +405,4 @@ def _measurement(row: T4Row, unit: TimeUnit, is_ours: bool) -> Measurement:
         verify_s=row.times.validation * unit_ms / 1e3,
         measure_s=row.times.benchmark * unit_ms / 1e3,
         metrics=_finite({name: metric.value for name, metric in known.items()}),
-    )
-
-
-def _space(lists: Lists, rows: Sequence[Measurement]) -> tuple[Space, tuple[Measurement, ...]]:
-    """Return the space of the rows and its measurements; of equal configurations the last counts."""
-    if not rows or not lists:
-        raise ValueError("no configuration was recorded")
-    parameters: dict[str, tuple[ParameterValue, ...]] = {}
-    for name, values in lists.items():
-        found = {row.configuration[name] for row in rows if name in row.configuration}
-        if not all(row.configuration.get(name) in (values or found) for row in rows):
-            raise ValueError(f"some configuration has another value of {name} than tune_params has")
-        parameters[name] = tuple(values or sorted(found, key=lambda v: (isinstance(v, str), v)))
-    ranks = {name: {value: n for n, value in enumerate(v)} for name, v in parameters.items()}
-    measured = {
-        tuple(ranks[name][row.configuration[name]] for name in parameters): row for row in rows
-    }
-    order = sorted(measured)
-    space = Space(parameters, np.array(order, index_type(map(len, parameters.values()))))
-    return space, tuple(
-        replace(measured[key], configuration=space.configuration(index))
-        for index, key in enumerate(order)
     )
