@@ -341,9 +341,9 @@ class Failing(CompilerPool):
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (Compiled(None, "took too long", "", 60.0, Status.TIMED_OUT), Status.TIMED_OUT),
-        (Compiled(None, "too much shared data", "", 1.0, Status.PRUNED), Status.PRUNED),
-        (Compiled(None, "error", "", 1.0), Status.COMPILE_FAILED),
+        (Compiled(None, "took too long", 60.0, Status.TIMED_OUT), Status.TIMED_OUT),
+        (Compiled(None, "too much shared data", 1.0, Status.PRUNED), Status.PRUNED),
+        (Compiled(None, "error", 1.0), Status.COMPILE_FAILED),
     ],
     ids=["slow", "large", "wrong"],
 )

@@ -54,7 +54,7 @@ def contenders(job):
     for block in BLOCKS:
         configuration = Configuration(BLOCK=block)
         compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
-        assert compiled.binary is not None, compiled.log
+        assert compiled.binary is not None, compiled.message
         made.append(Contender(configuration, compiled.binary))
     return made
 

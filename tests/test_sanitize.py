@@ -84,13 +84,12 @@ class TestSmallProblems:
             assert small == allowed
             assert all(edge["m"] * edge["n"] < 1 << 20 for edge in small)
 
-    def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(self, tmp_path):
+    def test_without_odd_sizes_the_smallest_problem_of_the_kernel(self, tmp_path):
         kernel = load_file(write_space(tmp_path))
         kernel.edge_problems = ()
-        (small,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1 << 28), DEVICE)
-        assert small == Problem(n=1 << 21)
-        (same,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1000), DEVICE)
-        assert same == Problem(n=1000)
+        for asked, small in ((1 << 28, 1000), (7, 7)):
+            found = sanitize.small_problems(kernel, kernel.default(), Problem(n=asked), DEVICE)
+            assert found == [Problem(n=small)]
 
 
 class TestWithout:

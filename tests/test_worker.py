@@ -58,7 +58,7 @@ def job(tmp_path, device):
 def binary(job, configuration=C):
     kernel = load_file(job.origin)
     compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
-    assert compiled.binary is not None, compiled.log
+    assert compiled.binary is not None, compiled.message
     return compiled.binary
 
 

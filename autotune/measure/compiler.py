@@ -92,8 +92,6 @@ class Compiled:
     binary: Binary | None
     #: One line for a person; empty when all is well.
     message: str
-    #: The compiler's own words.
-    log: str
     seconds: float
     #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
     #: some resource.
@@ -128,12 +126,11 @@ def compile_now(job: CompileJob) -> Compiled:
             job.source, dict(job.defines), job.options, job.device, job.entries
         )
     except CompileError as error:
-        log = str(error)
         status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
-        return Compiled(None, first_error(log), log, time.perf_counter() - start, status)
+        return Compiled(None, first_error(str(error)), time.perf_counter() - start, status)
     binary = replace(binary, key=job.key)
     write_cached(binary)
-    return Compiled(binary, "", binary.log, time.perf_counter() - start)
+    return Compiled(binary, "", time.perf_counter() - start)
 
 
 def compiled_before(key: str) -> Compiled | None:
@@ -155,7 +152,7 @@ def compiled_before(key: str) -> Compiled | None:
     touch(file)
     if binary.key != key:
         return None
-    return Compiled(binary, "", binary.log, time.perf_counter() - start, is_cached=True)
+    return Compiled(binary, "", time.perf_counter() - start, is_cached=True)
 
 
 def first_error(log: str) -> str:
@@ -173,18 +170,16 @@ class CompileTimes:
     """
 
     def __init__(self) -> None:
-        self._count, self._sum, self._longest_s = 0, 0.0, 0.0
-        #: By symbol and value: how often seen, and the sum of its logarithms.
-        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+        self._longest_s = 0.0
+        #: By symbol and value, and of all: how often seen, and the sum of its logarithms.
+        self._seen: dict[tuple[str, str] | None, tuple[int, float]] = {None: (0, 0.0)}
 
     def add(self, job: CompileJob, seconds: float) -> None:
         """Learn from a finished compile."""
-        length = math.log(max(seconds, 1e-3))
-        self._count, self._sum = self._count + 1, self._sum + length
         self._longest_s = max(self._longest_s, seconds)
-        for define in job.defines:
-            count, total = self._seen.get(define, (0, 0.0))
-            self._seen[define] = count + 1, total + length
+        for key in (None, *job.defines):
+            count, total = self._seen.get(key, (0, 0.0))
+            self._seen[key] = count + 1, total + math.log(max(seconds, 1e-3))
 
     def expected(self, job: CompileJob) -> float:
         """Return the expected logarithm of seconds, too high where little is known."""
@@ -195,11 +190,12 @@ class CompileTimes:
     @property
     def longest_in_typical(self) -> float:
         """The longest compile so far over the typical one; 1 where nothing is known."""
-        return self._longest_s / math.exp(self._mean) if self._count else 1.0
+        return self._longest_s / math.exp(self._mean) if self._longest_s else 1.0
 
     @property
     def _mean(self) -> float:
-        return self._sum / max(1, self._count)
+        count, total = self._seen[None]
+        return total / max(1, count)
 
 
 class CompilerPool:
@@ -357,10 +353,9 @@ class CompilerPool:
             return compiled
         except ActorTimeout:
             message = f"compiling took longer than {self._timeout_s:.0f} s"
-            return Compiled(None, message, message, self._timeout_s, Status.TIMED_OUT)
+            return Compiled(None, message, self._timeout_s, Status.TIMED_OUT)
         except ActorDied as error:
-            message = f"the compiler process died ({error})"
-            return Compiled(None, message, message, 0.0)
+            return Compiled(None, f"the compiler process died ({error})", 0.0)
         except KeyboardInterrupt:  # the fleet was stopped
             return AutotuneError(ENDED)
         except Exception as error:  # for the thread that waits

@@ -7,7 +7,6 @@ poisoning would count as a write for initcheck.
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import re
@@ -34,7 +33,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.data import RANDOM, Argument, Dataset, load_kernel
 from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, size_of
 
 #: The command that installs compute-sanitizer.
 REMEDY = f"pip install {SANITIZER_PACKAGE}"
@@ -52,8 +51,6 @@ _PROGRAM = (
 _PLACE = re.compile(r"\bat (\S.*\+)?0x[0-9a-f]+")
 #: An address, which differs in every run.
 _ADDRESS = re.compile(r"( at| to)? 0x[0-9a-f]{6,}\b")
-#: Where a kernel has no odd sizes, a problem is halved until it has at most this number of points.
-_POINTS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,18 @@ def small_problems(
 ) -> list[Problem]:
     """Return problems that instrumented launches finish in seconds, with the same static fields.
 
-    They are the odd sizes that the configuration allows, else the problem with its largest sizes halved.
+    They are the odd sizes that the configuration allows, else the smallest problem of the kernel.
     """
     odd = [
         edge for edge in kernel.edges_like(problem, device) if kernel.allows(configuration, edge)
     ]
-    return odd or [_halved(kernel, configuration, problem)]
+    alike = [
+        known
+        for known in kernel.all_problems()
+        if kernel.static_of(known) == kernel.static_of(problem)
+        and kernel.allows(configuration, known)
+    ]
+    return odd or [min([problem, *alike], key=size_of)]
 
 
 def check(
@@ -197,23 +200,6 @@ def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         return None, process.communicate()[0]
-
-
-def _halved(kernel: Kernel, configuration: Configuration, problem: Problem) -> Problem:
-    """Return a problem with its largest sizes halved until it is small, or no longer allowed."""
-    while True:
-        sizes = {
-            name: value
-            for name, value in problem.items()
-            if isinstance(value, int) and name not in kernel.static and value > 1
-        }
-        if not sizes or math.prod(sizes.values()) <= _POINTS:
-            return problem
-        largest = max(sizes, key=lambda name: sizes[name])
-        smaller = Problem({**problem, largest: sizes[largest] // 2})
-        if not kernel.allows(configuration, smaller):
-            return problem
-        problem = smaller
 
 
 # ------------------------------------------------------------------ under the tool
