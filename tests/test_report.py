@@ -26,7 +26,7 @@ from autotune.cli import runs
 from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import Removal, Space, enumerate_space
+from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
@@ -90,8 +90,7 @@ def page_data(page: str) -> Any:
 
 def space() -> Space:
     rows = np.array([[i, j, 0] for i in range(3) for j in range(2)], np.int16)
-    fits = Removal("fits", "Tiles fit in shared memory.\n\nSecond paragraph.", 0.25)
-    return Space(dict(PARAMETERS), rows, (Removal("never", "Always holds.", 0.0), fits))
+    return Space(dict(PARAMETERS), rows)
 
 
 def trials() -> tuple[Measurement, ...]:
@@ -188,7 +187,7 @@ def evil() -> ReportContent:
     """Every text that a user's file decides is an attack."""
     parameters = {EVIL: (EVIL, "b"), "B": (1, 2)}
     rows = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.int16)
-    attacked = Space(parameters, rows, (Removal(EVIL, EVIL, 0.5),))
+    attacked = Space(parameters, rows)
     found = [measurement(c, 1.0 + i) for i, c in enumerate(attacked)]
     found[1] = measurement(found[1].configuration, status=Status.CRASHED, message=EVIL)
     problem = Problem(dtype=EVIL)

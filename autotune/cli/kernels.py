@@ -138,7 +138,8 @@ def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]
         "valid": len(space),
         "parameters": {name: list(values) for name, values in space.parameters.items()},
         "constraints": [
-            {"name": rule.name, "removes": rule.share, "about": rule.doc} for rule in space.removals
+            {"name": rule.name, "removes": share, "about": rule.doc}
+            for rule, share in zip(kernel.constraint_rules, space.removed, strict=True)
         ],
         "fingerprint": space.fingerprint,
     }
@@ -155,11 +156,11 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
         {"parameter": name, "values": ", ".join(map(str, values))}
         for name, values in space.parameters.items()
     )
-    if space.removals:
+    if space.removed:
         click.echo()
         print_table(
-            {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
-            for rule in space.removals
+            {"constraint": rule.name, "removes": f"{share:.1%}", "because": rule.doc}
+            for rule, share in zip(kernel.constraint_rules, space.removed, strict=True)
         )
     click.echo()
     click.echo(f"default: {kernel.default()}")

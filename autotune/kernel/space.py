@@ -8,13 +8,13 @@ in memory.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,19 +33,8 @@ if TYPE_CHECKING:
 Rows = NDArray[np.integer[Any]]
 #: Memory for enumeration, the same on every machine.
 _MOST_BYTES = 2 << 30
-#: Most calls of one rule: a minute or two.
-_MOST_ANSWERS = 1 << 28
 #: Rows that are extended and filtered at a time.
 _BLOCK_ROWS = 1 << 18
-
-
-@dataclass(frozen=True)
-class Removal:
-    """The share of the cartesian product that one constraint rejects, alone."""
-
-    name: str
-    doc: str
-    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +45,8 @@ class Space:
     parameters: dict[str, tuple[Value, ...]]
     #: Value indices of each configuration, in lexicographic order.
     rows: Rows
-    removals: tuple[Removal, ...] = ()
+    #: The share of the cartesian product that each constraint rejects, alone; in declared order.
+    removed: tuple[float, ...] = ()
     #: Where parameters do not apply; see `canonical`.
     applicability: tuple[_ConstraintTable, ...] = ()
     #: The number of each row, ascending: value indices times `strides`.
@@ -187,7 +177,7 @@ class Space:
         if not keep.any():
             chosen = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in allowed.items())
             raise NothingValidError(f"no valid configuration has {chosen}")
-        return Space(self.parameters, self.rows[keep], self.removals, self.applicability)
+        return Space(self.parameters, self.rows[keep], self.removed, self.applicability)
 
     @property
     def fingerprint(self) -> str:
@@ -232,57 +222,33 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
         raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
     applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
     constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]
-    removals = tuple(
-        Removal(rule.name, rule.doc, 1 - table.share)
-        for rule, table in zip(kernel.constraint_rules, constraints, strict=True)
-    )
+    removed = tuple(1 - table.share for table in constraints)
     rows = _join(kernel, constraints, applicability)
     if not len(rows):
-        shares = "; ".join(f"{removal.name} removes {removal.share:.1%}" for removal in removals)
+        pairs = zip(kernel.constraint_rules, removed, strict=True)
+        shares = "; ".join(f"{rule.name} removes {share:.1%}" for rule, share in pairs)
         raise NothingValidError(
             f"{kernel.name}: no valid configuration for {device.name} ({shares}); "
             f"try: autotune show {kernel.name}"
         )
-    return Space(kernel.parameters, rows, removals, applicability)
+    return Space(kernel.parameters, rows, removed, applicability)
 
 
 def _table(kernel: Kernel, rule: Rule, device: Device) -> _ConstraintTable:
     names = list(kernel.parameters)
-    axes = [kernel.parameters[name] for name in rule.parameters]
-    if (combinations := math.prod(map(len, axes))) > _MOST_ANSWERS:
-        raise kernel.error(
-            f"rule {rule.name!r} would be asked about {combinations:.1e} combinations of "
-            f"{', '.join(rule.parameters)}, at most {_MOST_ANSWERS:.1e} are allowed; split it into "
-            "rules over fewer parameters, or drop some values"
-        )
-    asked = dict(zip(rule.parameters, axes, strict=True))
+    shape = [len(kernel.parameters[name]) for name in rule.parameters]
+    asked: dict[str, Sequence[object]] = {**kernel.parameters, DEVICE: (device,)}
 
     def fill() -> NDArray[np.bool_]:
-        answers = map(bool, _answers(rule, asked, device))
-        return np.fromiter(answers, bool, combinations).reshape([len(axis) for axis in axes])
+        # By position: keywords take seven times as long.
+        points = itertools.product(*(asked[name] for name in signature(rule.function).parameters))
+        answers = map(bool, itertools.starmap(rule.function, points))
+        return np.fromiter(answers, bool, math.prod(shape)).reshape(shape)
 
     return _ConstraintTable(
         positions=tuple(names.index(name) for name in rule.parameters),
         values=kernel.guarded(f"rule {rule.name!r}", fill),
         governs=tuple(names.index(name) for name in rule.governs),
-    )
-
-
-def _answers(rule: Rule, asked: Mapping[str, Sequence[Value]], device: Device) -> Iterator[object]:
-    """Yield the answers of a rule for all values of its parameters, the last fastest.
-
-    Arguments are passed by position where possible: keywords take two thirds of the time of a call.
-    """
-    declared = inspect.signature(rule.function, follow_wrapped=False).parameters
-    is_positional = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in declared.values())
-    if is_positional and tuple(name for name in declared if name != DEVICE) == rule.parameters:
-        values = {**asked, DEVICE: (device,)}
-        points = itertools.product(*(values[name] for name in declared))
-        return itertools.starmap(rule.function, points)
-    extra = {DEVICE: device} if rule.uses_device else {}
-    return (
-        rule.function(**dict(zip(asked, point, strict=True)), **extra)
-        for point in itertools.product(*asked.values())
     )
 
 
