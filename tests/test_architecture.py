@@ -49,7 +49,7 @@ LINES = {
     "measure": 4240,
     "report": 1660,
     "retune": 1160,
-    "run": 2600,
+    "run": 2520,
     "search": 2600,
     "store": 1400,
     "tuned": 2710,

@@ -2,26 +2,23 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 from sample_records import write
 
 from autotune.devices.choose import choose_device
-from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
-from autotune.run.searching import best_elsewhere, coordinates, recorded_winners
+from autotune.run.searching import coordinates, recorded
 from autotune.search.base import RelatedProblem
 from autotune.search.proposals import Proposer
 from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -105,16 +102,6 @@ def test_coordinates_are_octaves_twos_and_words_that_differ():
     assert coordinates([Problem(m=0), Problem(m=16)]) == [(0.0, 0.0), (1.0, 1.0)]
 
 
-def test_the_records_of_a_like_device_come_first(monkeypatch):
-    """An H200 begins with what won on the H100 at this very size."""
-    monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
-    h100, h200 = (read(REPORTS / name / "sgemm.json") for name in (H100, "NVIDIA_H200"))
-    problem = Problem(dict(h100.problems[4].problem))
-    won = Configuration(dict(h100.problems[4].configuration))
-    found = best_elsewhere(recorded_winners("sgemm", cast(Device, h200.device)), problem)
-    assert found[0] == won and len(found) == len(set(found)) >= 8
-
-
 # --- a run
 
 
@@ -133,8 +120,7 @@ def test_a_run_begins_with_what_is_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
     write(tmp_path / "tuned", record_of(measured("a.sqlite", goal=VerifyOne(winner))))
-    (recorded,) = recorded_winners("saxpy", device)
-    assert recorded.is_here and recorded.configuration == winner
-    assert best_elsewhere([recorded], problem) == []
+    assert recorded("saxpy", device, problem) == [winner]
+    assert recorded("none", device, problem) == []
     (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
     assert [row.configuration for row in found.measured] == [winner]

@@ -84,10 +84,7 @@ class Site:
         return RunData(kernel)
 
     def sanitizer(self, request: Request) -> str:
-        """Return the path of compute-sanitizer where finalists are run under it; else empty.
-
-        Warn where only the effort wants it and it is missing.
-        """
+        """Return the path of compute-sanitizer where finalists are run under it; else empty."""
         if request.sanitize:
             return sanitize.required(request.device)
         if not request.sanitizes or not request.device.has_nvidia_tools:
@@ -95,9 +92,8 @@ class Site:
         found = find_program("compute-sanitizer")
         if not found:
             warnings.warn(
-                f"{request.kernel.name}: finalists are not run under compute-sanitizer, which "
-                f"--effort {request.effort.name} does where it is installed; run: "
-                f"{sanitize.REMEDY}, or give --no-sanitize",
+                f"{request.kernel.name}: finalists are not run under compute-sanitizer; "
+                f"run: {sanitize.REMEDY}, or give --no-sanitize",
                 stacklevel=2,
             )
         return found
@@ -192,11 +188,7 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
 
-        Exact data of the problem itself serve again: they are half of what takes time to make, and
-        a lost or doubled element shows in any of them.
-
-        An odd size with other values of static fields that are tuned is left to the kernel's own
-        tests; what lies otherwise is compiled again where the layout is static.
+        Exact data of the problem itself serve again: a lost or doubled element shows in any of them.
         """
         edges = self.kernel.edges_like(job.problem, self.device)
         other = self.request.seed + 1

@@ -117,10 +117,6 @@ class _DeviceCheck:
         if space is None:
             return
         assert kernel.file is not None
-        skipped = [edge for edge in kernel.edge_problems if kernel.misplaced(edge, device)]
-        if skipped:
-            why, count = kernel.misplaced(skipped[0], device), len(kernel.edge_problems)
-            self._note(f"{len(skipped)} of {count} odd sizes left out ({why})")
         problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
         with InUse() as in_use, DeviceWorker(device_actor()) as worker:
             jobs = []

@@ -6,9 +6,8 @@ Measures; `verdict`, `fallback` and `prediction` read the matrix.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from statistics import median
 
 from autotune.devices.device import Device
@@ -32,24 +31,14 @@ _ROUNDS = 9
 _MOST_SECONDS, _LEAST_SECONDS = 10.0, 2.0
 
 
-@dataclass(frozen=True)
-class KnownProblem:
-    """A problem of the portfolio: its winner's time, and what was verified on it."""
-
-    #: Of its winner.
-    median_ms: float
-    #: Configurations that were verified there by search and finals.
-    right: Collection[Configuration]
-
-
 def measure_portfolio(
     bench: Bench,
     listener: Listener,
-    problems: Mapping[Problem, KnownProblem],
+    problems: Mapping[Problem, float],
     candidates: Sequence[Configuration],
     seconds: float,
 ) -> Portfolio | None:
-    """Measure configurations on every problem.
+    """Measure configurations on every problem; ``problems`` have the times of their winners, in ms.
 
     The quickest problem first, whose checks may take half of the time, then each its share of what is
     left: what one does not need the others have, and the slowest decide how many are measured on all.
@@ -59,7 +48,7 @@ def measure_portfolio(
     so. None where the device process failed: the winners stand without it.
     """
     columns: dict[Problem, dict[Configuration, float | None]] = {}
-    quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)
+    quickest_first = sorted(problems, key=problems.__getitem__)
     try:
         end = bench.clock_s() + seconds
         for problem in quickest_first:
@@ -67,8 +56,7 @@ def measure_portfolio(
             share_s = left_s / (len(problems) - len(columns))
             # The first checks have what begins only once in them, and where they end, they end for all others.
             check_s = share_s / 2 if columns else left_s / 2
-            right = problems[problem].right
-            column = _measured_on(bench, listener, problem, candidates, right, share_s, check_s)
+            column = _measured_on(bench, listener, problem, candidates, share_s, check_s)
             times, with_it = len(columns) * len(candidates), (len(columns) + 1) * len(column)
             if with_it < times and 2 * len(columns) > len(problems):
                 break
@@ -96,14 +84,12 @@ def _measured_on(
     listener: Listener,
     problem: Problem,
     configurations: Sequence[Configuration],
-    right: Collection[Configuration],
     seconds: float,
     check_s: float,
 ) -> dict[Configuration, float | None]:
     """Return the median time of configurations on one problem; None where one is not right there.
 
-    Those in ``right`` are not verified again. Of those after the first `_LEAST` only what can be
-    verified in ``check_s``.
+    Of those after the first `_LEAST` only what can be verified in ``check_s``.
     """
     listener(Phase(problem, "portfolio"))
     job = bench.job(problem)
@@ -119,12 +105,7 @@ def _measured_on(
             break
         times[configuration] = None
         binary = evaluator.binary(configuration) if configuration in allowed else None
-        if binary is None:
-            continue
-        is_right = configuration in right or (
-            bench.worker.check(job, configuration, binary).status is Status.OK
-        )
-        if is_right:
+        if binary and bench.worker.check(job, configuration, binary).status is Status.OK:
             contenders.append(Contender(configuration, binary))
     race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, begun + seconds - bench.clock_s()))
     rules = RaceRules(_ROUNDS, bench.request.seed, race_s)
@@ -179,12 +160,7 @@ def renewed(
             f"{record.kernel} on {record.device.name}: {len(record.problems)} problems with "
             f"{len(chosen)} configurations are no portfolio; run: autotune run {record.kernel}"
         )
-    problems = {
-        Problem(dict(entry.problem)): KnownProblem(
-            entry.median_ms, {Configuration(dict(entry.configuration))}
-        )
-        for entry in record.problems
-    }
+    problems = {Problem(dict(entry.problem)): entry.median_ms for entry in record.problems}
     with closing(Bench(request_for(record, kernel, device))) as bench:
         _compile(bench, listener, list(problems), chosen)
         found = measure_portfolio(bench, listener, problems, chosen, seconds)

@@ -26,7 +26,7 @@ from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
 from autotune.run.limits import known_limits, limit_requests
-from autotune.run.portfolio import KnownProblem, measure_portfolio
+from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
 from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch, SearchedProblem
@@ -35,7 +35,6 @@ from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import update
-from autotune.values import Configuration
 
 #: Share of the time of several problems that is kept for the portfolio.
 _PORTFOLIO_SHARE = 0.1
@@ -307,13 +306,7 @@ class Run(Bench):
             return None
         wrong = wrong_somewhere(results)
         chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())
-        known = {
-            problem: KnownProblem(
-                result.winner.time_ms.value,
-                {Configuration(finalist.configuration) for finalist in result.finalists},
-            )
-            for problem, result in raced.items()
-        }
+        known = {problem: result.winner.time_ms.value for problem, result in raced.items()}
         # What is wrong on one problem, or its other data, must answer for no other.
         right = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
         if not right:

@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from autotune.devices.device import Device
+from autotune.errors import UsageError
 from autotune.interop.exchange import first_on
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
@@ -20,12 +20,10 @@ from autotune.search.base import Outlook, RelatedProblem
 from autotune.search.names import Strategy, find, in_given_order
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
-from autotune.tuned.reading import read_layers
-from autotune.tuned.table import distance, place_of, unlikeness
+from autotune.tuned.lookup import lookup
+from autotune.tuned.table import DEFAULT, distance, place_of
 from autotune.values import Configuration, Problem
 
-#: Of other devices' winners so many are tried on the first problem, and on later ones.
-_OF_OTHERS, _OF_OTHERS_LATER = 8, 2
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
 #: Octaves of a size, and powers of two that it is divisible by, that put two problems at a distance of 1.
@@ -67,11 +65,6 @@ class ProblemSearch:
     store: Store
     run_id: int
     listener: Listener
-
-    @cached_property
-    def recorded(self) -> list[RecordedWinner]:
-        """Winners by the records of this device and of others."""
-        return recorded_winners(self.bench.kernel.name, self.bench.device)
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
@@ -153,16 +146,15 @@ class ProblemSearch:
         )
 
     def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
-        """Return known good configurations: recorded, imported, of problems before, declared, of other devices."""
-        request, kernel = self.bench.request, self.bench.kernel
-        declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        recorded = [w.configuration for w in self.recorded if w.is_here and w.problem == problem]
-        imported = first_on(problem, request.goal.imported)
-        known = [*recorded, *imported, *_winners_near(problem, before), *declared]
-        if request.objective.needs_energy:
-            return known
-        wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
-        return [*known, *best_elsewhere(self.recorded, problem)[:wanted]]
+        """Return known good configurations: recorded, imported, of problems before, declared."""
+        kernel = self.bench.kernel
+        return [
+            *recorded(kernel.name, self.bench.device, problem),
+            *first_on(problem, self.bench.request.goal.imported),
+            *_winners_near(problem, before),
+            kernel.default(),
+            *map(kernel.completed, kernel.seeds),
+        ]
 
     def _strategy(self, budget: Budget) -> Strategy:
         """Return the strategy, told how much to have measured and compiled at once."""
@@ -178,38 +170,13 @@ class ProblemSearch:
         return find(request.goal.strategy, at_once, max(at_once, ahead))
 
 
-@dataclass(frozen=True)
-class RecordedWinner:
-    """A winner of a tuned record."""
-
-    problem: Problem
-    configuration: Configuration
-    #: Whether the record is of this device.
-    is_here: bool
-    #: See `unlikeness`.
-    device_distance: float
-
-
-def recorded_winners(kernel: str, device: Device) -> list[RecordedWinner]:
-    """Return the winners on a device and on comparable ones, those of the nearest layer first."""
-    found = []
-    for loaded in read_layers(kernel):
-        is_here = loaded.record.device.name == device.name
-        apart = 0.0 if is_here else unlikeness(device, loaded.record.device)
-        for entry in loaded.record.problems if apart is not None else ():
-            problem = Problem(dict(entry.problem))
-            configuration = Configuration(dict(entry.configuration))
-            found.append(RecordedWinner(problem, configuration, is_here, apart or 0.0))
-    return found
-
-
-def best_elsewhere(winners: Sequence[RecordedWinner], problem: Problem) -> list[Configuration]:
-    """Return the winners of other devices: of the most similar, at the nearest problems, first."""
-    others = sorted(
-        (winner for winner in winners if not winner.is_here),
-        key=lambda winner: (winner.device_distance, _apart(problem, winner.problem)),
-    )
-    return list(dict.fromkeys(winner.configuration for winner in others))
+def recorded(kernel: str, device: Device, problem: Problem) -> list[Configuration]:
+    """Return what lookup answers for a problem from records of the device or of one like it."""
+    try:
+        found = lookup(kernel, device=device, **problem)
+    except UsageError:  # no record, or one of a kernel with other fields
+        return []
+    return [] if found.quality == DEFAULT else [Configuration(found)]
 
 
 def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
@@ -239,8 +206,6 @@ def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[C
 
 
 def _apart(problem: Problem, other: Problem) -> float:
-    """Return the distance of two problems; infinite where they differ in a word or in fields."""
-    if problem.keys() != other.keys():
-        return math.inf
+    """Return the distance of two problems; infinite where they differ in a word."""
     steps = distance(place_of(tuple(problem.values())), place_of(tuple(other.values())))
     return math.inf if steps is None else steps
