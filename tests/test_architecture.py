@@ -51,7 +51,7 @@ LINES = {
     "retune": 1160,
     "run": 2520,
     "search": 2600,
-    "store": 1400,
+    "store": 1380,
     "tuned": 2710,
 }
 

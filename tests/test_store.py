@@ -548,7 +548,8 @@ def test_a_database_of_another_program_is_left_alone(url: str, tmp_path: Path) -
 def test_a_table_that_went_missing_is_told(url: str) -> None:
     Store.open(url).close()
     sql(url, "DROP TABLE attempts")
-    refused(lambda: Store.open(url), "damaged", "attempts")
+    with Store.open(url) as store:
+        refused(lambda: store.interrupted_attempts(SCOPE), "attempts", "name another store")
 
 
 @pytest.mark.parametrize("damage", ["", "null", '{"status": "ok"}', "[" * 100_000])
@@ -629,7 +630,7 @@ def test_a_damaged_store_is_told(tmp_path: Path, cut: bool) -> None:
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    refused(lambda: Store.open(tmp_path), str(tmp_path), "is a folder", "name a file in it")
+    refused(lambda: Store.open(tmp_path), str(tmp_path), "is a folder", "name another file")
     (tmp_path / "file").touch()
     refused(lambda: Store.open(tmp_path / "file" / "s"), "folder", "AUTOTUNE_STORE")
 

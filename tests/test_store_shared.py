@@ -66,13 +66,13 @@ def test_what_is_missing_is_added_once(url: str, other: Store, tmp_path: Path) -
         mine = store.begin_run(RUN)
         store.add(mine, SCOPE, numbered(7))
         done = merge(other, store)
-        assert (done.rows, done.added, done.runs) == (4, 4, 2)
+        assert (done.rows, done.added) == (4, 4)
         assert [run.ended for run in store.runs()][1:] == ["finished", "unknown"]
         assert store.interrupted_attempts(OTHER) == {}  # they stay where they are
         assert store.remembered(SCOPE)[numbered(2).configuration] == numbered(2)
         before = contents(store)
         again = merge(other, store)
-        assert (again.added, again.runs, contents(store)) == (0, 0, before)
+        assert (again.added, len(store.runs()), contents(store)) == (0, 3, before)
         with Store.open(tmp_path / "back.sqlite") as back:  # and in the other direction
             assert merge(store, back).added == 5
             assert contents(back) == before

@@ -290,22 +290,15 @@ class Remembered(Mapping[Configuration, Measurement]):
         newer = measurements.alias()
         later = newer.c.configuration == _table.configuration, newer.c.id > _table.id
         query = (
-            sa.select(_table.median_ms, _table.id, _table.configuration)
+            sa.select(_table.configuration)
             .where(_table.scope_id == self._scope_id, _table.status == status)
             .where(_table.median_ms.is_not(None))
             .where(~sa.exists().where(newer.c.scope_id == self._scope_id, *later))
             .order_by(_table.median_ms, _table.id)
-            .limit(_AT_ONCE)
         )
-        page = query
-        while True:
-            with self._store.reading() as connection:
-                found = connection.execute(page).all()
-            for _, _, text in found:
-                yield decode(text, Configuration)
-            if len(found) < _AT_ONCE:
-                return
-            page = query.where(sa.tuple_(_table.median_ms, _table.id) > tuple(found[-1][:2]))
+        with self._store.reading() as connection:
+            rows = connection.execute(query.execution_options(yield_per=_AT_ONCE))
+            yield from (decode(text, Configuration) for text in rows.scalars())
 
 
 class Appender:

@@ -113,14 +113,11 @@ class Address:
     def _file_engine(self, path: Path) -> sa.Engine:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_folder = path.is_dir()
         except OSError as error:
             raise StoreError(
                 f"results store {path}: its folder cannot be made or entered ({error.strerror}); "
                 "change its permissions, or name another file by AUTOTUNE_STORE"
             ) from None
-        if is_folder:
-            raise StoreError(f"{path} is a folder; name a file in it: {path / 'store.sqlite'}")
         # isolation_level None: transactions begin where `_begin` says so, and nowhere else.
         options = {"timeout": self.wait_s, "isolation_level": None}
         engine = sa.create_engine(self.url, connect_args=options)
@@ -165,8 +162,8 @@ def _on_connect(engine: sa.Engine, *statements: str) -> None:
 
 KEPT = "what was stored before is kept, and the same command resumes there"
 _NO_ACCESS = (
-    "the file or its folder may not be opened or written by this user; change its permissions, or "
-    "name another file by AUTOTUNE_STORE"
+    "the file or its folder may not be opened or written by this user, or it is a folder; change its "
+    "permissions, or name another file by AUTOTUNE_STORE"
 )
 
 #: SQLite's primary result codes, by the start of their names.

@@ -198,18 +198,11 @@ def _has_tables(connection: sa.Connection, address: Address) -> bool:
             f"results store {address}: the database belongs to another program (its tables: "
             f"{', '.join(sorted(names)[:5])}) and was left as it is; name an empty one"
         )
-    version = connection.scalar(sa.select(schema.c.version)) or 0
-    if version not in (0, VERSION):
+    version = connection.scalar(sa.select(schema.c.version))
+    if version != VERSION:
         raise StoreError(
             f"results store {address}: its schema has version {version}, and this autotune knows "
             f"{VERSION}; it was left as it is: install the autotune that made it, or name another "
             "store by AUTOTUNE_STORE"
-        )
-    missing = {table.name for table in metadata.sorted_tables} - names
-    if missing or version < 1:
-        lost = ", ".join(sorted(missing)) or "its version"
-        raise StoreError(
-            f"results store {address}: the database is damaged, {lost} missing, and was left as it "
-            "is; restore it from a copy, or name another store by AUTOTUNE_STORE"
         )
     return True

@@ -42,11 +42,10 @@ _ROW = ("run_id", "scope_id", "configuration", "created", "measurement")
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """The number of rows that were compared, of rows and runs that were added, and the last row's id."""
+    """The number of rows that were compared, of those that were added, and the last row's id."""
 
     rows: int
     added: int
-    runs: int
     last: int
 
 
@@ -70,7 +69,6 @@ class _Merge:
     #: Numbers in the target by those in the source.
     runs: dict[int, int] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
-    added_runs: int = 0
 
     def done(self, chosen: sa.ColumnElement[bool] | None, with_runs: bool) -> MergeCounts:
         compared = added = last = 0
@@ -82,7 +80,7 @@ class _Merge:
         for batch in self._pages(runs) if with_runs else ():
             with self._writing() as connection:
                 self._add_runs(connection, batch)
-        return MergeCounts(compared, added, self.added_runs, last)
+        return MergeCounts(compared, added, last)
 
     def _pages(
         self, table: sa.Table, chosen: sa.ColumnElement[bool] | None = None
@@ -117,7 +115,6 @@ class _Merge:
             there |= {
                 _content(run, _RUN): run for run in connection.execute(insert, new).mappings()
             }
-            self.added_runs += len(new)
         for run in batch:
             known = there[_content(run, _RUN)]
             self.runs[run["id"]] = known["id"]
