@@ -354,8 +354,6 @@ def test_a_call_may_be_another_kernels(axpy, opencl_device):
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(load(axpy)(x), x.T)
     assert load(axpy).choice(x).kernel == "transpose"
-    (result,) = load(axpy).results(Operand.new((5, 7)))
-    assert (result.shape, result.dtype) == ((7, 5), "float32")
 
 
 def _instead(x):
@@ -440,7 +438,6 @@ X = np.ones((4, 4), np.float32)
         ("sgemm", (X, X.astype(">f4")), {}, "sgemm: b is an array of >f4, which no kernel takes"),
         ("sgemm", (X, X), {"alpha": X}, r"sgemm: alpha is float32\[4, 4\]: a number is needed"),
         ("gemv", (X, X[0]), {"trans": X[0]}, r"float32\[4\] is neither true nor false"),
-        ("transpose", (X,), {"out": "X"}, "transpose: out is 'X': an array is needed"),
         ("ffma", (X, X, 2.5, 1.0), {}, "ffma: steps is 2.5: an integer is needed"),
         ("prefetch", (X, 2.0, 1.0, 4, -1), {}, "prefetch: warps_per_sm is -1: an integer is"),
     ],
@@ -467,20 +464,9 @@ def test_fields_of_another_type_are_refused(axpy, opencl_device, value):
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
-def test_a_call_function_that_knows_nothing_of_empty_arrays(axpy, opencl_device):
-    empty = np.zeros(0, np.float32)
-    with pytest.raises(UsageError, match=r"nothing can be launched for \(n=0\).*NothingToDo"):
-        load(axpy)(empty, empty)
-
-
 def test_what_is_no_kernel_is_not_loaded(axpy, opencl_device):
     with pytest.raises(UsageError, match="3 is neither a kernel's name nor a kernel"):
         load(3)
-    with (
-        pytest.raises(UsageError, match=r"sgemm: nothing can be launched for \(m=0"),
-        pytest.warns(),
-    ):
-        load("sgemm", m=0, n=1, k=1)
     with pytest.raises(UsageError, match=r"sgemm: a problem of \(m, n, k\) is needed, not \(m=1\)"):
         load("sgemm").choice(m=1)
 

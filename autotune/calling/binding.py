@@ -88,7 +88,7 @@ def bind(
 def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     function = kernel.hook("call")
     try:
-        passed = signature(function).bind(*args, **named).arguments
+        signature(function).bind(*args, **named)
     except TypeError as error:
         raise UsageError(f"{kernel.name}{signature(function)}: {error}") from error
     try:
@@ -96,7 +96,6 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
     except SpecError as error:
         if isinstance(error.__cause__, ValueError):  # it says that it cannot be called so
             raise UsageError(f"{kernel.name}: {error.__cause__}") from error
-        _refuse_other_than_arrays(kernel, error.__cause__, passed)
         raise
     if isinstance(answer, Instead | NothingToDo):
         return answer
@@ -111,15 +110,6 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
             "NothingToDo(…)"
         )
     return answer
-
-
-def _refuse_other_than_arrays(kernel: Kernel, error: Any, passed: Mapping[str, Any]) -> None:
-    """Name the argument that is no array if that made the call function fail."""
-    has = {*dir(Operand), *Operand.__dataclass_fields__}
-    if isinstance(error, AttributeError) and error.name in has:
-        for name, value in passed.items():
-            if value is error.obj and not isinstance(value, Operand):
-                raise UsageError(f"{kernel.name}: {name} is {value!r:.40}: an array is needed")
 
 
 def _without_offset(value: Any) -> Any:

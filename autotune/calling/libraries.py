@@ -26,17 +26,17 @@ _NEGATED = "negated"
 class Library(ABC):
     """An adapter of one array library."""
 
-    @abstractmethod
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
         """Return a comparable description of an array's layout; append its address to ``pointers``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def operand(self, array: Any, source: object) -> Operand:
         """Describe an array's layout for `call` functions."""
+        raise NotImplementedError
 
-    @abstractmethod
     def device_index(self, array: Any) -> int | None:
         """Return the number of an array's CUDA device; None for host memory."""
+        raise NotImplementedError
 
     @abstractmethod
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
@@ -198,37 +198,6 @@ class Cupy(DeviceLibrary):
         return lambda index: current(index).ptr
 
 
-class Foreign(Cupy):
-    """Device arrays of another library, by ``__cuda_array_interface__`` or DLPack.
-
-    CuPy reads them and makes new ones, which go back by DLPack.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
-        return super().seen(self.through(array), pointers)
-
-    def operand(self, array: Any, source: object) -> Operand:
-        return super().operand(self.through(array), source)
-
-    def device_index(self, array: Any) -> int | None:
-        return super().device_index(self.through(array))
-
-    def through(self, array: Any) -> Any:
-        try:
-            if hasattr(array, "__cuda_array_interface__"):
-                return self._cupy.asarray(array)
-            return self._cupy.from_dlpack(array)
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise UsageError(f"an array of {self._name} cannot be used: {error}") from error
-
-    def handed_over(self, array: Any) -> Any:
-        return _of_library(self._name, array)
-
-
 class Numpy(Library):
     """Arrays in host memory, copied to a device and back."""
 
@@ -253,10 +222,11 @@ class Numpy(Library):
         return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
 
 
-class ForeignOnHost(Numpy):
-    """Arrays of another library in host memory, read through NumPy."""
+class _ReadThrough(Library):
+    """An adapter of arrays that another library reads, by an array of its own on the same memory."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
 
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
@@ -265,11 +235,33 @@ class ForeignOnHost(Numpy):
     def operand(self, array: Any, source: object) -> Operand:
         return super().operand(self.through(array), source)
 
-    def through(self, array: Any) -> Any:
-        return np.asarray(array)
+    def device_index(self, array: Any) -> int | None:
+        return super().device_index(self.through(array))
 
     def handed_over(self, array: Any) -> Any:
         return _of_library(self._name, array)
+
+
+class Foreign(_ReadThrough, Cupy):
+    """Device arrays of another library, by ``__cuda_array_interface__`` or DLPack.
+
+    CuPy reads them and makes new ones, which go back by DLPack.
+    """
+
+    def through(self, array: Any) -> Any:
+        try:
+            if hasattr(array, "__cuda_array_interface__"):
+                return self._cupy.asarray(array)
+            return self._cupy.from_dlpack(array)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise UsageError(f"an array of {self._name} cannot be used: {error}") from error
+
+
+class ForeignOnHost(_ReadThrough, Numpy):
+    """Arrays of another library in host memory, read through NumPy."""
+
+    def through(self, array: Any) -> Any:
+        return np.asarray(array)
 
 
 def _of_library(name: str, array: Any) -> Any:

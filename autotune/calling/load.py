@@ -7,7 +7,9 @@ and run on the caller's stream. Host arrays run on the first usable device and c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 from threading import RLock
 from typing import Any
@@ -17,12 +19,13 @@ import numpy as np
 from autotune.calling.binding import ResolvedCall, bind, checked_problem, declared_arguments
 from autotune.calling.choice import Choice, LaunchPlan, choose, explained
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
-from autotune.calling.host import HostCall
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
+from autotune.devices.base import Executor
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
-from autotune.errors import SpecError, UsageError
+from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import bound as bound_steps
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
@@ -162,41 +165,14 @@ class TunedKernel:
             chosen = choose_device(device, self.kernel.backends)
             problem = self.kernel.normal(_complete(self.kernel, named))
             return self._explained(self.kernel, problem, chosen)
-        values = (*args, *named.values())
-        libraries, operands = self._described(args, named)
-        resolved = self._resolve(args, named, libraries, operands)
+        arguments = self._described(args, named)
+        resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
             raise UsageError(f"{self.kernel.name}: this call launches nothing")
-        index = device_index(values, libraries)
-        found = _device(index, resolved.kernel) if device is None else choose_device(device)
-        return self._explained(resolved.kernel, resolved.problem, found)
-
-    def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
-        """Return shapes and types of a call's results; nothing runs.
-
-        Parameters
-        ----------
-        *args, **named : Operand or float
-            Arguments of a call, with operands in place of arrays.
-
-        Returns
-        -------
-        tuple of Operand
-            A result with the ``source`` of an argument lies in that argument's array.
-
-        Raises
-        ------
-        UsageError
-            If the arguments do not fit each other.
-        """
-        resolved = bind(self.kernel, args, named, find_kernel)
-        operands = resolved.results
-        return tuple(
-            Operand.new(operand.source.shape, operand.source.dtype)
-            if isinstance(operand.source, NewArray)
-            else operand
-            for operand in operands
+        found = (
+            _device(arguments.index, resolved.kernel) if device is None else choose_device(device)
         )
+        return self._explained(resolved.kernel, resolved.problem, found)
 
     def __repr__(self) -> str:
         fixed = f", {self.problem}" if self.problem is not None else ""
@@ -217,7 +193,7 @@ class TunedKernel:
         if call is not None:
             return call
         with self._making:
-            call = self._made(args, named, values)
+            call = self._made(self._described(args, named))
             if getattr(call, "is_by_value", False):
                 self._keep(key, _BY_VALUE)
                 key = exact
@@ -230,65 +206,63 @@ class TunedKernel:
             self._calls.pop(next(iter(self._calls)), None)
         self._calls[key] = call
 
-    def _made(self, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]) -> Any:
+    def _made(self, arguments: _CallArguments) -> Any:
         """Ask the space file what the call is, and prepare it."""
-        libraries, operands = self._described(args, named)
-        if not any(libraries):
+        if not any(arguments.libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
-        index = device_index(values, libraries)
-        resolved = self._resolve(args, named, libraries, operands)
+        resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
-            return _Nothing(resolved, libraries, index)
-        ready = self._plan_of(resolved, index)
+            return _NoCall(resolved, arguments)
+        ready = self._plan_of(resolved, arguments.index)
         if isinstance(ready, LaunchPlan):
-            return HostCall(resolved, ready, values, libraries)
-        passed_on = self._passed_on(resolved, args, named, operands)
-        return GpuCall(resolved, ready, values, libraries, passed_on)
+            return HostCall(resolved, ready, arguments)
+        passed_on = self._passed_on(resolved, arguments)
+        return GpuCall(resolved, ready, arguments.values, arguments.libraries, passed_on)
 
     def _passed_on(
-        self,
-        resolved: ResolvedCall,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        operands: Sequence[Any],
+        self, resolved: ResolvedCall, arguments: _CallArguments
     ) -> dict[str, int] | None:
         """Return the position of the float behind each scalar; None if floats decide more than scalars.
 
         The call function is asked again with other floats, and the answers are compared.
         """
-        others = [_other(value) if _may_change(value) else value for value in operands]
-        if not any(map(_may_change, operands)):
+        operands = arguments.operands
+        # Each float is another object, also where two are equal now. 0 and 1 are in the key.
+        others = {
+            i: 2.5 + 2 * i + (value == 2.5 + 2 * i)
+            for i, value in enumerate(operands)
+            if type(value) is float and value not in (0.0, 1.0)
+        }
+        if not others:
             return {}
-        named_others = dict(zip(named, others[len(args) :], strict=True))
-        again = bind(self.kernel, tuple(others[: len(args)]), named_others, find_kernel)
+        changed = [others.get(i, value) for i, value in enumerate(operands)]
+        again = arguments.bound(self.kernel, changed)
         if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
             resolved.kernel,
             resolved.problem,
             resolved.arrays,
         ):
             return None
-        found: dict[str, int] = {}
-        for name, value in resolved.scalars.items():
-            other = again.scalars.get(name)
-            pairs = zip(operands, others, strict=True)
-            position = next(
-                (i for i, (a, b) in enumerate(pairs) if a is value and b is other), None
-            )
-            if _may_change(value) and position is not None:
-                found[name] = position
-            elif type(other) is not type(value) or other != value:
-                return None
-        return found
+        scalars = resolved.scalars
+        found = {
+            name: i
+            for name, value in again.scalars.items()
+            for i, other in others.items()
+            if value is other and scalars.get(name) is operands[i]
+        }
+        rest, before = (
+            {name: (type(value), value) for name, value in each.items() if name not in found}
+            for each in (again.scalars, scalars)
+        )
+        return found if rest == before else None
 
-    def _described(
-        self, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[list[Library | None], list[Any]]:
-        """Return the library of each value (None for scalars), and operands in place of arrays."""
-        libraries: list[Library | None] = []
-        operands: list[Any] = []
+    def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> _CallArguments:
+        """Describe the arguments of a call; refuse one that is neither an array nor a scalar."""
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
         unnamed = ["an argument"] * (len(args) - len(parameters))  # the call is refused for them
         values = (*args, *named.values())
+        libraries: list[Library | None] = []
+        operands: list[Any] = []
         for name, value in zip((*parameters, *unnamed, *named), values, strict=True):
             try:
                 kind = kind_of(value)
@@ -298,35 +272,16 @@ class TunedKernel:
                 raise UsageError(f"{self.kernel.name}: {name} is {error}") from error
             libraries.append(library)
             operands.append(found)
-        return libraries, operands
-
-    def _resolve(
-        self,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        libraries: Sequence[Library | None],
-        operands: Sequence[Any],
-    ) -> ResolvedCall | NothingToDo:
-        values = (*args, *named.values())
         index = device_index(values, libraries)
-        resolved = bind(
-            self.kernel,
-            tuple(operands[: len(args)]),
-            dict(zip(named, operands[len(args) :], strict=True)),
-            find_kernel,
-            has_addresses=index is not None,
-        )
+        return _CallArguments(values, tuple(named), libraries, operands, index)
+
+    def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
+        resolved = arguments.bound(self.kernel, arguments.operands)
         if isinstance(resolved, ResolvedCall):
-            self._check(resolved, values, libraries, index)
+            self._check(resolved, arguments)
         return resolved
 
-    def _check(
-        self,
-        resolved: ResolvedCall,
-        values: Sequence[Any],
-        libraries: Sequence[Library | None],
-        index: int | None,
-    ) -> None:
+    def _check(self, resolved: ResolvedCall, arguments: _CallArguments) -> None:
         """Refuse a problem other than the fixed one, and host arrays mixed with device arrays."""
         sizes = Problem({name: resolved.problem[name] for name in resolved.kernel.fields})
         is_own = resolved.kernel is self.kernel  # another's fields tell nothing of this one's
@@ -337,17 +292,17 @@ class TunedKernel:
                 f"{self.kernel.name}: loaded for ({self.problem}), called with ({sizes}); load it "
                 "without a problem to call it with any"
             )
-        if index is None:
+        if arguments.index is None:
             return
         for name, passed in resolved.arrays.items():
             source = passed.operand.source
             if isinstance(source, NewArray) or resolved.arguments[name].kind == "constant":
                 continue
-            library = libraries[source]
-            if library is not None and library.device_index(values[source]) is None:
+            library = arguments.libraries[source]
+            if library is not None and library.device_index(arguments.values[source]) is None:
                 raise UsageError(
                     f"{self.kernel.name}: {name} is in the host's memory, other arrays are on "
-                    f"cuda:{index}; move it there, or them to the host"
+                    f"cuda:{arguments.index}; move it there, or them to the host"
                 )
 
     def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
@@ -356,16 +311,7 @@ class TunedKernel:
         if key in self._ready:
             self._ready.move_to_end(key)
             return self._ready[key]
-        try:
-            plan = LaunchPlan.of(resolved, _device(index, resolved.kernel), self.deterministic)
-        except SpecError as error:
-            written = [resolved.arguments[name] for name in resolved.outputs]
-            if all(argument.nbytes for argument in written):
-                raise
-            raise UsageError(
-                f"{resolved.kernel.name}: nothing can be launched for ({resolved.problem}), for which its "
-                f"call function may return NothingToDo(…): {error}"
-            ) from error
+        plan = LaunchPlan.of(resolved, _device(index, resolved.kernel), self.deterministic)
         made = plan if index is None else LoadedPlan(plan, index)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
@@ -380,44 +326,134 @@ class TunedKernel:
         self._plan_of(ResolvedCall(self.kernel, problem, arguments, {}, {}), index)
 
 
-class _Nothing:
+@dataclass(frozen=True)
+class _CallArguments:
+    """The arguments of a call, those that are named last."""
+
+    values: tuple[Any, ...]
+    names: tuple[str, ...]
+    #: Library of each value; None for a scalar.
+    libraries: list[Library | None]
+    #: Operands in place of arrays.
+    operands: list[Any]
+    #: The CUDA device of the arrays; None if all are in host memory.
+    index: int | None
+
+    @property
+    def library(self) -> Library:
+        """Return the library of the first array, which makes new ones."""
+        return next((library for library in self.libraries if library), Numpy())
+
+    def bound(self, kernel: Kernel, operands: Sequence[Any]) -> ResolvedCall | NothingToDo:
+        """Ask a kernel's ``call`` function what these operands are."""
+        count = len(operands) - len(self.names)
+        named = dict(zip(self.names, operands[count:], strict=True))
+        has_addresses = self.index is not None
+        return bind(kernel, tuple(operands[:count]), named, find_kernel, has_addresses)
+
+
+class _NoCall:
     """A call that launches nothing: its results are passed arrays, or new ones."""
 
-    def __init__(
-        self, resolved: NothingToDo, libraries: Sequence[Library | None], index: int | None
-    ) -> None:
-        self._resolved, self._index = resolved, index
-        self._library = next((library for library in libraries if library), Numpy())
+    def __init__(self, resolved: NothingToDo, arguments: _CallArguments) -> None:
+        self._results, self._index = resolved.results, arguments.index
+        self._library = arguments.library
 
     def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
-        results = [
-            self._made(operand.source)
-            if isinstance(operand.source, NewArray)
-            else values[operand.source]
-            for operand in self._resolved.results
-        ]
-        return results[0] if len(results) == 1 else tuple(results)
+        return _returned(self._results, values, self._library, self._made)
 
     def _made(self, new: NewArray) -> Any:
         if self._index is None:
-            return self._library.handed_over(np.empty(new.shape, new.dtype))
-        return self._library.handed_over(self._library.empty(new.shape, new.dtype, self._index))
+            return np.empty(new.shape, new.dtype)
+        return self._library.empty(new.shape, new.dtype, self._index)
+
+
+class HostCall:
+    """A call on host arrays that lie in one way; see `autotune.calling.gpu.GpuCall`."""
+
+    def __init__(self, resolved: ResolvedCall, plan: LaunchPlan, arguments: _CallArguments) -> None:
+        self._resolved, self._plan = resolved, plan
+        self._libraries, self._library = arguments.libraries, arguments.library
+        self._executor = _executor(plan.device)
+        #: Scalars are as they were when this was made.
+        self.is_by_value = True
+
+    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
+        """Run; results are in the passed outputs, or new."""
+        resolved, plan, executor = self._resolved, self._plan, self._executor
+        made: dict[NewArray, Any] = {}
+        host = {
+            name: self._array(name, passed.operand, values, made)
+            for name, passed in resolved.arrays.items()
+        }
+        for name in resolved.outputs:
+            if not host[name].flags.writeable:
+                raise UsageError(f"{resolved.kernel.name}: the output {name} is read-only")
+        arrays = {**plan.arguments, **plan.scratch}
+        buffers = {
+            name: executor.allocate(max(1, argument.nbytes))
+            for name, argument in arrays.items()
+            if argument.kind not in ("scalar", "constant")
+        }
+        for name in set(host) & set(buffers):
+            executor.write(buffers[name], np.ascontiguousarray(host[name]))
+        constants = {name: array for name, array in host.items() if name not in buffers}
+        module = executor.load(plan.binary, constants)
+        dtypes = {name: argument.dtype for name, argument in arrays.items()}
+        scalars = {
+            name: plan.scalar(name, resolved.scalars)
+            for name, argument in plan.arguments.items()
+            if argument.kind == "scalar"
+        }
+        steps = bound_steps(plan.sequence, plan.names, buffers, scalars, dtypes)
+        executor.run(module, steps)
+        for name in resolved.outputs:
+            dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
+            host[name][...] = executor.read(buffers[name], dtype, shape)
+        return _returned(resolved.results, values, self._library, made.__getitem__)
+
+    def _array(
+        self, name: str, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]
+    ) -> Any:
+        """Return the view of a value, or a new array, in the declared shape of an argument."""
+        if operand.shape != self._resolved.arguments[name].shape:
+            operand = operand.memory
+        source = operand.source
+        if isinstance(source, NewArray):
+            if source not in made:
+                made[source] = np.empty(source.shape, source.dtype)
+            return Numpy().view(made[source], operand)
+        library = self._libraries[source]
+        assert library is not None
+        return Numpy().view(library.through(values[source]), operand)
+
+
+def _returned(
+    results: Sequence[Operand],
+    values: Sequence[Any],
+    library: Library,
+    made: Callable[[NewArray], Any],
+) -> Any:
+    """Return the results of a call: passed arrays, or new ones in the caller's type."""
+    found = [
+        library.handed_over(made(operand.source))
+        if isinstance(operand.source, NewArray)
+        else values[operand.source]
+        for operand in results
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@cache
+def _executor(device: Device) -> Executor:
+    """Open the device once per process."""
+    return backend(device.backend).open(device)
 
 
 def _device(index: int | None, kernel: Kernel) -> Device:
     if index is None:
         return choose_device(None, kernel.backends)
     return backend("cuda").devices()[index]
-
-
-def _may_change(value: Any) -> bool:
-    """Return whether a call's key leaves out the value of this float; see `Factor`."""
-    return type(value) is float and value not in (0.0, 1.0)
-
-
-def _other(value: float) -> float:
-    """Return a different float that is neither 0 nor 1."""
-    return 2.5 if value != 2.5 else 3.5
 
 
 def _fixed(kernel: Kernel, problem: Problem) -> Problem:

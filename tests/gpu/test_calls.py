@@ -310,3 +310,11 @@ def test_arrays_of_host_and_device_are_not_mixed() -> None:
     a, b = torch.ones(8, 8, device="cuda"), torch.ones(8, 8)
     with pytest.raises(UsageError, match=r"b is in the host's memory.*cuda:0"):
         load("sgemm")(a, b)
+
+
+def test_factors_that_were_equal_once_may_differ_later() -> None:
+    cupy = pytest.importorskip("cupy")
+    gemm, a = load("sgemm"), cupy.ones((8, 8), np.float32)
+    for alpha, beta in ((2.0, 2.0), (3.0, 5.0), (5.0, 3.0)):
+        out = cupy.ones((8, 8), np.float32)
+        assert (gemm(a, a, alpha=alpha, beta=beta, out=out) == 8 * alpha + beta).all()
