@@ -98,7 +98,7 @@ class Comparison:
     device: Device
     worker: DeviceWorker
     compilers: CompilerPool
-    limits: Limits | None
+    limits: Limits
     rounds: int
     seconds: float
     seed: int
@@ -143,7 +143,7 @@ class Comparison:
                 vendor_task.accuracy, job, *asked, timeout_s=_ROW_TIMEOUT_S
             )
             raced = replace(raced, accuracy=accuracy)
-        row = judged(subject, raced, check, self.device, self.limits or Limits(), self.seed)
+        row = judged(subject, raced, check, self.device, self.limits, self.seed)
         note = row["note"] or (self.cub_note if kernel.name == "reduce" else "")
         return {**row, "note": note, "odd_sizes_verified": edges}
 
@@ -388,7 +388,7 @@ def _memory_time(work: Work, limits: Limits) -> dict[str, float]:
     """
     copied = 2 * min(work.bytes_read, work.bytes_written)
     others = work.bytes_read + work.bytes_written - copied
-    read, copy = limits.rates["read"], limits.rates["copy"]
+    read, copy = limits.get("read"), limits.get("copy")
     if not work.bytes_read or not copy or not read:
         return {}
     if work.bytes_written >= work.bytes_read:
@@ -693,7 +693,7 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
             cub = beside.submit(rivals.build_cub, device.arch)
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(DeviceWorker(device_actor()))
-        limits = known_limits(device) if device.has_limits else None
+        limits = known_limits(device) if device.has_limits else {}
         comparison = Comparison(
             *(device, worker, compilers, limits, options.rounds, options.seconds, options.seed),
             cub=cub,

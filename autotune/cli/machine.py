@@ -57,10 +57,7 @@ def doctor(context: click.Context, limits: bool, device: str | None, as_json: bo
 
 
 def _limits(name: str | None, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from autotune.devices.choose import choose_device
-    from autotune.measure.limits import Limits
     from autotune.run.limits import known_limits
     from autotune.run.run import measure_limits
     from autotune.store import default_url, open_for_runs
@@ -68,18 +65,14 @@ def _limits(name: str | None, as_json: bool) -> None:
     device = choose_device(name)
     with open_for_runs(default_url()) as store:
         measure_limits(device, store)
-    limits = known_limits(device) or Limits()
+    limits = known_limits(device)
     if as_json:
-        emit_json({"name": device.name, "uuid": device.uuid, **asdict(limits)})
+        emit_json({"name": device.name, "uuid": device.uuid, "limits": dict(limits)})
         return
     click.echo(device.name)
-    shown = (
-        ("read", limits.read_gb_per_s, "GB/s"),
-        ("copy", limits.copy_gb_per_s, "GB/s, read + written"),
-        ("ffma", limits.ffma_gflop_per_s, "GFLOP/s"),
-    )
-    for limit, rate, unit in shown:
-        words = f"{rate:10.4g} {unit}  ({limits.reached_by[limit]})" if rate else "not known"
+    units = {"read": "GB/s", "copy": "GB/s, read + written", "ffma": "GFLOP/s"}
+    for limit, unit in units.items():
+        words = f"{limits[limit]:10.4g} {unit}" if limit in limits else "not known"
         click.echo(f"  {limit}  {words}")
 
 

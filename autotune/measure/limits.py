@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeAlias
 
 from autotune.devices.device import Device
 from autotune.kernel.spec import Work
@@ -13,26 +12,8 @@ from autotune.kernel.spec import Work
 _MARGIN = 0.97
 #: Below this share of the peak something else used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
-#: The names of the limits, and of their rates.
-FIELDS = {"read": "read_gb_per_s", "copy": "copy_gb_per_s", "ffma": "ffma_gflop_per_s"}
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The measured limits of a device; None where unknown."""
-
-    read_gb_per_s: float | None = None
-    #: Bytes read plus bytes written.
-    copy_gb_per_s: float | None = None
-    ffma_gflop_per_s: float | None = None
-    #: By name of the limit: the configuration that reached it, and the record that holds it.
-    reached_by: Mapping[str, str] = field(default_factory=dict)
-    source: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def rates(self) -> dict[str, float | None]:
-        """Rates by name of the limit."""
-        return {name: getattr(self, rate) for name, rate in FIELDS.items()}
+#: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, ``ffma`` in GFLOP/s.
+Limits: TypeAlias = Mapping[str, float]
 
 
 def least_ms(work: Work, device: Device) -> float:
@@ -72,56 +53,34 @@ def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str
     )
 
 
-def share(
-    work: Work, median_ms: float, measured: Limits | None, device: Device
-) -> tuple[float | None, str | None]:
+def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, str | None]:
     """Return the share of the device's measured limit that a time reaches, and the name of the limit.
 
     The limit is the longer time of moving the bytes and of doing the arithmetic, at measured rates.
-    Work that only reads is compared with the read rate. Both results are None where the limit is
-    unknown. Where only the FFMA rate is, the device's peak shows whether arithmetic is the limit.
+    Work that only reads is compared with the read rate. Both results are None where a rate is unknown.
     """
-    rates = (measured or Limits()).rates
     only_reads = work.bytes_written < work.bytes_read / 100
-    name = "read" if only_reads else "copy"
-    memory, arithmetic = rates[name], rates["ffma"]
-    if memory is None:
-        return None, None
-    times = {name: (work.bytes_read + work.bytes_written) / memory / 1e6}
+    amounts = {"read" if only_reads else "copy": work.bytes_read + work.bytes_written}
     if work.pipe == "fp32" and work.flops:
-        least = _LEAST_OF_PEAK * device.peak_gflop_per_s
-        if arithmetic is None and (not least or work.flops / least / 1e6 > times[name]):
-            return None, None
-        if arithmetic is not None:
-            times["ffma"] = work.flops / arithmetic / 1e6
+        amounts["ffma"] = work.flops
+    if not amounts.keys() <= limits.keys():
+        return None, None
+    times = {name: amount / limits[name] / 1e6 for name, amount in amounts.items()}
     binding = max(times, key=lambda limit: times[limit])
     return times[binding] / median_ms, binding
 
 
 def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:
-    """Return the limits without the rates that are too high or too low, and why each was removed.
-
-    A rate above the peak means that the kernel skips work or the driver reports wrong clocks. A rate
-    far below the peak means that something else used or slowed the device.
-    """
-    peaks = {"read": device.peak_gb_per_s, "copy": device.peak_gb_per_s}
-    peaks["ffma"] = device.peak_gflop_per_s
-    doubts = {}
-    for name, rate in limits.rates.items():
-        if rate is None or not peaks[name]:
-            continue
-        reached = rate / peaks[name]
-        if reached > 1 / _MARGIN:
-            doubts[name] = (
-                f"the {name} limit is recorded at {reached:.2f} times the device's peak; the driver "
-                "reports wrong clocks, or the kernel skips work; run: nvidia-smi -q -d CLOCK"
-            )
-        elif reached < _LEAST_OF_PEAK:
-            doubts[name] = (
-                f"the {name} limit is recorded at {reached:.0%} of the device's peak: something else "
-                "used or slowed it; run: autotune doctor, then autotune doctor --limits"
-            )
-    gone: dict[str, Any] = {FIELDS[name]: None for name in doubts}
-    return replace(limits, **gone), tuple(
-        f"{device.name}: {doubt}; not used" for doubt in doubts.values()
-    )
+    """Return the limits without the rates that are too high or too low, and why each was removed."""
+    memory, arithmetic = device.peak_gb_per_s, device.peak_gflop_per_s
+    peaks = {"read": memory, "copy": memory, "ffma": arithmetic}
+    shares = {name: rate / peaks[name] for name, rate in limits.items() if peaks[name]}
+    doubts = {
+        name: f"{device.name}: the {name} limit is recorded at {reached:.2f} times the device's peak "
+        "and not used; the driver reports wrong clocks, or something else used the device; run: "
+        "autotune doctor, then autotune doctor --limits"
+        for name, reached in shares.items()
+        if not _LEAST_OF_PEAK <= reached <= 1 / _MARGIN
+    }
+    kept = {name: rate for name, rate in limits.items() if name not in doubts}
+    return kept, tuple(doubts.values())

@@ -8,18 +8,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from autotune.devices.device import Device
 from autotune.errors import DeviceError
 from autotune.kernel.catalog import bundled_folder, load_file
-from autotune.measure.limits import FIELDS, Limits, credible
+from autotune.measure.limits import Limits, credible
 from autotune.measure.timing import Caches, Timing
 from autotune.run.request import Request, Search
 from autotune.search.session import Budget
 from autotune.tuned.reading import read_layers
-from autotune.tuned.record import TunedProblem
-from autotune.values import Configuration, Problem, size_of
+from autotune.values import Problem, size_of
 
 #: The kernel of each limit, and the unit of its rate in an entry.
 KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
@@ -31,24 +30,17 @@ _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
 _EVALUATIONS = 16
 
 
-def known_limits(device: Device) -> Limits | None:
-    """Return a device's recorded limits, the user's before those that ship; None where there are none.
+def known_limits(device: Device) -> Limits:
+    """Return a device's recorded limits, the user's before those that ship.
 
     Each is the rate at the largest recorded problem that is no smaller than the one it would be
     measured with. Rates that cannot be true are left out with a warning.
     """
-    reached = {name: found for name in KERNELS if (found := _reached(name, device))}
-    rates: dict[str, Any] = {
-        FIELDS[name]: getattr(entry, _UNITS[name]) for name, (entry, _) in reached.items()
-    }
-    winners = {
-        name: str(Configuration(entry.configuration)) for name, (entry, _) in reached.items()
-    }
-    sources = {name: source for name, (_, source) in reached.items()}
-    limits, doubts = credible(Limits(**rates, reached_by=winners, source=sources), device)
+    known = {name: rate for name in KERNELS if (rate := _rate(name, device))}
+    limits, doubts = credible(known, device)
     for doubt in doubts:
         warnings.warn(doubt, RuntimeWarning, stacklevel=2)
-    return limits if any(limits.rates.values()) else None
+    return limits
 
 
 def limit_requests(device: Device) -> Iterator[Request]:
@@ -88,11 +80,8 @@ def limit_problem(name: str, device: Device) -> Problem:
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 
-def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
-    """Return the tuned problem that tells a limit of a device, and the source of its record for a person.
-
-    Of the first record with one, the largest problem.
-    """
+def _rate(name: str, device: Device) -> float | None:
+    """Return the rate at the largest problem of the first record that tells a limit of a device."""
     wanted = limit_problem(name, device)
     for loaded in read_layers(KERNELS[name]):
         is_slice = loaded.record.device.sm_count != device.sm_count
@@ -106,7 +95,8 @@ def _reached(name: str, device: Device) -> tuple[TunedProblem, str] | None:
             and getattr(entry, _UNITS[name])
         ]
         if entries:
-            return max(entries, key=lambda entry: size_of(entry.problem)), loaded.source
+            largest = max(entries, key=lambda entry: size_of(entry.problem))
+            return cast(float, getattr(largest, _UNITS[name]))
     return None
 
 

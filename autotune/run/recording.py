@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -119,7 +119,7 @@ class RunResult:
     #: Finalists of all problems on every problem; None for a run of one problem.
     portfolio: Portfolio | None = None
     #: What the device was measured to reach; None where that is not known.
-    limits: Limits | None = None
+    limits: Limits = field(default_factory=dict)
     #: What ended the run before all problems were decided: Ctrl-C, or an error; None: nothing did.
     ended: AutotuneError | None = None
     #: The tuned record of the problems that have a winner; None for a run of one configuration.
@@ -199,7 +199,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     assert row is not None
     median_ms = winner.time_ms.value
     work = kernel.work_of(problem)
-    fraction, limit = share(work, median_ms, run.limits, device) if work else (None, None)
+    fraction, limit = share(work, median_ms, run.limits) if work else (None, None)
     if limit != "ffma" and not race.timing.is_cold:
         fraction = limit = None  # the memory's rate is no limit of what is in a cache
     return TunedProblem(

@@ -62,7 +62,7 @@ def execute(
         request.kernel.check_problem(problem)
     is_compared = request.goal.writes_record and request.device.has_limits
     with closing(Run(request, store, listener, site)) as run:
-        return run.run(known_limits(request.device) if is_compared else None)
+        return run.run(known_limits(request.device) if is_compared else {})
 
 
 def measure_limits(device: Device, store: Store) -> None:
@@ -103,7 +103,9 @@ class Run(Bench):
                 command=self.request.command,
             )
         )
-        made = partial(RunResult, self.request, run_id=run_id, source=self.source, limits=limits)
+        made = partial(
+            RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
+        )
         decided: list[ProblemResult] = []
         try:
             self._begun_s = self.clock_s()
