@@ -46,7 +46,7 @@ LINES = {
     "fleet": 1290,
     "interop": 1020,
     "kernel": 3400,
-    "measure": 4200,
+    "measure": 4180,
     "report": 1660,
     "retune": 1160,
     "run": 2520,

@@ -50,12 +50,9 @@ def calls(folder):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_exact_numbers_are_small_nonzero_integers_of_both_signs(dtype):
     """None is zero, so a dropped one shows; none is large, so every partial sum is an integer."""
-    for drawn in (
-        Draw(True, 1).standard_normal((50, 20), dtype),
-        Draw(True, 1).normal(0, 1, (50, 20), dtype),
-    ):
-        assert drawn.dtype == dtype
-        assert set(np.unique(drawn)) == {-2, -1, 1, 2}
+    drawn = Draw(True, 1).standard_normal((50, 20), dtype)
+    assert drawn.dtype == dtype
+    assert set(np.unique(drawn)) == {-2, -1, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -247,9 +244,9 @@ MISTAKES = {
     "unknown input": (
         "def reference(x, factor)",
         "def reference(y, factor)",
-        "no input argument 'y'",
+        "missing 1 required .* argument: 'y'",
     ),
-    "a path": (ARGUMENTS, 'return {"../x": x, "out": Out(p.n)}', "argument '../x': .*example 'x'"),
+    "a path": (ARGUMENTS, 'return {"../x": x, "out": Out(p.n)}', "argument '../x': a letter"),
     "no dict": (ARGUMENTS, "return x, Out(p.n)", "arguments: returned tuple, expected a dict"),
     "no output": ('"out": Out(p.n), ', "", "no Out or InOut, so the kernel computes nothing"),
     "a list": ('"x": x', '"x": list(x)', "x is list; expected an array"),

@@ -140,7 +140,7 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
             *(("--print-level", "error") if tool == "racecheck" else ()),
             *(sys.executable, "-c", _PROGRAM, str(task), str(timeout_s), *sys.path),
         ]
-        code, output = _waited(command, timeout_s)
+        has_ended, output = _waited(command, timeout_s)
         words = log.read_text(errors="replace") if log.exists() else ""
     lines = output.splitlines()
     # After a lost context, what CuPy cannot free complains below the last word.
@@ -151,11 +151,11 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
         on = f" on {lost['problem']}" if lost else ""
         return f"compute-sanitizer {tool}{on}: {text}", ""
-    if code is None:
+    if not has_ended:
         return "", f"not done after {timeout_s:g} s"
     if last == "done":  # warnings alone, which are no faults, have an exit code too
         return "", ""
-    return "", last or f"exit code {code}, and no word"
+    return "", last or "it ended without a word"
 
 
 def parsed(log: str) -> str | None:
@@ -181,8 +181,8 @@ def _is_detail(line: str) -> bool:
     return line.startswith("  ") and bool(line.strip()) and "host backtrace" not in line
 
 
-def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
-    """Return exit code and output of a command; the code is None if it was killed at the time-out."""
+def _waited(command: Sequence[str], timeout_s: float) -> tuple[bool, str]:
+    """Return whether a command ended in time, and its output; kill it at the time-out."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -193,13 +193,10 @@ def _waited(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=timeout_s)
-        return process.returncode, output
-    except BaseException as error:  # the time-out, or Ctrl-C
+        return True, process.communicate(timeout=timeout_s)[0]
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        return None, process.communicate()[0]
+        return False, process.communicate()[0]
 
 
 # ------------------------------------------------------------------ under the tool
