@@ -43,7 +43,7 @@ LINES = {
     "devices": 2330,
     "doctor": 410,
     "export": 1150,
-    "fleet": 1290,
+    "fleet": 1270,
     "interop": 1020,
     "kernel": 3400,
     "measure": 4180,

@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed import Client, Future, KilledWorker
 
@@ -34,6 +34,8 @@ from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
 from autotune.measure.process import ENDED, ActorDied
 from autotune.measure.tasks import Job
+
+T = TypeVar("T")
 
 #: Between two looks at the workers, and at whether the answer to a task can still come.
 _LOOK_S, _GLANCE_S = 1.0, 1.0
@@ -77,11 +79,6 @@ class Card:
 
     device: Device
     address: str
-
-    @property
-    def uuid(self) -> str:
-        """The device's."""
-        return self.device.uuid
 
 
 @dataclass(frozen=True)
@@ -252,7 +249,7 @@ class Fleet:
     def others(self, device: Device) -> list[Device]:
         """Return the other cards of a device's model."""
         cards = self.usable(Model.of(device))
-        return [card.device for card in cards if card.uuid != device.uuid]
+        return [card.device for card in cards if card.device.uuid != device.uuid]
 
     def compilers(self, backend_name: str) -> int:
         """Return the number of compiler processes for a backend."""
@@ -266,38 +263,26 @@ class Fleet:
 
         Raises `AutotuneError` if none is left, but for those at some addresses.
         """
-        left: list[Card] = []
-
-        def is_there() -> bool:
-            left[:] = [card for card in self.usable(model) if card.address not in but]
-            return bool(left) or self._all_set_aside(model, but)
-
-        self._wait_for(is_there)
+        left = self._waited_for(
+            lambda: [card for card in self.usable(model) if card.address not in but],
+            lambda: self._all_set_aside(model, but),
+        )
         if not left:
             why = "; ".join(self._set_aside.values()) or "their workers are gone"
             raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
         # Those that share the cards that are left are spread over them.
         spread = left[zlib.crc32(wanted.encode()) % len(left)]
-        card = next((card for card in left if card.uuid == wanted), spread)
-        return Place(card.uuid, (card.address,))
+        card = next((card for card in left if card.device.uuid == wanted), spread)
+        return Place(card.device.uuid, (card.address,))
 
     def compiling_place(self, backend_name: str, but: Sequence[str] = ()) -> Place:
         """Return the workers that compile for a backend; waits as `measuring_place` does.
 
         Raises `AutotuneError` if there is none, but for those at some addresses.
         """
-        fitting: list[str] = []
-
-        def is_there() -> bool:
-            with self._lock:
-                fitting[:] = [
-                    address
-                    for address, known in self._compilers.items()
-                    if known.get(backend_name) and address not in self._set_aside
-                ]
-            return bool(fitting) or backend_name not in self._compiled_for
-
-        self._wait_for(is_there)
+        fitting = self._waited_for(
+            lambda: self._compiling(backend_name), lambda: backend_name not in self._compiled_for
+        )
         left = tuple(address for address in fitting if address not in but)
         if not left:
             raise AutotuneError(
@@ -305,6 +290,12 @@ class Fleet:
                 "--preload autotune.fleet.worker --device none"
             )
         return Place(COMPILE, left)
+
+    def _compiling(self, backend_name: str) -> list[str]:
+        """Return the addresses of usable workers that compile for a backend."""
+        with self._lock:
+            known = {a: of for a, of in self._compilers.items() if a not in self._set_aside}
+        return [address for address, count in known.items() if count.get(backend_name)]
 
     def is_there(self, place: Place) -> bool:
         """Return whether some worker of a place is there."""
@@ -325,12 +316,13 @@ class Fleet:
             known = [card for card in self.cards.values() if Model.of(card.device) == model]
         return all(card.address in but or card.address in self._set_aside for card in known)
 
-    def _wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Wait until lost workers are back, `RETURN_S` at most."""
+    def _waited_for(self, find: Callable[[], list[T]], is_hopeless: Callable[[], bool]) -> list[T]:
+        """Wait until something is found again, `RETURN_S` at most: Dask may start its worker again."""
         end_s = time.monotonic() + RETURN_S
-        while not is_there() and time.monotonic() < end_s:
+        while not (found := find()) and not is_hopeless() and time.monotonic() < end_s:
             self._raise_if_over()
             time.sleep(_GLANCE_S)
+        return found
 
     def blame(self, error: HostError, what: Hashable) -> None:
         """Note a failed task of a worker; set the worker aside after `MOST_FAILURES`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,7 +131,7 @@ class FleetSite(Site):
         return DescribedData(kernel)
 
     def sanitizer(self, request: Request) -> str:
-        return ""  # `drive.checked` tells it
+        return ""  # `checked` refuses a request for it
 
     def why_no_energy(self, device: Device) -> str:
         return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
@@ -155,24 +155,13 @@ class FleetRun:
 
 def checked(requests: Iterable[Request]) -> list[Request]:
     """Return requests with default problems; raise `UsageError` where one cannot run in a fleet."""
-    return [_checked(request) for request in requests]
-
-
-def _checked(request: Request) -> Request:
-    name = request.kernel.name
-    if request.sanitize:
+    listed = list(requests)
+    for name in (request.kernel.name for request in listed if request.sanitize):
         raise UsageError(
             f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
             f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
         )
-    if request.sanitizes and request.device.has_nvidia_tools:
-        warnings.warn(
-            f"{name}: in a fleet finalists are not run under compute-sanitizer, which --effort "
-            f"{request.effort.name} does on one machine; for a winner run there: "
-            f"autotune run {name} --config … --sanitize",
-            stacklevel=2,
-        )
-    return request.with_default_problems()
+    return [request.with_default_problems() for request in listed]
 
 
 def drive(
@@ -191,37 +180,35 @@ def drive(
     short are yielded first.
     """
     end_s = math.inf if seconds is None else time.monotonic() + seconds
-    waiting, running = list(requests), dict[Model, threading.Thread]()
-    ended: SimpleQueue[tuple[Model, FleetRun | BaseException]] = SimpleQueue()
+    by_model: defaultdict[Model, list[Request]] = defaultdict(list)
+    for request in requests:
+        by_model[Model.of(request.device)].append(request)
+    ended: SimpleQueue[FleetRun | BaseException] = SimpleQueue()
 
-    def run(model: Model, request: Request) -> None:
+    def run(model: Model, its_requests: list[Request]) -> None:
         try:
-            ended.put((model, _run(fleet, model, request, url, listener_of, end_s)))
+            for request in its_requests:
+                if not fleet.is_stopped:
+                    ended.put(_run(fleet, model, request, url, listener_of, end_s))
         except BaseException as error:
-            ended.put((model, error))
+            ended.put(error)
 
+    running = [threading.Thread(target=run, args=of, daemon=True) for of in by_model.items()]
     try:
-        while waiting or running:
-            for request in list(waiting):
-                model = Model.of(request.device)
-                if model not in running:
-                    waiting.remove(request)
-                    running[model] = threading.Thread(
-                        target=run, args=(model, request), daemon=True
-                    )
-                    running[model].start()
-            model, done = ended.get()
-            running.pop(model).join()
+        for thread in running:
+            thread.start()
+        for _ in requests:
+            done = ended.get()
             if isinstance(done, BaseException):
                 raise done
             if isinstance(done.error, FleetError | Interrupted):
                 if done.result is not None:
                     yield replace(done, error=None)
                 raise done.error
-            yield done  # the caller publishes it; the model's next run begins after that
+            yield done
     except (KeyboardInterrupt, GeneratorExit, FleetError) as error:
         fleet.stop()
-        for thread in running.values():
+        for thread in running:
             thread.join()
         if not isinstance(error, GeneratorExit):
             yield from _decided(ended)
@@ -230,10 +217,10 @@ def drive(
         raise
 
 
-def _decided(ended: SimpleQueue[tuple[Model, FleetRun | BaseException]]) -> Iterator[FleetRun]:
+def _decided(ended: SimpleQueue[FleetRun | BaseException]) -> Iterator[FleetRun]:
     """Yield the runs that were stopped and had decided some problem."""
     while not ended.empty():
-        _, done = ended.get()
+        done = ended.get()
         if isinstance(done, FleetRun) and done.result is not None:
             yield replace(done, error=None)
 
