@@ -693,7 +693,7 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
             cub = beside.submit(rivals.build_cub, device.arch)
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(DeviceWorker(device_actor()))
-        limits = known_limits(device) if device.has_limits else {}
+        limits = known_limits(device) if device.is_cuda else {}
         comparison = Comparison(
             *(device, worker, compilers, limits, options.rounds, options.seconds, options.seed),
             cub=cub,

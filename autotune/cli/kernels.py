@@ -204,7 +204,7 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     from autotune.devices.base import CompileError, with_defines
     from autotune.measure.compiler import compile_job, first_error
 
-    if not device.has_nvidia_tools:
+    if not device.is_cuda:
         raise UsageError(f"{device.name} has no PTX; give --device sm_90, say")
     job = compile_job(kernel, configuration, problem, device)
     # An option such as sm_90a chooses the architecture, as for a cubin.

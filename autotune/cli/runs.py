@@ -314,7 +314,7 @@ def say_where(result: RunResult, published: Published) -> None:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if found.race is None:
             click.echo("  no winner: no configuration was verified in time", err=True)
-        elif not found.race.timing.by_graph and result.request.device.has_graphs:
+        elif not found.race.timing.by_graph and result.request.device.is_cuda:
             click.echo(
                 "  final race launch by launch: a CUDA graph cannot hold one of its calls", err=True
             )

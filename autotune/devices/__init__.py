@@ -4,7 +4,7 @@
 `device`  a device's identity, limits and clocks
 `base`    the contract of a backend, and compiled sources
 `choose`  backends by name, devices by selector
-`cuda`    CUDA; with `nvrtc`, `nvml`, `graph` and `upload`
+`cuda`    CUDA; with `nvrtc`, `nvml` and `graph`
 `opencl`  OpenCL
 ========= ==================================================================
 """

@@ -203,7 +203,7 @@ class Executor(Protocol):
         """Make a buffer with intact guard bands and undefined contents; MemoryError if there is no room.
 
         It begins ``offset_bytes`` past a boundary of 256; DeviceError where it cannot, see
-        `Device.places_arrays`.
+        `Device.is_cuda`.
         """
 
     def write(self, buffer: Any, array: NDArray[Any]) -> None:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.arrays import usable_cores
 from autotune.devices import nvrtc
 from autotune.devices.base import (
     GUARD_BYTES,
@@ -37,8 +39,7 @@ from autotune.devices.base import (
 )
 from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph, GraphError, record
-from autotune.devices.nvml import clocks_of, driver_version, energy_mj, power_of, why_no_energy
-from autotune.devices.upload import LEAST_BYTES, Uploader
+from autotune.devices.nvml import clocks_of, driver_version, energy_mj, power_of
 from autotune.errors import DeviceError, MissingDependencyError
 
 #: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
@@ -77,6 +78,10 @@ _HARMLESS = (
     "CUDA_ERROR_NO_BINARY_FOR_GPU",
     "CUDA_ERROR_INVALID_PTX",
 )
+#: From this size on threads and page-locked memory are worth their start.
+_LEAST_UPLOAD_BYTES = 32 << 20
+#: Size of a piece, and how many are on their way at once: more of either was not faster on 16 cores.
+_PIECE_BYTES, _THREADS = 16 << 20, 8
 
 
 class CudaBackend:
@@ -101,7 +106,11 @@ class CudaBackend:
             return f"no NVIDIA driver answers ({error}); run: nvidia-smi"
 
     def why_no_energy(self, device: Device) -> str:
-        return why_no_energy(device.uuid)
+        try:
+            energy_mj(device.uuid)
+        except DeviceError as error:
+            return str(error)
+        return ""
 
     def toolchain(self) -> str:
         return nvrtc.version()
@@ -174,7 +183,6 @@ class CudaExecutor:
         cupy.cuda.Device(device.index).use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
-        self._uploader = Uploader(cupy, device.index)
         #: Events before and after what `run` launches.
         self._around = cupy.cuda.Event(), cupy.cuda.Event()
 
@@ -190,12 +198,45 @@ class CudaExecutor:
 
     def write(self, buffer: CudaBuffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if flat.nbytes >= LEAST_BYTES:
+        if flat.nbytes >= _LEAST_UPLOAD_BYTES:
             self.stream.synchronize()  # it may still work on what lay there before
-            self._uploader.upload(buffer.inner.data.ptr, flat)
+            self._upload(buffer.inner.data.ptr, flat)
             return
         buffer.inner.set(flat, stream=self.stream)
         self.stream.synchronize()
+
+    def _upload(self, target: int, raw: NDArray[np.uint8]) -> None:
+        """Copy bytes to a device address, in page-locked pieces that several threads fill, and wait.
+
+        The driver copies ordinary memory through one staging buffer and one thread, several times slower
+        than the bus. Pages of a mapped file are read by the first thread that touches them, here by all.
+        """
+        threads, runtime = len(self._lanes), self.cupy.cuda.runtime
+
+        def copy(lane: int) -> None:
+            piece, stream = self._lanes[lane]
+            self.cupy.cuda.Device(self.device.index).use()  # of this thread
+            for begin in range(lane * _PIECE_BYTES, raw.size, threads * _PIECE_BYTES):
+                part = raw[begin : begin + _PIECE_BYTES]
+                np.copyto(piece[: part.size], part)
+                source, kind = piece.ctypes.data, runtime.memcpyHostToDevice
+                runtime.memcpyAsync(target + begin, source, part.size, kind, stream.ptr)
+                stream.synchronize()
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(copy, range(threads)))
+
+    @cached_property
+    def _lanes(self) -> list[tuple[NDArray[np.uint8], Any]]:
+        """Page-locked piece and stream of each upload thread."""
+        cuda = self.cupy.cuda
+        memory = [
+            cuda.alloc_pinned_memory(_PIECE_BYTES) for _ in range(min(_THREADS, usable_cores()))
+        ]
+        return [
+            (np.frombuffer(each, np.uint8, _PIECE_BYTES), cuda.Stream(non_blocking=True))
+            for each in memory
+        ]
 
     def read(
         self, buffer: CudaBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]

@@ -59,38 +59,13 @@ class Device:
         return _compute_capability(self.arch)
 
     @property
-    def leaves_host_free(self) -> bool:
-        """The host may compile and start processes during timing: the device is no CPU."""
-        return self.backend == "cuda"
+    def is_cuda(self) -> bool:
+        """A GPU of NVIDIA.
 
-    @property
-    def times_steadily(self) -> bool:
-        """Equal launches take equal times, so that a few slow ones prove something."""
-        return self.backend == "cuda"
-
-    @property
-    def has_limits(self) -> bool:
-        """Shares of memory and arithmetic rates mean something. A CPU's caches hold whole problems."""
-        return self.backend == "cuda"
-
-    @property
-    def has_graphs(self) -> bool:
-        """A launch sequence can be captured as a graph."""
-        return self.backend == "cuda"
-
-    @property
-    def has_nvidia_tools(self) -> bool:
-        """NVIDIA's tools work on it: compute-sanitizer, nvdisasm."""
-        return self.backend == "cuda"
-
-    @property
-    def compiles_for_arch(self) -> bool:
-        """Binaries are for an architecture: compiling needs no device, and no driver."""
-        return self.backend == "cuda"
-
-    @property
-    def places_arrays(self) -> bool:
-        """An array may begin at any element: an OpenCL buffer begins aligned."""
+        Binaries are for an architecture, launch sequences can be graphs, arrays may begin at any element,
+        NVIDIA's tools work, and the host is free during timing: equal launches take equal times. An OpenCL
+        device is compiled for itself, its buffers begin aligned, and a CPU's caches hold whole problems.
+        """
         return self.backend == "cuda"
 
     @property

@@ -53,17 +53,8 @@ def clocks(nvml: Any, handle: Any) -> Clocks:
     )
 
 
-def why_no_energy(uuid: str) -> str:
-    """Return why the energy of a GPU cannot be read; empty where it can. A MIG slice has no counter."""
-    try:
-        energy_mj(uuid)
-    except DeviceError as error:
-        return str(error)
-    return ""
-
-
 def energy_mj(uuid: str) -> int:
-    """Read the energy of a GPU since the driver was loaded, in millijoules; from Volta on."""
+    """Read the energy of a GPU since the driver was loaded, in millijoules; from Volta on, no MIG slice."""
     try:
         return int(_nvml().nvmlDeviceGetTotalEnergyConsumption(_handle(uuid)))
     except Exception as error:  # every NVML failure means "unknown"

@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from autotune.devices.base import NO_TEXTURES, CompiledFunction, CompileError, ResourceError
+from autotune.devices.base import CompiledFunction, CompileError, ResourceError
 from autotune.errors import MissingDependencyError
 
 _REPORT = re.compile(
@@ -24,7 +24,6 @@ _REPORT = re.compile(
 _SHARED = re.compile(r"(\d+) bytes smem")
 #: The assembler's words for static shared memory over the limit.
 _TOO_MUCH = "uses too much shared data"
-_TEXTURE = re.compile(r"\btexture\s*<[^;\n]*")
 #: Lines of the log that report resources rather than warn.
 _NOISE = ("ptxas info", "ptxas         .")
 
@@ -105,9 +104,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         log = bytes(buffer).replace(b"\0", b"").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
             kind = ResourceError if _TOO_MUCH in log else CompileError
-            texture = _TEXTURE.search(source)
-            hint = f"error: {texture[0]}: {NO_TEXTURES}\n" if texture else ""
-            raise kind(hint + (log.strip() or str(status)))
+            raise kind(log.strip() or str(status))
         _, size = getattr(binding, f"nvrtcGet{form}Size")(program)
         code = bytearray(size)
         getattr(binding, f"nvrtcGet{form}")(program, code)

@@ -43,9 +43,8 @@ from autotune.errors import DeviceError, MissingDependencyError, install
 
 #: Libraries of Intel's run-time that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
-_LANGUAGE, _VERSION = "-cl-std=", "CL3.0"
-#: Options of `clBuildProgram`, and the beginnings of others. Source: OpenCL 3.0, 5.8.6.
-_OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
+#: The option that chooses a version of OpenCL C.
+_LANGUAGE = "-cl-std="
 #: Sub-group width of a CPU, where a kernel may choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
@@ -101,7 +100,8 @@ class OpenclBackend:
         cl = _pyopencl()
         live = _live_devices()[device.index]
         context = _context(device.index)
-        flags = _checked_options(options)
+        has_language = any(option.startswith(_LANGUAGE) for option in options)
+        flags = [*options] if has_language else [f"{_LANGUAGE}CL3.0", *options]
         program = cl.Program(context, with_defines(source, defines))
         try:
             with warnings.catch_warnings():
@@ -429,18 +429,6 @@ class OpenclTimer:
         # At least the clock's unit: no call takes no time.
         taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
         return float(taken_ns) / 1e6 / calls
-
-
-def _checked_options(options: Sequence[str]) -> list[str]:
-    """Return the build options; an unknown one is refused, since compilers may ignore it silently."""
-    for option in options:
-        if option not in _OPTIONS and not option.startswith(_OPTIONS_BEGIN):
-            raise CompileError(
-                f"options: {option!r} is none of OpenCL's compilers (-cl-…, -D, -I, -w, -Werror); take "
-                "device as the last argument of @options and return it where device.backend is 'cuda'"
-            )
-    has_language = any(option.startswith(_LANGUAGE) for option in options)
-    return [*options] if has_language else [f"{_LANGUAGE}{_VERSION}", *options]
 
 
 @cache

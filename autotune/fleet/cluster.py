@@ -65,7 +65,7 @@ def serve(
 
 def _workers(devices: Sequence[Device], compilers: int | None) -> dict[str, dict[str, Any]]:
     if compilers is None:
-        compilers = max(1, usable_cores() - sum(device.leaves_host_free for device in devices))
+        compilers = max(1, usable_cores() - sum(device.is_cuda for device in devices))
     workers = {
         device.selector: _worker(2, "--device", device.selector, "--compilers", 0)
         for device in devices

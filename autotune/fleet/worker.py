@@ -203,7 +203,7 @@ class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
         devices = _found(self._devices)
         compilers = self._compilers
         if compilers is None:
-            free = usable_cores() - sum(device.leaves_host_free for device in devices)
+            free = usable_cores() - sum(device.is_cuda for device in devices)
             compilers = min(max(free, 1), len(devices)) if devices else usable_cores()
         return Host(devices, compilers)
 

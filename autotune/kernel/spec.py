@@ -218,7 +218,7 @@ class Kernel(Declaration):
     def misplaced(self, p: Problem, device: Device) -> str:
         """Return why a device cannot be given the arrays of a problem; empty where it can."""
         fields = [name for name in self.layout_of(p) if name.startswith(OFFSET)]
-        if device.places_arrays or not fields:
+        if device.is_cuda or not fields:
             return ""
         return f"{', '.join(fields)}: arrays begin aligned on {device.selector}"
 

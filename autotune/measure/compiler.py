@@ -77,7 +77,7 @@ class CompileJob:
                 self.options,
                 self.device.backend,
                 self.device.arch,
-                "" if self.device.compiles_for_arch else self.device.driver,
+                "" if self.device.is_cuda else self.device.driver,
                 self.toolchain,
                 self.entries,
             ]

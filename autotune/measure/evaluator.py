@@ -96,7 +96,7 @@ class DeviceEvaluator:
             for device, its_worker in [(job.device, worker), *others]
         ]
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
-        self.compiles_ahead = job.device.leaves_host_free
+        self.compiles_ahead = job.device.is_cuda
         self._per_device = PER_DEVICE if self.compiles_ahead or len(self._lanes) > 1 else 1
         #: Kept, as hints repeat.
         self.job_or_verdict = lru_cache(_KNOWN)(self._job_or_verdict)

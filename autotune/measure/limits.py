@@ -34,7 +34,7 @@ def least_ms(work: Work, device: Device) -> float:
 
 def fits_cache(work: Work | None, device: Device) -> bool:
     """Return whether a GPU's L2 cache has room for all bytes of a call; False where unknown."""
-    if work is None or not device.leaves_host_free:
+    if work is None or not device.is_cuda:
         return False
     return work.bytes_read + work.bytes_written <= device.l2_bytes
 

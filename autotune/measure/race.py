@@ -267,7 +267,7 @@ class Entrant:
         verify.verify_last(data, name, launches)
         if not (compare_runs and ready.deterministic):
             return 0
-        end = time.monotonic() + (_RUNS_S if executor.device.leaves_host_free else _RUNS_ON_CPU_S)
+        end = time.monotonic() + (_RUNS_S if executor.device.is_cuda else _RUNS_ON_CPU_S)
         return verify.identical_runs(
             data,
             RANDOM,

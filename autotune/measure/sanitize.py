@@ -64,7 +64,7 @@ class Trial:
 
 def required(device: Device) -> str:
     """Return the path of compute-sanitizer; an error where it is missing or not for this device."""
-    if not device.has_nvidia_tools:
+    if not device.is_cuda:
         raise UsageError(
             f"--sanitize: compute-sanitizer checks CUDA kernels, not those of {device.selector}; "
             "run without it"

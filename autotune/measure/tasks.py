@@ -555,5 +555,5 @@ def device_actor(device: Device | None = None) -> ChildActor:
     """
     if device is None:
         return ChildActor(prepare=prepare)
-    standbys = STANDBYS if device.leaves_host_free else 0
+    standbys = STANDBYS if device.is_cuda else 0
     return ChildActor(partial(get_ready, device), prepare, standbys)

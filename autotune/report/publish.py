@@ -131,7 +131,7 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
         kernel = find_kernel(record.kernel, spaces)
         if other_kernel(kernel, "", record.fields, record.parameters):
             return None
-        if record.device.planned_for().compiles_for_arch:
+        if record.device.planned_for().is_cuda:
             return enumerate_space(kernel, for_arch(record.device.arch))
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])
     except (AutotuneError, IndexError):

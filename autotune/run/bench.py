@@ -58,7 +58,7 @@ class Site:
         """Return the compilers of a run."""
         # One core per device stays free, so that compiling does not disturb the timing; where the
         # device is the CPU itself the evaluator never compiles and measures at once.
-        spare = len(request.devices) if request.device.leaves_host_free else 0
+        spare = len(request.devices) if request.device.is_cuda else 0
         processes = max(1, usable_cores() - spare)
         make_actor = partial(ChildActor, begin_for(request.device.backend))
         return CompilerPool(processes, make_actor, on_demand=not spare)
@@ -87,7 +87,7 @@ class Site:
         """Return the path of compute-sanitizer where finalists are run under it; else empty."""
         if request.sanitize:
             return sanitize.required(request.device)
-        if not request.sanitizes or not request.device.has_nvidia_tools:
+        if not request.sanitizes or not request.device.is_cuda:
             return ""
         found = find_program("compute-sanitizer")
         if not found:
@@ -228,6 +228,6 @@ def stopping_rule(device: Device) -> StoppingRule:
     loaded the binary, and of a long launch the first sample is as good as the next; the fewest
     samples of a launch of several milliseconds are enough: finals tell the best apart.
     """
-    if device.times_steadily:
+    if device.is_cuda:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
     return StoppingRule(false_stop=0.0, longest_discarded_ms=1.0, max_seconds=0.1)

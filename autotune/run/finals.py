@@ -59,7 +59,7 @@ class Finals:
         kernel, device, problem = self.bench.kernel, self.bench.device, evaluator.job.problem
         edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
         edges.pop(kernel.static_of(problem), None)
-        if device.leaves_host_free:
+        if device.is_cuda:
             self.bench.compilers.suggest(
                 self.bench.compile_job(row.configuration, edge)
                 for row in verdict.candidates(measured, self.bench.request.effort.finalists)
@@ -120,7 +120,7 @@ class Finals:
 
     @property
     def _most_race_s(self) -> float:
-        if self.bench.device.times_steadily:
+        if self.bench.device.is_cuda:
             return _RACE_SECONDS
         return _UNSTEADY_SHARE * self.bench.request.effort.seconds_per_problem
 
@@ -194,7 +194,7 @@ class Finals:
         *odd, own = others
         allowed = [job for job in odd if self._is_allowed(finalist, job)]
         largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
-        return [*largest, own] if self.bench.device.leaves_host_free else [own]
+        return [*largest, own] if self.bench.device.is_cuda else [own]
 
     def _checked(self, finalist: Contender, job: Job, at_once: bool, differs: bool) -> Measurement:
         """Verify a finalist on a job, perhaps twice at once; as known where it was done before."""

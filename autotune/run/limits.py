@@ -53,7 +53,7 @@ def limit_requests(device: Device) -> Iterator[Request]:
             f"{device.name} is an architecture, not a device: it has no measured limits; "
             "run: autotune doctor"
         )
-    each = _EVALUATIONS if device.has_limits else 2  # of a CPU they mean nothing
+    each = _EVALUATIONS if device.is_cuda else 2  # of a CPU they mean nothing
     for kernel_name in dict.fromkeys(KERNELS.values()):
         names = [name for name, kernel in KERNELS.items() if kernel == kernel_name]
         problems = tuple(limit_problem(name, device) for name in names)
@@ -72,11 +72,11 @@ def limit_requests(device: Device) -> Iterator[Request]:
 def limit_problem(name: str, device: Device) -> Problem:
     """Return the problem that measures a limit: as large as a GPU has room for, small on a CPU."""
     if name == "ffma":
-        n, steps = (1 << 24, 4096) if device.has_limits else (1 << 16, 256)
+        n, steps = (1 << 24, 4096) if device.is_cuda else (1 << 16, 256)
         return Problem(n=n, steps=steps)
     room = device.memory_bytes or math.inf
     fitting = [size for size in _SIZES if 4 * size * _ARRAYS <= room / 2]
-    n = max(fitting, default=_SIZES[-1]) if device.has_limits else 1 << 20
+    n = max(fitting, default=_SIZES[-1]) if device.is_cuda else 1 << 20
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 

@@ -310,7 +310,7 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         shared_bytes=main.shared_bytes,
         grid=_completed(traced_grid(steps, kernel.name)),
         requires=requirement(kernel, configuration),
-        archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
+        archs=valid_archs(kernel, configuration) if device.is_cuda else None,
         exclusive=kernel.is_exclusive(configuration),
         deterministic=kernel.is_deterministic(configuration, problem),
     )

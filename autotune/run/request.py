@@ -151,7 +151,7 @@ class Request:
 
     def timing_of(self, problem: Problem) -> Timing:
         """Return how samples of a problem are taken."""
-        launched_by = "graph" if self.device.has_graphs else "stream"
+        launched_by = "graph" if self.device.is_cuda else "stream"
         return Timing.of(self.caches_of(problem), launched_by)
 
     @property

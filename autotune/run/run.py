@@ -60,7 +60,7 @@ def execute(
             require(request.objective, device, site.why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
-    is_compared = request.goal.writes_record and request.device.has_limits
+    is_compared = request.goal.writes_record and request.device.is_cuda
     with closing(Run(request, store, listener, site)) as run:
         return run.run(known_limits(request.device) if is_compared else {})
 

@@ -90,7 +90,7 @@ class ProblemSearch:
         ]
         compiled = frozenset[int]().union(*(found.compiled for found in before))
         self.listener(Phase(problem, "inputs"))
-        if bench.device.leaves_host_free:  # compilers begin while inputs are made and uploaded
+        if bench.device.is_cuda:  # compilers begin while inputs are made and uploaded
             numbers = (number_in(space, configuration) for configuration in first)
             valid = (space.configuration(number) for number in numbers if number is not None)
             bench.compilers.suggest(
@@ -165,7 +165,7 @@ class ProblemSearch:
         at_once = PER_DEVICE * (1 + others) if others else 1
         # Where evaluations are counted the next proposal waits for the last result. A CPU cannot compile
         # and measure at once.
-        is_time_scarce = budget.evaluations is None and self.bench.device.leaves_host_free
+        is_time_scarce = budget.evaluations is None and self.bench.device.is_cuda
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
         return find(request.goal.strategy, at_once, max(at_once, ahead))
 

@@ -96,7 +96,7 @@ def _check_plan(
             raise ValueError(f"{where}: {name}={value!r} is not among its values {declared[name]}")
     device = record.device.planned_for()
     # What a device that is no CUDA architecture can do, which rules may ask, is not recorded.
-    if not device.compiles_for_arch:
+    if not device.is_cuda:
         return
     if (threads := math.prod(plan.block)) > device.max_threads_per_block:
         raise ValueError(f"{where}: a block of {threads} threads")

@@ -98,7 +98,7 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
         known = msgspec.structs.asdict(self)
         device = Device(**known)
-        return replace(for_arch(self.arch), **known) if device.compiles_for_arch else device
+        return replace(for_arch(self.arch), **known) if device.is_cuda else device
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):

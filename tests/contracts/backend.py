@@ -198,7 +198,7 @@ class ExecutorContract:
         self, executor, module, offset_bytes, count
     ):
         array = np.arange(count, dtype=np.int32)
-        if not executor.device.places_arrays:
+        if not executor.device.is_cuda:
             with pytest.raises(DeviceError, match=f"begin aligned, not {offset_bytes} bytes on"):
                 executor.allocate(array.nbytes, offset_bytes)
             return
