@@ -344,7 +344,8 @@ class _Names:
     def slot(self, value: Any) -> str:
         """Return the C++ text of one kernel argument."""
         if isinstance(value, np.generic):
-            return f"bits_of_(static_cast<{self._type(str(value), value.dtype)}>({value.item()!r}))"
+            kind = c_type(self._kernel, str(value), value.dtype)
+            return f"bits_of_(static_cast<{kind}>({value.item()!r}))"
         if not isinstance(value, str):
             form = stored(value)
             if form is None:
@@ -358,13 +359,10 @@ class _Names:
             raise self._kernel.error(f"launch: no argument {value!r}")
         argument = self._given.arguments[value]
         if value in self._given.fields:
-            kind = self._type(value, np.dtype(argument.dtype))
+            kind = c_type(self._kernel, value, np.dtype(argument.dtype))
             return f"whole_<{kind}>({identifier(value)})"
         self.passed.add(value)
         return f"given_(offsetof(arguments, {member(value)}))"
-
-    def _type(self, name: str, dtype: np.dtype[Any]) -> str:
-        return c_type(self._kernel, name, dtype)
 
 
 def c_type(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> str:
@@ -477,20 +475,9 @@ def _provenance(
     kernel: Kernel, records: Iterable[TunedRecord], configuration: Configuration
 ) -> Iterator[str]:
     """Yield the problems that the configuration won, by device."""
-    now, found = source_fingerprint(kernel), False
     for record in records:
-        won = [
-            entry
-            for entry in record.problems
-            if Configuration(entry.configuration) == configuration
-        ]
-        if not won:
-            continue
-        found = True
-        yield f"Fastest on {origin(record)}, for"
-        for entry in won:
-            changed = "" if entry.origin.source == now else " (the sources have changed since)"
-            yield f"  {measured(entry)}{changed}"
-    if not found:
-        yield "Fastest for no size that was tuned: for sizes in between, or where nothing better is known."
-    yield f"Sources: sha256 {now}"
+        won = [e for e in record.problems if Configuration(e.configuration) == configuration]
+        if won:
+            yield f"Fastest on {origin(record)}, for"
+            yield from (f"  {measured(entry)}" for entry in won)
+    yield f"Sources: sha256 {source_fingerprint(kernel)}"
