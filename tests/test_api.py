@@ -167,9 +167,9 @@ def test_progress_in_a_notebook_replaces_itself_and_goes() -> None:
     problem = Problem(n=3)
     right = Measurement(Configuration(BLOCK=32), Status.OK, samples_ms=(1.0, 2.0, 3.0))
     with cell_progress("saxpy", 1, lambda text: shown.append(text.plain)) as progress:
-        progress(SearchStarted(problem, 8, 5, Budget(evaluations=4)))
+        progress(SearchStarted(problem, Budget(evaluations=4)))
         for _ in range(1000):  # of which as many are shown as there is time for
-            progress(Measured(problem, right, 2.0, False, None))
+            progress(Measured(problem, right, False, None))
         progress(Phase(problem, "finals"))
     assert shown[-2] == "saxpy n=3: finals: the best, interleaved"
     assert shown[0] == "saxpy n=3: 0 of 4 tried"

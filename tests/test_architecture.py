@@ -49,8 +49,8 @@ LINES = {
     "measure": 4180,
     "report": 1660,
     "retune": 1160,
-    "run": 2520,
-    "search": 2600,
+    "run": 2470,
+    "search": 2580,
     "store": 1380,
     "tuned": 2710,
 }

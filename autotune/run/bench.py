@@ -118,8 +118,6 @@ class Bench:
         self._data = site.data(self.kernel)
         self._stack.enter_context(self._data)
         self._off_budget_s = 0.0
-        #: Odd sizes with another seed.
-        self._odd_jobs: dict[Problem, Job] = {}
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: One per device of the request, in its order.
         self.workers = [
@@ -183,7 +181,6 @@ class Bench:
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
         self._data.forget()
-        self._odd_jobs.clear()
 
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
@@ -192,10 +189,7 @@ class Bench:
         """
         edges = self.kernel.edges_like(job.problem, self.device)
         other = self.request.seed + 1
-        for problem in edges:
-            if problem not in self._odd_jobs:
-                self._odd_jobs[problem] = self.job(problem, other)
-        jobs = [self._odd_jobs[problem] for problem in edges]
+        jobs = [self.job(problem, other) for problem in edges]
         with self.off_budget():
             drawn = self._data.dataset(job.problem, RANDOM, other)
             datasets = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, cycle
 from typing import Any
@@ -15,11 +16,12 @@ from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
+from autotune.measure.tasks import Job
+from autotune.run.bench import Bench
+from autotune.run.request import Request
 from autotune.values import Configuration, size_of
 
 
@@ -116,17 +118,10 @@ class _DeviceCheck:
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
-        assert kernel.file is not None
         problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
-        with InUse() as in_use, DeviceWorker(device_actor()) as worker:
-            jobs = []
-            for problem in problems:
-                exact, drawn = (
-                    prepare(kernel, problem, which, in_use=in_use) for which in (EXACT, RANDOM)
-                )
-                jobs.append(Job(kernel.file, problem, device, (exact, drawn)))
-            turns = _turns(kernel, jobs)
-            self._check_sample(space, lambda c: _verified(kernel, c, next(turns), worker))
+        with closing(Bench(Request(kernel, device, tuple(problems)))) as bench:
+            turns = _turns(kernel, [bench.job(problem) for problem in problems])
+            self._check_sample(space, lambda c: _verified(bench, c, next(turns)))
 
     def _note(self, text: str) -> None:
         self._report.notes.append(f"{self._device.arch}: {text}")
@@ -202,15 +197,13 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     return chain([jobs], cycle(others or [tuned]))
 
 
-def _verified(
-    kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: DeviceWorker
-) -> SampleResult:
-    allowed = [job for job in jobs if kernel.allows(configuration, job.problem)]
+def _verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:
+    allowed = [job for job in jobs if bench.kernel.allows(configuration, job.problem)]
     for job in allowed:
-        done = compile_now(compile_job(kernel, configuration, job.problem, job.device))
+        done = bench.compilers.result(bench.compile_job(configuration, job.problem))
         if done.binary is None:
             return _not("failed", done.message)
-        measured = worker.check(job, configuration, done.binary)
+        measured = bench.worker.check(job, configuration, done.binary)
         if measured.status is not Status.OK:
             return _not("failed", f"{measured.status} on {job.problem}: {measured.message}")
     if not allowed:

@@ -21,7 +21,7 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, Status, require
+from autotune.measure.measurement import Measurement, require
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
@@ -45,10 +45,6 @@ _LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
 _AGAIN_SHARE = 0.4
 #: Shortest time of a search, as data must be uploaded.
 _LEAST_SEARCH_S = 1.0
-#: Of the time for a problem's finals the most that is spent on measuring the others' best there.
-_GUESTS_SHARE = 0.3
-#: Of every other problem this many of the best enter a problem's finals.
-_GUESTS = 2
 
 
 def execute(
@@ -219,7 +215,7 @@ class Run(Bench):
     def _hold_finals(
         self, run_id: int, searched: Sequence[SearchedProblem]
     ) -> Iterator[ProblemResult]:
-        """Hold the finals of each problem, the last first, with the others' best as guests."""
+        """Hold the finals of each problem, the last first."""
         finals = Finals(self, self.store, run_id, self.listener, self._sanitizer)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
@@ -228,13 +224,11 @@ class Run(Bench):
             following = next(iter(order[position + 1 :]), None)
             seconds = max(0.0, self._seconds_left(but=self._portfolio_share))
             seconds /= len(searched) - position
-            begun, begun_s = time.monotonic(), self.clock_s()
-            guests = self._guests(run_id, found, searched, _GUESTS_SHARE * seconds)
-            wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
+            begun = time.monotonic()
             race, wrong = finals.hold(
                 found.evaluator,
-                [*self._entrants(found), *guests],
-                max(0.0, seconds - (self.clock_s() - begun_s)),
+                self._entrants(found),
+                seconds,
                 meanwhile=partial(self._expect, finals, following),
             )
             request = self.request
@@ -242,7 +236,7 @@ class Run(Bench):
             yield ProblemResult(
                 found.problem,
                 found.measured,
-                (*wrong_guests, *wrong),
+                wrong,
                 race,
                 result,
                 seconds=found.seconds + time.monotonic() - begun,
@@ -268,34 +262,6 @@ class Run(Bench):
                 [row for row in found.choice if row.device_uuid == device.uuid], share, repeats
             )
         ]
-
-    def _guests(
-        self,
-        run_id: int,
-        found: SearchedProblem,
-        everyone: Sequence[SearchedProblem],
-        seconds: float,
-    ) -> list[Measurement]:
-        """Measure the best of every other problem here too, where that was not done, in this time."""
-        if not self.request.goal.writes_record:
-            return []
-        known = {row.configuration for row in found.choice}
-        best = [row for other in everyone for row in verdict.candidates(other.choice, _GUESTS)]
-        guests = [
-            guest
-            for guest in dict.fromkeys(row.configuration for row in best)
-            if guest not in known
-        ]
-        end = self.clock_s() + seconds
-        found.evaluator.hint(guests)
-        measured: list[Measurement] = []
-        for guest in guests:  # each by itself, so that none is begun when time is up
-            measured += found.evaluator.measure([guest])
-            if self.clock_s() > end:
-                self.compilers.drop()  # those of the other guests
-                break
-        self.store.add_many(run_id, self.scope(found.problem), measured)
-        return list(map(self.request.objective.scored, measured))
 
     # ------------------------------------------------------------------ portfolio
 

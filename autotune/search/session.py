@@ -68,8 +68,6 @@ class SearchStarted:
     """The event that a problem's search begins."""
 
     problem: Problem
-    configurations: int
-    remembered: int
     budget: Budget
 
 
@@ -79,7 +77,6 @@ class Measured:
 
     problem: Problem
     measurement: Measurement
-    best_ms: float | None
     #: Whether it was remembered from an earlier run.
     remembered: bool
     seconds_left: float | None
@@ -130,14 +127,11 @@ class SearchSession:
     asked: dict[int, Measurement] = field(default_factory=dict)
     #: Numbers of configurations given to the evaluator that have no result yet.
     awaited: dict[Configuration, int] = field(default_factory=dict)
-    best_ms: float | None = None
     _spent: int = 0
     _appender: Appender | None = None
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
-        times = [row.median_ms for row in self.asked.values() if row.status is Status.OK]
-        self.best_ms = min((ms for ms in times if ms is not None), default=None)
         #: The first device's rows take precedence.
         self._memories: list[_Memory] = []
         self._fatal: dict[Configuration, Measurement] = {}
@@ -150,8 +144,7 @@ class SearchSession:
                     for scope in (self.scope, *scopes)
                 ]
             self._interrupted = self.store.interrupted_attempts(self.scope)
-        remembered = sum(len(memory.rows) for memory in self._memories)
-        self.listener(SearchStarted(self.scope.problem, len(self.space), remembered, self.budget))
+        self.listener(SearchStarted(self.scope.problem, self.budget))
 
     def known(self) -> list[Measurement]:
         """Return what finals choose from: measurements of this search, and the best remembered ones."""
@@ -318,12 +311,7 @@ class SearchSession:
         measurement = self.objective.scored(measurement)
         self.asked[index] = measurement
         self._spent += 1
-        if measurement.status is Status.OK and measurement.median_ms is not None:
-            best = self.best_ms
-            self.best_ms = min(best or measurement.median_ms, measurement.median_ms)
-        self.listener(
-            Measured(self.scope.problem, measurement, self.best_ms, remembered, self.seconds_left)
-        )
+        self.listener(Measured(self.scope.problem, measurement, remembered, self.seconds_left))
 
 
 @dataclass
