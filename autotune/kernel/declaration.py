@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.devices.device import BACKENDS
-from autotune.errors import SpecError, unknown
+from autotune.errors import SpecError
 from autotune.kernel import modules
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.names import (
@@ -75,17 +75,6 @@ class Baseline:
     backend: str = "cuda"
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A number that follows from a measurement: shown in rows and reports."""
-
-    name: str
-    doc: str
-    function: Callable[..., object]
-    #: Names that it takes, in the function's order.
-    takes: tuple[str, ...]
-
-
 class Declaration:
     """The options, parameters, rules and functions of one kernel, checked as they are given."""
 
@@ -146,7 +135,7 @@ class Declaration:
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
-        self.metrics: dict[str, Metric] = {}
+        self.metrics: dict[str, Callable[..., object]] = {}
         self.hooks: dict[str, Callable[..., Any]] = {}
         #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
         self.texts: dict[Path, str] = {}
@@ -240,14 +229,10 @@ class Declaration:
 
     def metric(self, function: Function) -> Function:
         """Attach a number that follows from a measurement: ``@k.metric``."""
-        name, takes = function.__name__, tuple(inspect.signature(function).parameters)
-        again = name in self.metrics and self.file is not None  # a cell may be run again
-        if name in OBJECTIVES or again:
-            raise self.error(f"metric {name!r} exists already; name it otherwise")
-        for taken in takes:
-            if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
-                raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
-        self.metrics[name] = Metric(name, _about(function), function, takes)
+        name, known = function.__name__, ("c", "p", DEVICE, *QUANTITIES)
+        refuse((name in OBJECTIVES, f"metric {name!r} exists already; name it otherwise"))
+        check_known(f"metric {name!r}", "argument", inspect.signature(function).parameters, known)
+        self.metrics[name] = function
         return function
 
     # ------------------------------------------------------------------ calling functions

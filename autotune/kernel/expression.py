@@ -91,10 +91,8 @@ def stored(value: object) -> Json | None:
     """Return the stored form of a symbol or integer; None for anything else."""
     if isinstance(value, Symbol):
         return value.json
-    if isinstance(value, int):
-        return int(value)
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        return int(operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         return None
 

@@ -153,21 +153,17 @@ def traced(
             for step in kernel.steps(configuration, Problem(fields), device)
         )
         concrete = kernel.steps(configuration, example, device)
-        agrees = len(symbolic) == len(concrete) and all(
-            _agrees(*pair, example) for pair in zip(symbolic, concrete, strict=True)
-        )
+        grids = [[_grid(step, example) for step in steps] for steps in (symbolic, concrete)]
     except (UntraceableError, SpecError, TypeError, ValueError):
         return None
-    return symbolic if agrees else None
+    return symbolic if grids[0] == grids[1] else None
 
 
-def _agrees(symbolic: Step, step: Step, problem: Problem) -> bool:
-    """Return whether a traced step has the grid of the problem that it was traced for."""
-    if not (isinstance(symbolic, Launch) and isinstance(step, Launch)):
-        return symbolic == step
-    forms = traced_numbers(symbolic.grid)
-    sizes = tuple(index(size) for size in _sizes(step.grid))
-    return forms is None or tuple(value_of(form, problem) for form in forms) == sizes
+def _grid(step: Step, problem: Problem) -> Step | tuple[int, ...]:
+    """Return the grid of a launch for a problem; of a fill the fill."""
+    if isinstance(step, Fill):
+        return step
+    return tuple(value_of(form, problem) for form in traced_numbers(_sizes(step.grid)) or ())
 
 
 def traced_grid(steps: tuple[Step, ...] | None, name: str) -> tuple[Json, ...] | None:
@@ -231,11 +227,8 @@ def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.g
         return argument
     try:
         return np.int32(index(argument))
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise SpecError(
-            f"launch: argument {argument!r} is neither a name nor an integer"
-        ) from error
-    except OverflowError as error:
-        raise SpecError(
-            f"launch: argument {argument} needs 64 bits; pass np.int64({argument})"
+            f"launch: argument {argument!r} is neither a name nor an integer of 32 bits; pass a longer one "
+            "as np.int64"
         ) from error

@@ -77,7 +77,9 @@ def fault_of(file: Path) -> ForeignPlace | None:
     """
     ways = (file.absolute(), file.resolve())
     places = dict.fromkeys(place for way in ways for place in (*reversed(way.parents), way))
-    trusted = [folder for folder in trusted_folders() if folder in places]
+    listed = filter(None, os.environ.get(TRUST, "").split(os.pathsep))
+    known = (*(Path(folder).resolve() for folder in listed), *_running_folders())
+    trusted = [folder for folder in known if folder in places]
     for place in places:
         if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in trusted):
             continue
@@ -90,12 +92,6 @@ def fault_of(file: Path) -> ForeignPlace | None:
                 place, f"{who} may write it", f"chmod go-w {shlex.quote(str(place))}"
             )
     return None
-
-
-def trusted_folders() -> list[Path]:
-    """Return the folders that `TRUST` lists, and those that this process runs code from anyway."""
-    listed = os.environ.get(TRUST, "").split(os.pathsep)
-    return [*(Path(folder).resolve() for folder in listed if folder), *_running_folders()]
 
 
 @cache

@@ -11,7 +11,6 @@ import inspect
 import os
 import pickle
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -28,8 +27,6 @@ from autotune.kernel.spec import Kernel
 from autotune.values import Configuration, Problem
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
-#: Time limit of git.
-_GIT_S = 10.0
 #: Options of `Kernel` that choose configurations, problems and devices.
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
@@ -119,33 +116,6 @@ def source_fingerprint(kernel: Kernel) -> str:
     """Return the sha256 of all sources of a kernel with their includes."""
     files = map(kernel.find_source, kernel.sources.values())
     return text_fingerprint("\n".join(source_text(kernel, file) for file in files))
-
-
-def source_commit(kernel: Kernel) -> str:
-    """Return the git commit of a space file and its sources, with ``-dirty`` if one of them differs.
-
-    Empty where git knows none of them, or is missing.
-    """
-    if kernel.file is None:
-        return ""
-    files = [kernel.file, *map(kernel.find_source, kernel.sources.values())]
-
-    def git(*command: str) -> str:
-        options = ["-c", "core.fsmonitor=false", "-C", str(files[0].parent)]
-        return subprocess.check_output(
-            ["git", *options, *command, "--", *map(str, files)],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=_GIT_S,
-        )
-
-    try:
-        commit, changes = git("log", "-1", "--format=%H").strip(), git("status", "--porcelain")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f"{commit}-dirty" if commit and changes else commit
 
 
 def arguments_fingerprint(kernel: Kernel) -> str:

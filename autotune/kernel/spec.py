@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
-from autotune.kernel.declaration import DEVICE, Declaration, Metric
+from autotune.kernel.declaration import DEVICE, Declaration
 from autotune.kernel.names import OFFSET, fault
 from autotune.values import Configuration, Problem, Value
 
@@ -85,12 +86,6 @@ class Work:
     #: The unit that does the arithmetic, so that peaks are compared alike.
     pipe: str = "fp32"
 
-    def __post_init__(self) -> None:
-        for name in ("flops", "bytes_read", "bytes_written"):
-            amount = getattr(self, name)
-            if not (math.isfinite(amount) and amount >= 0):
-                raise ValueError(f"{name}={amount}; a finite number of at least 0 expected")
-
 
 class Kernel(Declaration):
     """A parameterized kernel and its search space; docs/spaces.md has its arguments and decorators."""
@@ -140,18 +135,17 @@ class Kernel(Declaration):
         return work
 
     def metric_of(
-        self, metric: Metric, c: Configuration, p: Problem, device: Any, known: Mapping[str, float]
+        self, name: str, c: Configuration, p: Problem, device: Any, known: Mapping[str, float]
     ) -> float | None:
         """Return a metric of a measurement with these quantities; None where it needs another."""
         given = {"c": c, "p": self.filled(p), DEVICE: device, **known}
-        if not set(metric.takes) <= given.keys():
+        takes = signature(self.metrics[name]).parameters
+        if not takes.keys() <= given.keys():
             return None
-        taken = {name: given[name] for name in metric.takes}
-        number = self.guarded(f"metric {metric.name}", metric.function, **taken)
+        taken = {argument: given[argument] for argument in takes}
+        number = self.guarded(f"metric {name}", self.metrics[name], **taken)
         value = _finite(number)
-        self._expect(
-            value is not None, f"metric {metric.name}", number, "a finite number", f" for {c}"
-        )
+        self._expect(value is not None, f"metric {name}", number, "a finite number", f" for {c}")
         return value
 
     def tolerance_of(self, p: Problem) -> float | None:

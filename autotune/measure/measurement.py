@@ -245,8 +245,8 @@ def with_metrics(
         return measurement
     known = quantities(measurement)
     found = {
-        name: kernel.metric_of(metric, measurement.configuration, problem, device, known)
-        for name, metric in kernel.metrics.items()
+        name: kernel.metric_of(name, measurement.configuration, problem, device, known)
+        for name in kernel.metrics
     }
     return replace(
         measurement, metrics={n: value for n, value in found.items() if value is not None}

@@ -21,7 +21,7 @@ from autotune.kernel.launches import (
     traced_grid,
     traced_numbers,
 )
-from autotune.kernel.source import arguments_fingerprint, source_commit, source_fingerprint
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import Space, valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure.limits import Limits, share
@@ -230,7 +230,6 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
             seed=request.seed,
             evaluations=len(result.measured),
             who=os.environ.get("AUTOTUNE_WHO", "")[:200],
-            commit=source_commit(kernel),
         ),
     )
 
