@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from autotune.doctor import Finding, State, checks, findings, machine
-from autotune.doctor.machine import Gpu, Nvidia
+from autotune.doctor.machine import Nvidia
 from autotune.errors import install
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
@@ -118,7 +118,7 @@ def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_older_than_cuda_12() -> None:
-    old = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(Gpu(0, "T4", None),))
+    old = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(("T4", None),))
     (found,) = checks.driver(old)
     assert found.state == "bad" and "apt-get install nvidia-driver" in found.remedy
 
@@ -187,7 +187,7 @@ def test_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dev.mkdir()
     (dev / "nvidia0").touch(mode=0o600)
     (dev / "nvidiactl").touch()
-    here = Nvidia(present=True, gpus=(Gpu(0, "H100", None),), root=tmp_path)
+    here = Nvidia(present=True, gpus=(("H100", None),), root=tmp_path)
     (missing,) = checks.permissions(here)
     assert missing.state == "bad" and "nvidia-modprobe" in missing.remedy
     (dev / "nvidia-uvm").touch()

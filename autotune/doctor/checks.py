@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from autotune import __version__
 from autotune.devices.nvml import clocks
-from autotune.doctor.machine import OLDEST_DRIVER, Finding, Gpu, Nvidia, look, number, tried
+from autotune.doctor.machine import OLDEST_DRIVER, Finding, Nvidia, look, number, tried
 from autotune.errors import EXTRAS, MissingDependencyError, StoreError, install
 from autotune.files import cache_folder
 from autotune.fleet.address import local_fleet
@@ -123,7 +123,7 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
     elif not nvidia.gpus:
         yield Finding("driver", "bad", f"driver {nvidia.driver} lists no GPU", "nvidia-smi -L")
     else:
-        names = ", ".join(gpu.name for gpu in nvidia.gpus)
+        names = ", ".join(name for name, _ in nvidia.gpus)
         text = f"driver {nvidia.driver}, up to CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]}: {names}"
         if number(nvidia.driver) < min(OLDEST_DRIVER.values()):
             yield Finding("driver", "bad", f"{text}; too old for CUDA 12", newest)
@@ -145,30 +145,28 @@ def permissions(nvidia: Nvidia) -> Iterator[Finding]:
 
 
 def gpus(nvidia: Nvidia) -> Iterator[Finding]:
-    for gpu in nvidia.gpus:
-        now = clocks(nvidia.nvml, gpu.handle)
-        found = list(_faults(nvidia, gpu, now.throttle_reasons))
-        yield from found
-        if not found:
-            text = f"{now.sm_mhz or 0} MHz, {now.temperature_c or 0} °C, no other process computes"
-            yield Finding(f"gpu {gpu.index}", "ok", text)
+    for index, (_, handle) in enumerate(nvidia.gpus):
+        now = clocks(nvidia.nvml, handle)
+        found = list(_faults(nvidia.nvml, index, handle, now.throttle_reasons))
+        text = f"{now.sm_mhz or 0} MHz, {now.temperature_c or 0} °C, no other process computes"
+        yield from found or [Finding(f"gpu {index}", "ok", text)]
 
 
-def _faults(nvidia: Nvidia, gpu: Gpu, throttle_reasons: Sequence[str]) -> Iterator[Finding]:
+def _faults(
+    nvml: Any, index: int, handle: Any, throttle_reasons: Sequence[str]
+) -> Iterator[Finding]:
     """Yield why a GPU cannot compute, or what lengthens its times."""
-    nvml, topic, smi = nvidia.nvml, f"gpu {gpu.index}", f"nvidia-smi -i {gpu.index}"
+    topic, smi = f"gpu {index}", f"nvidia-smi -i {index}"
     if throttle_reasons:
         text = f"clocks are held down by: {', '.join(throttle_reasons)}; times will be too long"
         yield Finding(topic, "warn", text, f"{smi} -q -d PERFORMANCE,POWER")
-    mode = tried(lambda: int(nvml.nvmlDeviceGetComputeMode(gpu.handle)), 0)
+    mode = tried(lambda: int(nvml.nvmlDeviceGetComputeMode(handle)), 0)
     if mode == nvml.NVML_COMPUTEMODE_PROHIBITED:
         text = "compute mode prohibited: no process may compute"
         yield Finding(topic, "bad", text, f"sudo {smi} -c DEFAULT")
-    running: Sequence[Any] = tried(
-        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle), ()
-    )
+    running: Sequence[Any] = tried(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), ())
     pids = [str(process.pid) for process in running if process.pid != os.getpid()]
-    busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu), 0)
+    busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0)
     if pids:
         text = f"used by process {', '.join(pids)}"
         yield Finding(topic, "warn", text, f"kill {' '.join(pids)}  # if it is yours")

@@ -28,13 +28,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    index: int
-    name: str
-    handle: Any
-
-
-@dataclass(frozen=True)
 class Nvidia:
     """The answers of NVML, or the reason why there are none."""
 
@@ -44,7 +37,8 @@ class Nvidia:
     driver: str = ""
     #: Newest CUDA version that the driver runs.
     cuda: tuple[int, int] = (0, 0)
-    gpus: tuple[Gpu, ...] = ()
+    #: Name and NVML's handle of each GPU.
+    gpus: tuple[tuple[str, Any], ...] = ()
     #: Name of NVML's error, or that its binding is not installed.
     fault: str = ""
     #: Below which ``dev``, ``proc`` and ``sys`` are.
@@ -66,13 +60,10 @@ def look(root: Path = Path("/")) -> Nvidia:
         pynvml.nvmlInit()
         cuda = pynvml.nvmlSystemGetCudaDriverVersion()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        gpus = [
-            Gpu(i, str(pynvml.nvmlDeviceGetName(handle)), handle)
-            for i, handle in enumerate(handles)
-        ]
+        gpus = tuple((str(pynvml.nvmlDeviceGetName(handle)), handle) for handle in handles)
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         version = cuda // 1000, cuda % 1000 // 10
-        return Nvidia(True, pynvml, driver, version, tuple(gpus), root=root)
+        return Nvidia(True, pynvml, driver, version, gpus, root=root)
     except ImportError:
         return Nvidia(present, fault="pynvml is not installed", root=root)
     except Exception as error:  # every NVML failure means that the driver does not answer

@@ -292,14 +292,14 @@ def _determinism(entry: TunedProblem) -> str:
 
 def provenance(content: ReportContent) -> Table:
     """Return device, versions and settings: all that is needed to measure again."""
-    device, about = content.device, content.record.provenance
+    device, about = content.record.device, content.record.provenance
     run, entries = dict(content.run), content.entries
     trials = [trial for problem in content.problems for trial in problem.trials]
     clocks = sorted(t.clocks.sm_mhz for t in trials if t.clocks.sm_mhz is not None)
     limits_w = {e.winner.energy.limit_w for e in entries if e.winner.energy}
     sources = {"source": listed(entry.origin.source for entry in entries), **run}.get("source", "")
     named = {
-        "Kernel": content.kernel,
+        "Kernel": content.record.kernel,
         "Device": f"{device.name} ({device.arch})",
         "Device uuid": device.uuid,
         "Driver": device.driver or about.driver,

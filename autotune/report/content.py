@@ -12,7 +12,7 @@ from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
 from autotune.report.wording import listed, without_paths
-from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord
+from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
@@ -69,14 +69,6 @@ class ReportContent:
     space: Space | None = None
     #: Command, seed, strategy and other settings of the run, as text.
     run: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kernel(self) -> str:
-        return self.record.kernel
-
-    @property
-    def device(self) -> RecordedDevice:
-        return self.record.device
 
     @property
     def trials(self) -> int:

@@ -254,7 +254,7 @@ def roofline(content: ReportContent) -> dict[str, Any] | None:
     passes is left out: it is another unit's, as FP32's is where tensor cores multiply.
     ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
     """
-    entries, device = content.entries, content.device
+    entries, device = content.entries, content.record.device
     moved = [entry.gb_per_s or 0 for entry in entries]
     done = [entry.gflop_per_s or 0 for entry in entries]
     bandwidth = _roof(content, ("read", "copy"), device.peak_gb_per_s, moved)

@@ -7,9 +7,9 @@ the figures from the data of `autotune.report.evidence`, which the page holds as
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +33,7 @@ _SCRIPTS = ("figures.js", "configurations.js", "page.js")
 
 def write_markdown(content: ReportContent, folder: Path | str) -> Path:
     """Write ``<kernel>.md``, for a repository, and return its path. Equal records give equal bytes."""
-    stem = re.sub(r"[^A-Za-z0-9_]", "_", content.kernel) or "kernel"
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", content.record.kernel) or "kernel"
     file = Path(folder) / f"{stem}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, ("\n".join(_markdown(content)).rstrip() + "\n").encode())
@@ -41,7 +41,7 @@ def write_markdown(content: ReportContent, folder: Path | str) -> Path:
 
 
 def _markdown(content: ReportContent) -> Iterator[str]:
-    yield f"# {markdown(content.kernel)} on {markdown(content.device.name)}\n"
+    yield f"# {markdown(content.record.kernel)} on {markdown(content.record.device.name)}\n"
     yield markdown(answer.headline(content)) + "\n"
     for warning in answer.warnings(content):
         yield f"> **Note:** {markdown(warning)}\n"
@@ -77,8 +77,8 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
         .get_template("page.html.j2")
         .render(
             content=content,
-            name=wording.one_line(content.kernel),
-            device=wording.one_line(content.device.name),
+            name=wording.one_line(content.record.kernel),
+            device=wording.one_line(content.record.device.name),
             answer=answer,
             evidence=evidence,
             figures=figures,
@@ -147,8 +147,7 @@ def _library() -> str:
 
 def packed(text: str) -> str:
     """Return text as gzip in base64, which needs no escape in HTML."""
-    packer = zlib.compressobj(9, wbits=31)
-    return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 # ---------------------------------------------------------------------- the index
