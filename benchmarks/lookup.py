@@ -203,7 +203,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
     entries = [entry for entry in other.problems if entry.configuration in common]
     table = table_of(other, kernel, entries, kept, range(len(matrix.problems)))
     for asked, problem in enumerate(record.portfolio.problems):
-        hit = pick(table, table.key(problem), arch=record.device.arch, like=record.device)
+        hit = pick(table, table.key(problem), arch=record.device.arch)
         share = share_of(record, hit.plan, asked)
         about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
         yield {**about, "tuned": other.device.name, "got": share and round(share, 4)}

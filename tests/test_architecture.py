@@ -52,7 +52,7 @@ LINES = {
     "run": 2470,
     "search": 2580,
     "store": 1380,
-    "tuned": 2710,
+    "tuned": 2690,
 }
 
 

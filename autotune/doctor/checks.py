@@ -179,9 +179,6 @@ def _faults(
 
 
 def environment(nvidia: Nvidia) -> Iterator[Finding]:
-    if os.environ.get("AUTOTUNE_DISABLE", "0") not in ("", "0"):
-        text = "AUTOTUNE_DISABLE is set: lookup answers with defaults only"
-        yield Finding("environment", "warn", text, "unset AUTOTUNE_DISABLE")
     if nvidia.gpus and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         text = "CUDA_VISIBLE_DEVICES hides every GPU"
         yield Finding("environment", "bad", text, "unset CUDA_VISIBLE_DEVICES")

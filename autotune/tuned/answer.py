@@ -99,7 +99,6 @@ class TunedConfig(Mapping[str, Any]):
 def answer(
     kernel: str,
     table: LookupTable | None,
-    disabled: bool,
     arch: str | int | None,
     device: Any,
     deterministic: bool,
@@ -110,20 +109,13 @@ def answer(
         known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
         raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
     values, layout = _values(table, problem), _layout(table, problem)
-    hit, arch_name = Hit(table.default, None, DEFAULT), None
-    if not disabled:
-        folder, arch_name = _folder(table, device), _arch(table, arch)
-        like = device
-        if isinstance(device, str):
-            from autotune.devices.device import for_model
-
-            like = for_model(device)
-        if arch_name is None and folder not in table.devices:
-            arch_name = normal_arch(getattr(like, "arch", None))
-        if arch_name is None and device is None:
-            # Where no GPU is found, the user's own records of the CPU are what can be meant.
-            arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-        hit = pick(table, values, folder, arch_name, layout, like, deterministic)
+    folder, arch_name = _folder(table, device), _arch(table, arch)
+    if arch_name is None and folder not in table.devices:
+        arch_name = normal_arch(_arch_of(device))
+    if arch_name is None and device is None:
+        # Where no GPU is found, the user's own records of the CPU are what can be meant.
+        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
+    hit = pick(table, values, folder, arch_name, layout, deterministic)
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
@@ -227,6 +219,15 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
         f"{table.kernel}: arch {arch!r} is no architecture; write it as sm_90, 90, 9.0 or 900 "
         f"(tuned are {tuned})"
     )
+
+
+def _arch_of(device: Any) -> str | None:
+    """Return the architecture of a device, or of a common GPU's name; None: not known."""
+    if isinstance(device, str):
+        from autotune.devices.device import for_model
+
+        device = for_model(device)
+    return getattr(device, "arch", None)
 
 
 def _folder(table: LookupTable, device: Any) -> str | None:

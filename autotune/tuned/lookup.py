@@ -38,8 +38,7 @@ def lookup(
 
     Never fails for a size: what was measured for others answers, and `TunedConfig.quality` says how
     good the hit is. Record files are read once, and looked at again when the last look is a second
-    old; a change of ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once. With
-    ``AUTOTUNE_DISABLE=1`` it answers with the default.
+    old; a change of ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once.
 
     Parameters
     ----------
@@ -50,8 +49,7 @@ def lookup(
         else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records. One that was not
-        tuned is answered by the tuned one that is most like it, where it tells its properties, or
-        its name is a common GPU's.
+        tuned is answered by its architecture, where it tells that, or its name is a common GPU's.
     deterministic : bool
         Answer only with configurations that give the same bits in every run, as their kernel declares.
     **problem : int or str
@@ -75,20 +73,19 @@ def lookup(
     cached = _cache.get(key)
     if cached is None or time.monotonic() - cached.checked_at > RECHECK_S:
         cached = _refreshed(key, kernel)
-    disabled = environ.get("AUTOTUNE_DISABLE", "0") not in ("", "0")
     name = None
-    if device is None and arch is None and not disabled:
+    if device is None and arch is None:
         arch = environ.get("AUTOTUNE_ARCH") or None
         if arch is None:
             name, arch = first_gpu(environ.get("CUDA_VISIBLE_DEVICES"))
-    question = (disabled, arch, device, name, deterministic, *problem.items())
+    question = (arch, device, name, deterministic, *problem.items())
     try:
         known = cached.answers.get(question)
     except TypeError:  # an unhashable device or field
-        return cached.answer(disabled, arch, device or name, deterministic, problem)
+        return cached.answer(arch, device or name, deterministic, problem)
     if known is not None:
         return known
-    answer = cached.answer(disabled, arch, device or name, deterministic, problem)
+    answer = cached.answer(arch, device or name, deterministic, problem)
     if len(cached.answers) >= MAX_ANSWERS:
         cached.answers.clear()
     cached.answers[question] = answer
@@ -109,11 +106,11 @@ class _Cached:
         self.table = build_table(loaded, warn) if loaded else None
 
     def answer(
-        self, disabled: bool, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
+        self, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
     ) -> TunedConfig:
         from autotune.tuned.answer import answer
 
-        return answer(self.kernel, self.table, disabled, arch, device, deterministic, problem)
+        return answer(self.kernel, self.table, arch, device, deterministic, problem)
 
 
 #: By kernel and the environment variables that decide where records are.

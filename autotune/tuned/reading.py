@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Most bytes of a record: a hundred times the largest that ships, and read in half a second.
 MAX_BYTES = 32 << 20
-#: Most letters that a message quotes of a file.
-_MAX_REASON = 300
 
 
 class DamagedRecord(RecordError):
@@ -149,7 +147,7 @@ def _readable(path: Path | str) -> TunedRecord | None:
     try:
         record = read(path)
         if record.kernel != kernel:
-            raise RecordError(f"{path}: it is of another kernel, {_brief(record.kernel)!r}")
+            raise RecordError(f"{path}: it is of another kernel, {record.kernel:.40}")
     except RecordError as error:
         warn(
             f"tuned record left out: {error}; others answer until it is mended or removed, "
@@ -193,7 +191,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
             check(record)
             return record
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {_brief(error)}") from error
+        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {error!s:.300}") from error
     if head.format != FORMAT:
         raise RecordError(f"{name}: not a tuned record of autotune")
     version = head.schema_version
@@ -203,15 +201,9 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
             "delete the file, and tune again: autotune run KERNEL"
         )
     raise RecordError(
-        f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
+        f"{name}: tuned record of schema {version!s:.40}, this autotune reads up to "
         f"{SCHEMA_VERSION}; upgrade autotune"
     )
-
-
-def _brief(message: object) -> str:
-    """Shorten a message, which may quote much of the file."""
-    text = str(message)
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 
 def warn(message: str) -> None:

@@ -181,13 +181,11 @@ def pick(
     device: str | None = None,
     arch: str | None = None,
     layout: Mapping[str, int] | None = None,
-    like: Any = None,
     deterministic: bool = False,
 ) -> Hit:
     """Return the answer for a problem on a device (its folder) or architecture.
 
-    Of a ``layout`` all fields are given; default: that which was tuned. For a device that has no
-    records ``like`` may be one with its `PROPERTIES` and ``arch``. With ``deterministic`` only
+    Of a ``layout`` all fields are given; default: that which was tuned. With ``deterministic`` only
     such plans answer, but for the default.
     """
     asked = _Query(
@@ -196,7 +194,7 @@ def pick(
         table.named(problem, layout),
         is_plain=layout is None or layout == table.layout,
     )
-    for group, exact, near, foreign in _candidates(table, device, arch, like):
+    for group, exact, near, foreign in _candidates(table, device, arch):
         hit = _search(group, asked, foreign)
         if deterministic and not (hit and hit.plan.deterministic):
             hit = _search(group, asked, foreign, deterministic=True)
@@ -297,36 +295,25 @@ def _blocks_of(grid: Grid | None) -> Json:
 
 
 def _candidates(
-    table: LookupTable, device: str | None, arch: str | None, like: Any
+    table: LookupTable, device: str | None, arch: str | None
 ) -> Iterator[tuple[Group, str, str, str | None]]:
     """Yield groups in the order to ask, the quality of an exact and of a near hit, and the foreign arch."""
     if device is not None and device in table.devices:
         own = table.devices[device]
-        arch, like = own.arch, None
+        arch = own.arch
         yield own, EXACT, NEAREST_PROBLEM, None
     if arch is None:
         return
-    alike = _most_alike(table, like)
-    yield from ((group, SAME_ARCH, SAME_ARCH, None) for group in alike if group.arch == arch)
     if arch in table.archs:
         hits = (EXACT, NEAREST_PROBLEM) if device is None else (SAME_ARCH, SAME_ARCH)
         yield table.archs[arch], *hits, None
     number = arch_number(arch)
     if number is None:
         return
-    yield from ((group, NEAREST_ARCH, NEAREST_ARCH, arch) for group in alike if group.arch != arch)
     numbers = ((arch_number(other), other) for other in table.archs if other != arch)
-    known = ((generations_apart(n, number), n, other) for n, other in numbers if n is not None)
-    for _, _, other in sorted(known):
+    known = ((abs(n // 10 - number // 10), abs(n - number), n, other) for n, other in numbers if n)
+    for *_, other in sorted(known):
         yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
-
-
-def _most_alike(table: LookupTable, like: Any) -> list[Group]:
-    """Return the devices that can be compared with another, those most like it first."""
-    groups = list(table.devices.values())
-    apart = [unlikeness(like, group.device) for group in groups]
-    ranked = sorted((octaves, i) for i, octaves in enumerate(apart) if octaves is not None)
-    return [groups[i] for _, i in ranked]
 
 
 def unlikeness(a: Any, b: Any) -> float | None:
@@ -343,11 +330,6 @@ def unlikeness(a: Any, b: Any) -> float | None:
     first, second = (divmod(number or 0, 10) for number in numbers)
     generations = abs(first[0] - second[0]) or abs(first[1] - second[1]) / 10
     return generations + sum(abs(log2(x / y)) for x, y in pairs)
-
-
-def generations_apart(a: int, b: int) -> int:
-    """Return how far apart two CUDA architectures are: first by generation, then by number."""
-    return 1000 * abs(a // 10 - b // 10) + abs(a - b)
 
 
 def arch_number(arch: str) -> int | None:

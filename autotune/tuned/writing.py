@@ -38,6 +38,12 @@ class MergedProblem(msgspec.Struct, frozen=True):
     reason: str
 
 
+#: Action and reason where there is nothing to choose between.
+NEW: tuple[Literal["added"], str] = ("added", "not tuned before")
+RESHAPED: tuple[Literal["replaced"], str] = (
+    "replaced",
+    "parameters or problem fields changed since",
+)
 #: Says which of two entries of one problem stays, the first or the second, and why.
 Choice: TypeAlias = Callable[[TunedProblem, TunedProblem], tuple[Literal["kept", "replaced"], str]]
 
@@ -152,17 +158,20 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     fields. The newer portfolio replaces the old one whole, unless the old one is far wider or every
     new entry was left out.
     """
-    if old is None:
-        return _all_of(new, "added", "not tuned before")
-    if (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
+    if old and (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
-    if old.objective != new.objective:
+    if old and old.objective != new.objective:
         raise _other_objective(old, new.objective)
-    if old.shape != new.shape:
-        return _all_of(new, "replaced", "parameters or problem fields changed since")
-    outcomes = tuple(_outcome(old.tuned(entry.problem), entry, choose) for entry in new.problems)
+    if old is None or old.shape != new.shape:
+        same = RESHAPED if old else NEW
+        return Merged(new, tuple(MergedProblem(each.problem, *same) for each in new.problems))
+    pairs = [(old.tuned(entry.problem), entry) for entry in new.problems]
+    outcomes = [
+        MergedProblem(entry.problem, *(choose(known, entry) if known else NEW))
+        for known, entry in pairs
+    ]
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.problems if key_of(entry.problem) not in kept]
     replaced = {key_of(entry.problem) for entry in taken}
@@ -171,17 +180,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     keeps = is_behind or old.portfolio.is_far_wider(new.portfolio)
     portfolio = old.portfolio if keeps else new.portfolio
     record = msgspec.structs.replace(new, problems=(*stay, *taken), portfolio=portfolio)
-    return Merged(record, outcomes)
-
-
-def _all_of(new: TunedRecord, action: Literal["added", "replaced"], reason: str) -> Merged:
-    return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.problems))
-
-
-def _outcome(old: TunedProblem | None, new: TunedProblem, choose: Choice) -> MergedProblem:
-    if old is None:
-        return MergedProblem(new.problem, "added", "not tuned before")
-    return MergedProblem(new.problem, *choose(old, new))
+    return Merged(record, tuple(outcomes))
 
 
 # ---------------------------------------------------------------------- bytes
