@@ -1,15 +1,11 @@
-"""What the framework costs per configuration: everything but compiling and the device.
+"""What the framework costs per configuration without compilers and devices: time and memory.
 
-Two measurements. *replay*: a recorded space through engine, strategy, store and events, 10,000
-configurations at full speed, on so many cores; the clock runs from the first configuration to the
-last row, and resident memory is read on the way. *device*: a real search of few configurations
-whose binaries are compiled before; what is left beside the device process's own time is ours:
-planning, rows, and handing work to that process and back, which is timed with a task that does
-nothing.
+A recorded space goes through engine, strategy, store and events, 10,000 configurations at full speed, on
+so many cores; the clock runs from the first configuration to the last row, and resident memory is read on
+the way.
 
-    python benchmarks/overhead.py                                   # the CPU, some 3 minutes
-    python benchmarks/overhead.py --device cuda:0 --configurations 300
-    python benchmarks/overhead.py --device none --replayed 1000     # a look
+    python benchmarks/overhead.py
+    python benchmarks/overhead.py --replayed 1000     # a look
 """
 
 from __future__ import annotations
@@ -18,21 +14,14 @@ import argparse
 import os
 import platform
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 from harness import (
     RECORDED,
-    Waits,
-    bench_of,
     command_line,
-    evaluator_of,
     finish,
     provenance,
     search_timed,
@@ -42,18 +31,13 @@ from recorded import Recording, load
 
 from autotune import __version__
 from autotune.arrays import usable_cores
-from autotune.devices.choose import choose_device
-from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement
-from autotune.search.names import find, in_given_order
+from autotune.search.names import find
 from autotune.search.session import Budget, Event, Measured
 from autotune.values import Configuration
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"
-#: Kernel that *device* measures, on its first quick problem.
-KERNEL = "transpose"
 
 
 @dataclass
@@ -128,43 +112,6 @@ def replayed(recording: Recording, strategy: str, count: int, every: int = 1000)
     }
 
 
-def on_device(selector: str, count: int) -> dict[str, Any]:
-    """Search a few configurations on a device, binaries compiled before."""
-    kernel, device = find_kernel(KERNEL), choose_device(selector)
-    problem = kernel.quick_problems[device.backend][0]
-    space = enumerate_space(kernel, device)
-    order = np.random.default_rng(0).permutation(len(space))[:count].tolist()
-    with bench_of(kernel, device, problem) as (bench, job):
-        evaluator = evaluator_of(bench, job)
-        evaluator.hint([space.configuration(index) for index in order])
-        for index in order:
-            evaluator.binary(space.configuration(index))
-        hand_over_s = median(
-            seconds_of(partial(bench.worker.actor.ask, timeout_s=10.0), len, bytes(40_000))
-            for _ in range(200)
-        )
-        waits = Waits(bench.worker, "measure")
-        done = search_timed(space, evaluator, bench.scope(problem), in_given_order(order))
-    device_s = waits.seconds - hand_over_s * waits.calls
-    return {
-        "kernel": KERNEL,
-        "problem": dict(problem),
-        "device": device.name,
-        "driver": device.driver,
-        "configurations": len(done.measurements),
-        "seconds": round(done.seconds, 3),
-        "device_seconds": round(device_s, 3),
-        "hand_over_ms": round(1000 * hand_over_s, 3),
-        "overhead_ms_per_configuration": round(1000 * (done.seconds - device_s) / done.rows, 3),
-    }
-
-
-def seconds_of(call: Callable[..., object], *given: Any) -> float:
-    start = time.perf_counter()
-    call(*given)
-    return time.perf_counter() - start
-
-
 def cpu_name() -> str:
     """The processor's model name (Linux), or what Python knows."""
     try:
@@ -183,40 +130,29 @@ def main() -> None:
         "machine": {"cpu": cpu_name(), "cores": usable_cores(), "system": platform.platform()},
         "versions": {"autotune": __version__, "python": platform.python_version()},
     }
-    name = cpu_name()
-    if options.recording.exists():
-        recording = load(options.recording)
-        result["recording"] = options.recording.name
-        result["replay"] = []
-        for strategy in options.strategies.split(","):
-            found = replayed(recording, strategy, options.replayed, max(1, options.replayed // 10))
-            result["replay"].append(found)
-            print(
-                f"{strategy}: {found['configurations']} in {found['seconds']:.1f} s, "
-                f"{found['ms_per_configuration']:.2f} ms each, RSS {found['rss_mb'][0]:.0f} -> "
-                f"{found['rss_mb'][-1]:.0f} MiB",
-                flush=True,
-            )
-    if options.device != "none":
-        found = result["device"] = on_device(options.device, options.configurations)
+    recording = load(options.recording)
+    result["recording"] = options.recording.name
+    result["replay"] = []
+    for strategy in options.strategies.split(","):
+        found = replayed(recording, strategy, options.replayed, max(1, options.replayed // 10))
+        result["replay"].append(found)
         print(
-            f"{found['device']}: {found['configurations']} in {found['seconds']:.1f} s, of which "
-            f"device {found['device_seconds']:.1f} s; {found['overhead_ms_per_configuration']:.2f} "
-            "ms of overhead each"
+            f"{strategy}: {found['configurations']} in {found['seconds']:.1f} s, "
+            f"{found['ms_per_configuration']:.2f} ms each, RSS {found['rss_mb'][0]:.0f} -> "
+            f"{found['rss_mb'][-1]:.0f} MiB",
+            flush=True,
         )
-        name = found["device"] if options.device.startswith("cuda") else name
-    label = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+    label = re.sub(r"[^A-Za-z0-9]+", "_", cpu_name()).strip("_")
     write(options.out / f"overhead-{label}.json", result)
 
 
 def _options() -> argparse.Namespace:
-    parser = command_line(__doc__, "overhead-<machine>.json", "opencl:0")
+    parser = command_line(__doc__, "overhead-<machine>.json", None)
     parser.add_argument(
         "--recording", type=Path, default=RECORDED / "gemm-RTX_3090.json.gz", help="recorded space"
     )
     parser.add_argument("--strategies", default=STRATEGIES, help="names, separated by commas")
     parser.add_argument("--replayed", type=int, default=10_000, help="configurations replayed")
-    parser.add_argument("--configurations", type=int, default=40, help="measured on the device")
     parser.add_argument("--cores", type=int, default=2, help="0 for all")
     return parser.parse_args()
 
