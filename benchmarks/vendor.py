@@ -49,7 +49,7 @@ from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
-from autotune.measure.cache import InUse
+from autotune.measure.cache import tidy
 from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
@@ -108,12 +108,10 @@ class Comparison:
     cub: Future[Path] | None = None
     cub_note: str = ""
 
-    def job(self, kernel: Kernel, problem: Problem, in_use: InUse) -> Job:
+    def job(self, kernel: Kernel, problem: Problem) -> Job:
         """Inputs and references of a problem, made where they are not there, and kept."""
         assert kernel.file is not None
-        datasets = tuple(
-            prepare(kernel, problem, name, self.seed, in_use=in_use) for name in (EXACT, RANDOM)
-        )
+        datasets = tuple(prepare(kernel, problem, name, self.seed) for name in (EXACT, RANDOM))
         return Job(kernel.file, problem, self.device, datasets)
 
     def submit(self, subject: Subject) -> None:
@@ -121,10 +119,10 @@ class Comparison:
             compile_job(subject.kernel, subject.configuration, subject.problem, self.device)
         )
 
-    def row(self, subject: Subject, job: Job, in_use: InUse) -> dict[str, Any]:
+    def row(self, subject: Subject, job: Job) -> dict[str, Any]:
         kernel, configuration = subject.kernel, subject.configuration
         binary = self.binary(kernel, configuration, subject.problem)
-        edges = self._verify_odd_sizes(subject, in_use)
+        edges = self._verify_odd_sizes(subject)
         checks = self._verified(kernel, job, configuration, binary).checks
         check = next(check for check in checks if check.dataset == RANDOM)
         entrants = self._entrants(subject, job, binary)
@@ -161,7 +159,7 @@ class Comparison:
             raise WrongError(f"{kernel.name} ({job.problem}): {configuration}: {found.message}")
         return found
 
-    def _verify_odd_sizes(self, subject: Subject, in_use: InUse) -> int:
+    def _verify_odd_sizes(self, subject: Subject) -> int:
         """Check a configuration on every odd size that it allows; how many there are."""
         kernel, configuration = subject.kernel, subject.configuration
         edges = [
@@ -172,7 +170,7 @@ class Comparison:
                 self.compilers.submit(compile_job(kernel, configuration, edge, self.device))
             for edge in edges:
                 binary = self.binary(kernel, configuration, edge)
-                job = self.job(kernel, edge, in_use)
+                job = self.job(kernel, edge)
                 self._verified(kernel, job, configuration, binary)
             self._right.add((kernel.name, configuration))
         return len(edges)
@@ -580,13 +578,13 @@ def measure(
             print(f"time is up: {len(subjects) - position} rows left", file=sys.stderr)
             break
         began, row = time.perf_counter(), subject.row
-        with InUse() as in_use:
-            try:
-                job = comparison.job(subject.kernel, subject.problem, in_use)
-                row = comparison.row(subject, job, in_use)
-            except Exception as error:  # one bad row does not stop the rest
-                failed += 1
-                row["error"] = " ".join(f"{type(error).__name__}: {error}".split())
+        try:
+            job = comparison.job(subject.kernel, subject.problem)
+            row = comparison.row(subject, job)
+        except Exception as error:  # one bad row does not stop the rest
+            failed += 1
+            row["error"] = " ".join(f"{type(error).__name__}: {error}".split())
+        tidy()
         row |= {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "driver": comparison.device.driver,

@@ -420,13 +420,13 @@ def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, mo
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
     old = prepare(given, PROBLEM, EXACT, 9).folder
     age(old, 2)
-    with cache.InUse() as in_use, cache.InUse() as other:
-        ours = {prepare(given, PROBLEM, EXACT, seed, in_use).folder for seed in range(3)}
-        theirs = prepare(given, PROBLEM, EXACT, 3, other).folder
-        assert kept() == {*ours, theirs}
-        in_use.__exit__()
-        assert kept() == {theirs}  # another run's own
-    assert kept() == {theirs}
+    cache.tidy()
+    theirs = cache_folder("data") / ("ab" * 20)  # another run's own
+    theirs.mkdir()
+    ours = {prepare(given, PROBLEM, EXACT, seed).folder for seed in range(3)}
+    assert kept() == {*ours, theirs}
+    cache.tidy()
+    assert len(kept()) == 2 and theirs in kept()
 
 
 def test_clearing_removes_everything(kernel):

@@ -30,7 +30,7 @@ from autotune.devices.choose import backend, choose_devices
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import cache_folder
-from autotune.measure.cache import DATA, InUse
+from autotune.measure.cache import DATA, tidy
 from autotune.measure.compiler import begin_for
 from autotune.measure.data import load_kernel, prepare
 from autotune.measure.process import ActorDied, ActorTimeout, ChildActor
@@ -81,7 +81,6 @@ class Host:
         self._lock = threading.Lock()
         self._actors: dict[str, ChildActor] = {}
         self._compilers: LifoQueue[ChildActor] = LifoQueue()
-        self._in_use: InUse | None = None
         self._jobs: dict[tuple[str, str], Job] = {}
         backends = dict.fromkeys(device.backend for device in devices)
         for _ in range(max(1, compilers)):
@@ -124,14 +123,9 @@ class Host:
         device = self.devices[resource]
         if (key, device.uuid) not in self._jobs:
             kernel = load_kernel(job.origin, job.fingerprint)
-            with self._lock:
-                if self._in_use is None:
-                    self._in_use = self._stack.enter_context(InUse())
-                in_use = self._in_use
             with _making():
                 datasets = tuple(
-                    prepare(kernel, job.problem, known.name, known.seed, in_use=in_use)
-                    for known in job.datasets
+                    prepare(kernel, job.problem, known.name, known.seed) for known in job.datasets
                 )
             self._jobs[key, device.uuid] = replace(job, device=device, datasets=datasets)
             while len(self._jobs) > _KNOWN:
@@ -141,6 +135,7 @@ class Host:
     def close(self) -> None:
         """End all processes."""
         self._stack.close()
+        tidy()
 
     def _actor(self, uuid: str) -> ChildActor:
         with self._lock:

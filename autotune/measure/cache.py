@@ -30,6 +30,8 @@ _BINARIES_SHARE = 0.25
 _IN_USE_S, _MOST_BYTES, _LARGEST_SHARE = 86400.0, 48 << 30, 0.5
 #: Folders in which data sets are made begin with this. One of a day ago was left by a killed process.
 _SCRATCH = ".making."
+#: Data sets that this process works with.
+_used: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -117,30 +119,18 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH, ignore_cleanup_errors=True)
 
 
-class InUse:
-    """The data sets of one run: beyond the limit, they are kept until the run ends."""
+def use(folder: Path) -> None:
+    """Note that this process works with a data set, which is kept beyond the limit until `tidy`."""
+    _used.add(folder)
 
-    def __init__(self) -> None:
-        limit_bytes(DATA)  # raises at the beginning of a run, not at its end
-        self._paths: set[Path] = set()
 
-    def add(self, path: Path) -> None:
-        """Add a data set."""
-        self._paths.add(path)
-
-    def forget(self) -> None:
-        """Give up all data sets: they go before those that are in use."""
-        for path in self._paths:
-            with suppress(OSError):  # gone
-                used_s = path.stat().st_mtime - _IN_USE_S
-                os.utime(path, (used_s, used_s))
-        self._paths.clear()
-
-    def __enter__(self) -> InUse:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.forget()
-        for kind in (DATA, BINARIES):
-            with suppress(OSError):
-                make_room(kind)
+def tidy() -> None:
+    """Give up the data sets that this process worked with, and keep to the limits."""
+    while _used:
+        folder = _used.pop()
+        with suppress(OSError):  # gone
+            used_s = folder.stat().st_mtime - _IN_USE_S
+            os.utime(folder, (used_s, used_s))
+    for kind in (DATA, BINARIES):
+        with suppress(OSError):
+            make_room(kind)

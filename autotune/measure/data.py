@@ -220,22 +220,12 @@ def _mapped(file: Path, mode: Literal["r"] | None = "r") -> NDArray[Any]:
     return array
 
 
-def prepare(
-    kernel: Kernel,
-    problem: Problem,
-    which: str,
-    seed: int = 0,
-    in_use: cache.InUse | None = None,
-) -> Dataset:
-    """Make the `EXACT` or `RANDOM` data set of a problem, or read the one that was made before.
-
-    ``in_use`` are the data sets of the run.
-    """
+def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
+    """Make the `EXACT` or `RANDOM` data set of a problem, or read the one that was made before."""
     key = _key(kernel, problem, which, seed)
     folder, failure = _folder(key), "they cannot be read back"
     _refuse_foreign(folder)
-    if in_use is not None:
-        in_use.add(folder)
+    cache.use(folder)
     found = _read(folder, which, seed)
     if found is not None:
         return found

@@ -316,7 +316,6 @@ class Retuner:
                         continue
                     listener(Phase(target.problem, "the winner and its runners-up, again"))
                     yield _checked(bench, target, threshold)
-                    bench.forget_data()  # no problem comes twice
 
     def _confirm(self, found: Checked) -> RetuneOutcome:
         """Record that the times hold; they stay, so that small losses cannot add up."""

@@ -24,8 +24,7 @@ from autotune.kernel.source import (
     source_fingerprint,
 )
 from autotune.kernel.spec import Kernel
-from autotune.measure import sanitize
-from autotune.measure.cache import InUse
+from autotune.measure import cache, sanitize
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.process import Actor, ChildActor
@@ -36,16 +35,15 @@ from autotune.store import Scope
 from autotune.values import Configuration, Problem
 
 
-class RunData(InUse):
+class RunData:
     """The data of a run: files of this machine, which its devices find."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__()
         self.kernel = kernel
 
     def dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
         """Return the exact or the random data set of a problem."""
-        return prepare(self.kernel, problem, name, seed, in_use=self)
+        return prepare(self.kernel, problem, name, seed)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
         """Bring the data of a job to its first device."""
@@ -116,7 +114,8 @@ class Bench:
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
         self._data = site.data(self.kernel)
-        self._stack.enter_context(self._data)
+        cache.limit_bytes(cache.DATA)  # raises at the beginning of a run, not at its end
+        self._stack.callback(cache.tidy)
         self._off_budget_s = 0.0
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: One per device of the request, in its order.
@@ -177,10 +176,6 @@ class Bench:
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
         return compile_job(self.kernel, configuration, problem, self.device)
-
-    def forget_data(self) -> None:
-        """Let go of the data of all jobs so far: they are made again where they are needed again."""
-        self._data.forget()
 
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
