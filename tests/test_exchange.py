@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import load  # type: ignore[import-not-found]
 from sample_records import KERNEL, PARAMETERS, problem
 from sample_spaces import write_space
 from sample_values import VALUES_OF_ANY_KIND, places
@@ -22,6 +25,8 @@ from autotune.interop.formats import Labels, Results, read
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import Store, default_url
 from autotune.values import Configuration, Problem
+
+RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 
 
 def ours() -> Results:
@@ -51,14 +56,36 @@ def ours() -> Results:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
-    """Write a file of text or a document; return its path."""
+    """Write a file of bytes, text or a document; return its path."""
 
     def write(data: Any, name: str = "theirs.json") -> Path:
         path = tmp_path / name
-        path.write_text(data if isinstance(data, str) else json.dumps(data))
+        text = data if isinstance(data, str | bytes) else json.dumps(data)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
     return write
+
+
+def cache(**changes: Any) -> dict[str, Any]:
+    """A small cache; keyword arguments replace what is at the top."""
+    return {
+        **{"device_name": "NVIDIA A100", "kernel_name": "add", "problem_size": [1024, 8]},
+        "tune_params_keys": ["BLOCK", "KIND"],
+        "tune_params": {"BLOCK": [64, 32], "KIND": ["a", "b"]},
+        "objective": "time",
+        "cache": {
+            "32,b": entry(32, "b", time=2.0, times=[3.0, 1.0, 2.0, 4.0], compile_time=1500.0),
+            "64,a": entry(64, "a", time=5.0),
+            "32,a": entry(32, "a", time="CompilationFailedConfig"),
+            "64,b": entry(64, "b", __error__="InvalidConfig"),
+        },
+        **changes,
+    }
+
+
+def entry(block: int, kind: str, **rest: Any) -> dict[str, Any]:
+    return {"BLOCK": block, "KIND": kind, **rest}
 
 
 def t4_of_kernel_tuner(tmp_path: Path) -> Path:
@@ -143,6 +170,62 @@ def test_published_t4_files_are_read_as_they_are(write: Any) -> None:
     assert read(write(in_seconds)).best(1)[0].median_ms == 2000
 
 
+# ---------------------------------------------------------------------- caches
+
+
+def test_reads_configurations_times_and_failures(write: Any) -> None:
+    recording = read(write(cache()))
+    assert recording.kernel == "add"
+    assert recording.problem == Problem(x=1024, y=8)
+    assert recording.device_name == "NVIDIA A100"
+    assert recording.parameters == {"BLOCK": (64, 32), "KIND": ("a", "b")}
+    best, only, uncompiled, invalid = recording.measurements
+    assert best.configuration == Configuration(BLOCK=32, KIND="b")
+    assert best.samples_ms == (1.0, 2.0, 4.0)  # the first runs cold
+    assert best.compile_s == 1.5
+    assert only.samples_ms == (5.0,)
+    assert (invalid.status, uncompiled.status) == (Status.PRUNED, Status.COMPILE_FAILED)
+    assert "constraints" in invalid.message
+    assert uncompiled.median_ms is None
+    assert [found.median_ms for found in recording.best(5)] == [2.0, 5.0]
+
+
+def test_other_ways_to_fail(write: Any) -> None:
+    for time in ("RuntimeFailedConfig", 1e20):
+        found = read(write(cache(cache={"64,a": entry(64, "a", time=time)})))
+        assert found.measurements[0].status is Status.LAUNCH_FAILED
+        assert found.best(1) == []
+
+
+def test_a_cache_is_read_gzipped_unclosed_and_without_names(write: Any) -> None:
+    text = json.dumps(cache())
+    assert text.endswith("}}")
+    for content in (gzip.compress(text.encode()), *(text[:-2] + end for end in ("", ",\n", "\n"))):
+        assert len(read(write(content, "plain.json")).measurements) == 4
+    found = read(write(cache(device_name="", kernel_name=None), "gemm-MI250X.json.gz"))
+    assert found.device_name == found.kernel == "gemm-MI250X"
+    old = {name: value for name, value in cache().items() if name != "tune_params"}
+    assert read(write(old)).parameters == {"BLOCK": (32, 64), "KIND": ("a", "b")}
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
+def test_a_recording_says_what_its_file_does(path: Path) -> None:
+    recording = load(path)
+    entries = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
+    assert len(recording.space) == len(recording.measurements) == len(entries)
+    best_ms = []
+    for entry in entries:
+        index = recording.space.index({name: entry[name] for name in recording.space.names})
+        assert index is not None
+        measurement = recording.measurements[index]
+        if isinstance(entry.get("__error__", entry["time"]), str):
+            assert not measurement.status.is_timed
+        else:
+            assert list(measurement.samples_ms) == entry["times"][1:]
+            best_ms.append(median(entry["times"][1:]))
+    assert recording.best_ms == min(best_ms)
+
+
 # ---------------------------------------------------------------------- damage
 
 RESULT = {"configuration": {"BM": 32}, "times": {"runtimes": [1.0]}, "invalidity": "correct"}
@@ -153,12 +236,23 @@ def t4(**changes: Any) -> dict[str, Any]:
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
+    "not JSON": ("# a comment", "not JSON, or cut off"),
+    "damaged gzip": (gzip.compress(b"{}" * 1000)[:-20], "gzip data is damaged"),
+    "cut off": (json.dumps(cache())[:-40], "cut off"),
     "nothing": ({"results": []}, "no configuration was recorded"),
+    "an empty cache": (cache(cache={}), "no configuration was recorded"),
+    "missing value": (
+        cache(cache={"": {"BLOCK": 64, "time": 1.0}}),
+        "not every .* has BLOCK, KIND",
+    ),
+    "negative time": (cache(cache={"64,a": entry(64, "a", time=-1.0)}), r"\['64,a'\]: .*> 0.0"),
+    "no time in a cache": (cache(cache={"64,a": entry(64, "a")}), "no time was measured"),
     "no configuration": (t4(configuration=None), r"at `\$\.results\[1\]\.configuration`"),
     "a word": (t4(invalidity="maybe"), r"'maybe' - at `\$\.results\[1\]\.invalidity`"),
     "no time": (t4(times={}, objectives=["score"]), r"\[1\]: no time was measured .*score"),
     "unit": ({**t4(), "metadata": {"timeunit": "fortnights"}}, r"\$\.metadata\.timeunit"),
     "a foreign field": ({**t4(), "owner": "me"}, "unknown field `owner`"),
+    "a foreign field in a cache": (cache(owner="me"), "unknown field `owner`"),
 }
 
 
@@ -198,12 +292,12 @@ WHOLE = {
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(st.data())
 def test_any_value_anywhere_is_read_or_a_record_error(tmp_path: Path, data: st.DataObject) -> None:
-    changed = json.loads(json.dumps(WHOLE))
+    changed = json.loads(json.dumps(data.draw(st.sampled_from([WHOLE, cache()]))))
     *above, last = data.draw(st.sampled_from(list(places(changed))))
     holder = changed
     for key in above:
         holder = holder[key]
-    holder[last] = data.draw(st.sampled_from(VALUES_OF_ANY_KIND))
+    holder[last] = data.draw(st.sampled_from([*VALUES_OF_ANY_KIND, 10**400, [10**400]]))
     path = tmp_path / "any.json"
     path.write_text(json.dumps(changed))
     try:
