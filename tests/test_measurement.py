@@ -1,4 +1,4 @@
-"""Clocks around measurements, hot and cold times."""
+"""Clocks around measurements, and what makes a result wrong."""
 
 import math
 import re
@@ -102,26 +102,6 @@ def keeping(body):
         ("if (i < n) out[i] = factor * x[i];", f"if (i < n) {{ {body} }}"),
     )
     return space, source
-
-
-@pytest.mark.opencl
-def test_hot_samples_are_taken_beside_cold_ones_where_they_are_cheap(measured):
-    found = measured()
-    assert found.launched_by == "stream"
-    assert len(found.hot_samples_ms) in (0, 3)  # a busy machine takes more than is cheap
-
-
-@pytest.mark.opencl
-def test_hot_samples_are_the_samples_where_hot_is_what_counts(measured):
-    found = measured(caches=Caches.HOT)
-    assert found.hot_samples_ms == found.samples_ms != ()
-
-
-@pytest.mark.opencl
-def test_what_is_stopped_early_is_not_measured_hot(measured):
-    found = measured(best=(1e-9,) * 21)
-    assert found.status is Status.STOPPED_EARLY
-    assert found.hot_samples_ms == ()
 
 
 # ---------------------------------------------------------------- right at first

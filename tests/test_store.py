@@ -123,9 +123,7 @@ measured = st.builds(
     number,
     st.builds(Clocks, count, count, st.lists(text, max_size=3).map(tuple)),
     st.just(""),
-    st.lists(number, max_size=5).map(tuple),
     st.sampled_from(["", "graph", "stream"]),
-    number,
 )
 
 

@@ -59,7 +59,6 @@ def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
             "status": row["status"],
             "median ms": row["median_ms"],
             "timing": Timing(row.get("timing", "")).remark,
-            "hot ms": row["hot_median_ms"],
             "energy mJ": row["energy_mj"],
             "power W": row["power_w"],
             **{name: row["metrics"].get(name) for name in metrics},

@@ -202,13 +202,21 @@ class DeviceEvaluator:
         self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
     ) -> Measurement:
         """Prepare while another thread uses the device, then measure."""
-        ready = self._ready(configuration, known) if isinstance(known, Compiled) else known
+        twin: str | Measurement = (
+            self._twin(configuration, known) if isinstance(known, Compiled) else known
+        )
         if before is not None:
             wait([before])
-        return ready if isinstance(ready, Measurement) else lane.measured(ready)
+        if isinstance(twin, Measurement):
+            return twin
+        assert isinstance(known, Compiled) and known.binary is not None
+        return lane.measured(configuration, known.binary, known.seconds, twin)
 
-    def _ready(self, configuration: Configuration, compiled: Compiled) -> _Ready | Measurement:
-        """Return what the device measures, or the measurement where no binary can be launched."""
+    def _twin(self, configuration: Configuration, compiled: Compiled) -> str | Measurement:
+        """Return a text that is equal for configurations of equal binary, launch and workspaces.
+
+        The measurement where no binary can be launched.
+        """
         binary, seconds = compiled.binary, compiled.seconds
         if binary is None:
             return Measurement(configuration, compiled.status, compiled.message, compile_s=seconds)
@@ -221,9 +229,7 @@ class DeviceEvaluator:
         # A binary that is right with a large workspace may write beyond a small one.
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
-        return _Ready(
-            configuration, binary, seconds, hashlib.sha256(binary.code + called).hexdigest()
-        )
+        return hashlib.sha256(binary.code + called).hexdigest()
 
     @property
     def has_room(self) -> bool:
@@ -274,28 +280,34 @@ class _Batch:
         if not self._evaluator.compiles_ahead:
             if not (is_measuring or self.ready):
                 self._compilers.is_all_asked = True
-                taken = self._taken(islice(self._source, min(AT_ONCE, self._ahead)))
-                wait([stage for _, stage in taken if isinstance(stage, Future)])
-                self._await(taken)
+                self._take(self._source, min(AT_ONCE, self._ahead))
             return
         while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
             if self._compilers.has_enough:
                 return
-            taken = self._taken(islice(self._source, 1))
-            self._compilers.is_all_asked = self._is_dry = not taken
-            self._await(taken)
+            self._compilers.is_all_asked = self._is_dry = not self._take(self._source)
             if not self.done.empty() or (self._evaluator.has_room and self.supply()):
                 return  # a device comes first
 
     def supply(self) -> bool:
         """Return whether a device can take a configuration; while compilers work, one that is at hand."""
         if not self.ready and self.compiling:
-            self._await(self._taken(islice(iter(self._at_hand, None), 1)))
+            self._take(iter(self._at_hand, None))
         return bool(self.ready)
 
-    def _await(self, taken: Sequence[tuple[Configuration, Future[Compiled] | Measurement]]) -> None:
-        """Send configurations to `done` once they are compiled; those that are go to `ready`."""
-        for configuration, stage in taken:
+    def _take(self, configurations: Iterator[Configuration], count: int = 1) -> bool:
+        """Submit configurations to the compilers, but those that are pruned; False if there are none.
+
+        They go to `done` once they are compiled, those that are to `ready`. A CPU waits for all.
+        """
+        jobs = [(c, self._evaluator.job_or_verdict(c)) for c in islice(configurations, count)]
+        stages = [
+            (c, self._compilers.submit(job) if isinstance(job, CompileJob) else job)
+            for c, job in jobs
+        ]
+        if not self._evaluator.compiles_ahead:
+            wait([stage for _, stage in stages if isinstance(stage, Future)])
+        for configuration, stage in stages:
             if isinstance(stage, Measurement):
                 self.ready.append((configuration, stage))
             elif stage.done():
@@ -303,16 +315,7 @@ class _Batch:
             else:
                 self.compiling += 1
                 stage.add_done_callback(partial(self._compiled, configuration))
-
-    def _taken(
-        self, configurations: Iterable[Configuration]
-    ) -> list[tuple[Configuration, Future[Compiled] | Measurement]]:
-        """Submit configurations to the compilers, but those that are pruned."""
-        stages = [(c, self._evaluator.job_or_verdict(c)) for c in configurations]
-        return [
-            (c, self._compilers.submit(stage) if isinstance(stage, CompileJob) else stage)
-            for c, stage in stages
-        ]
+        return bool(stages)
 
     def _compiled(self, configuration: Configuration, future: Future[Compiled]) -> None:
         self.done.put((configuration, future))
@@ -335,17 +338,6 @@ class _Begun:
     configuration: Configuration
     known: _Known
     future: Future[Measurement]
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A configuration that is ready to be measured."""
-
-    configuration: Configuration
-    binary: Binary
-    compile_s: float
-    #: Equal for configurations of equal binary, launch and workspaces, which share one measurement.
-    twin: str
 
 
 class _Lane:
@@ -390,19 +382,16 @@ class _Lane:
         self._threads.shutdown(wait=wait, cancel_futures=True)
         self._threads, self._last = ThreadPoolExecutor(PER_DEVICE), None
 
-    def measured(self, ready: _Ready) -> Measurement:
+    def measured(
+        self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
+    ) -> Measurement:
         """Measure a configuration, or reuse the measurement of its twin."""
-        if ready.twin not in self._same:
-            self._same[ready.twin] = self.worker.measure(
-                self.job,
-                ready.configuration,
-                ready.binary,
-                self.rule,
-                self._best_samples_ms,
-                self._best_cost,
+        if twin not in self._same:
+            best = self._best_samples_ms, self._best_cost
+            self._same[twin] = self.worker.measure(
+                self.job, configuration, binary, self.rule, *best
             )
-        same = self._same[ready.twin]
-        measurement = replace(same, configuration=ready.configuration, compile_s=ready.compile_s)
+        measurement = replace(self._same[twin], configuration=configuration, compile_s=compile_s)
         measurement = with_metrics(measurement, self._kernel, self.job.problem, self.job.device)
         self.recall(measurement)
         return measurement

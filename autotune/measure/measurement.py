@@ -104,13 +104,8 @@ class Measurement:
     clocks: Clocks = UNKNOWN_CLOCKS
     #: Empty in a replay.
     device_uuid: str = ""
-    #: Milliseconds per call of calls back to back, from warm caches. For information; empty where not
-    #: taken.
-    hot_samples_ms: tuple[float, ...] = ()
     #: Launching of the samples, ``graph`` or ``stream``; empty where nothing was timed.
     launched_by: str = ""
-    #: Milliseconds that timing itself adds to a sample; samples are without it.
-    overhead_ms: float = 0.0
     #: None where not measured.
     energy: Energy | None = None
     #: The kernel's own metrics by name.
@@ -137,11 +132,6 @@ class Measurement:
     def energy_mj(self) -> float | None:
         """Energy of one call in millijoules; None where not measured."""
         return self.energy.call_mj if self.energy and self.energy.calls else None
-
-    @property
-    def hot_median_ms(self) -> float | None:
-        """Median of the hot samples; None where there are none."""
-        return median(self.hot_samples_ms) if self.hot_samples_ms else None
 
     @property
     def max_error(self) -> float | None:

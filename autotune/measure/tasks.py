@@ -58,9 +58,6 @@ _NOTHING_S = 60.0
 STANDBYS = 2
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
-#: Batches of hot calls, of configurations whose cold calls are no longer than these milliseconds. The
-#: finals take those of longer ones.
-_HOT_BATCHES, _HOT_MS = 3, 0.05
 #: Longest age of a reading of the clocks that is used again before the next measurement.
 _CLOCKS_S = 0.1
 #: Most that launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the
@@ -356,7 +353,6 @@ def _timed(
             message=_why_stopped(slow, best_samples_ms, "launches that verified it"),
             samples_ms=slow.samples_ms,
             launched_by="stream",
-            overhead_ms=_LAUNCHING_MS * len(ready.bind(RANDOM)[1]),
             clocks=clocks,
         )
     timer = ready.executor.timer(*ready.bind(RANDOM), job.is_flushed)
@@ -367,17 +363,12 @@ def _timed(
         draft,
         samples_ms=taken.samples_ms,
         launched_by=timer.launched_by,
-        overhead_ms=timer.overhead_ms,
         clocks=clocks,
     )
     if taken.stopped_early:  # it has lost; finals verify it again if they admit it
         why = _why_stopped(taken, best_samples_ms, "samples")
         timed = replace(timed, status=Status.STOPPED_EARLY, message=why)
     else:
-        if job.caches is Caches.HOT:
-            timed = replace(timed, hot_samples_ms=taken.samples_ms)
-        elif median(taken.samples_ms) <= _HOT_MS:
-            timed = replace(timed, hot_samples_ms=tuple(timer.hot(_HOT_BATCHES)))
         if job.objective.needs_energy:
             timed = _with_energy(timed, ready.executor, timer, job, best_cost)
         verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)

@@ -25,9 +25,7 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
         "status": str(measurement.status),
         "median_ms": measurement.median_ms,
         "samples_ms": list(measurement.samples_ms),
-        "hot_median_ms": measurement.hot_median_ms,
         "launched_by": measurement.launched_by,
-        "overhead_ms": measurement.overhead_ms,
         "device": device,
         "message": measurement.message,
         # JSON has no infinity: what is not a number cannot be compared either.
