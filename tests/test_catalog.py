@@ -118,10 +118,6 @@ WRONG = {
         r"arguments takes \(p, rng\) and optionally device, not \(p\)",
     ],
     "no reference": [("@scale.reference", ""), r"no reference function; attach one with @scale\."],
-    "no constraint docstring": [
-        ('"""A block is a whole number of warps."""', ""),
-        "needs a docstr",
-    ],
     "an absent source": [
         ('"scale.cu"', '"scael.cu", name="scale"'),
         r"source 'scael\.cu' is in neith",

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from importlib import metadata
 
 import pytest
 from sample_spaces import SPACE, changed, write_space
@@ -262,25 +261,6 @@ def test_modules_that_a_space_file_imports_are_in_its_fingerprint(
         assert fingerprint(tmp_path / "space", space) != before
         for name in files:
             (folder / f"{name}.py").unlink()
-
-
-def test_versions_of_packages_are_in_the_fingerprint(tmp_path, monkeypatch):
-    """By the name of the distribution, which is not always the package's; numpy's is not."""
-    texts = {
-        package: changed(SPACE, ("FACTOR = 3", f"import {package}\n\nFACTOR = 3"))
-        for package in (
-            "click",
-            "jinja2.nodes",
-            "pyopencl",
-            "numpy.linalg",
-            "json",
-            "autotune.errors",
-        )
-    }
-    before = {package: fingerprint(tmp_path, text) for package, text in texts.items()}
-    monkeypatch.setattr(metadata, "version", lambda _: "99")
-    after = {package: fingerprint(tmp_path, text) for package, text in texts.items()}
-    assert [package for package in texts if before[package] != after[package]] == list(texts)[:3]
 
 
 def test_a_kernel_may_be_called_like_a_module_of_python(tmp_path):

@@ -212,15 +212,6 @@ def test_rules_name_parameters_that_exist():
             return True
 
 
-def test_a_constraint_needs_a_docstring():
-    k = kernel()
-    with pytest.raises(SpecError, match=r"constraint 'silent' needs a docstring"):
-
-        @k.constraint
-        def silent(BLOCK):
-            return True
-
-
 @pytest.mark.parametrize(
     ("hook", "function", "message"),
     [

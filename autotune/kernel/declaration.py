@@ -147,10 +147,6 @@ class Declaration:
 
     def constraint(self, function: Function) -> Function:
         """Attach a condition over the parameters it names (and ``device``) that must hold."""
-        if not (function.__doc__ or "").strip():
-            raise self.error(
-                f"constraint {function.__name__!r} needs a docstring: autotune show prints it"
-            )
         self._attach(self.constraint_rules, self._rule("constraint", function))
         return function
 
@@ -335,9 +331,6 @@ class Declaration:
             return dict.fromkeys(self.backends, tuple(map(self.normal, problems)))
         check_known("problems", "backend", problems, BACKENDS)
         return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
-
-    def __repr__(self) -> str:
-        return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
 
 
 def _about(function: Callable[..., object]) -> str:

@@ -67,11 +67,6 @@ class Symbol:
     def __neg__(self) -> Symbol:
         return Symbol(["-", 0, self.json])
 
-    def __lt__(self, other: object) -> Any:
-        raise UntraceableError("a symbolic integer has no < or >; write <= or >= with ± 1")
-
-    __gt__ = __lt__
-
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
@@ -82,9 +77,6 @@ class Symbol:
 
     __int__ = __index__
     __float__ = __index__
-
-    def __repr__(self) -> str:
-        return f"Symbol({self.json!r})"
 
 
 def stored(value: object) -> Json | None:

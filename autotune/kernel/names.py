@@ -104,10 +104,9 @@ def values_of(name: str, given: object) -> tuple[Value, ...]:
 
 def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
     """Return values as Python's own, whatever library they came from; empty where kinds are mixed."""
-    if all(isinstance(value, bool) for value in given):
-        return tuple(bool(value) for value in given)
-    if all(isinstance(value, str) for value in given):
-        return tuple(str(value) for value in given)
+    for kind in (bool, str):
+        if all(isinstance(value, kind) for value in given):
+            return tuple(map(kind, given))
     if any(isinstance(value, bool) or not isinstance(value, Real) for value in given):
         return ()
     if all(isinstance(value, Integral) for value in given):

@@ -110,15 +110,8 @@ class Operand:
     @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
         """A view with the last two axes exchanged; itself where it has fewer."""
-        if self.ndim < 2:
-            return self
-        *axes, last, first = range(self.ndim)
-        order = (*axes, first, last)
-        return replace(
-            self,
-            shape=tuple(self.shape[axis] for axis in order),
-            strides=tuple(self.strides[axis] for axis in order),
-        )
+        shape, strides = ((*of[:-2], *of[:-3:-1]) for of in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
 
     def reshape(self, *shape: int) -> Operand:
         """Return a view in another shape, of a contiguous array."""

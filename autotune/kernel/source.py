@@ -40,9 +40,6 @@ _SEARCH_HOOKS = frozenset(
     {"constraint", "applies", "requires", "exclusive", "deterministic", "call"}
     | {"baseline", "metric"}
 )
-#: Packages whose versions are not in the fingerprint: the keys of `measure.data` have numpy's.
-_OWN_PACKAGES = frozenset({"numpy", "autotune"})
-
 #: Attributes that every class has, or that follow from the others.
 _GENERATED = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
@@ -160,7 +157,7 @@ def functions_of(kernel: Kernel) -> Description:
 
 
 def modules_fingerprint(modules: Iterable[str]) -> str:
-    """Return the sha256 of the person's own among some modules, and of the versions of the others."""
+    """Return the sha256 of the person's own among some modules."""
     return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
@@ -169,33 +166,25 @@ def spec_fingerprint(file: Path) -> str:
 
     Parameter lists, constraints, seeds, problems, comments and docstrings are left out: a new value in
     a list makes no measurement obsolete. The person's own modules that the file imports, directly or
-    not, and the versions of installed packages are in.
+    not, are in; installed packages are not.
     """
     return text_fingerprint("\n".join(_Reached(file).texts))
 
 
 class _Reached:
-    """The files and packages that a space file, or some modules, import."""
+    """The files that a space file, or some modules, import."""
 
     def __init__(self, space: Path | None, modules: Iterable[str] = ()) -> None:
         self._space = space.resolve() if space else None
         #: The person's own files, and of each the folder of its outermost package.
-        self._homes: dict[Path, Path] = {}
-        self._packages: set[str] = set()
-        if self._space:
-            self._homes[self._space] = self._space.parent
+        self._homes = {self._space: self._space.parent} if self._space else {}
         for name in modules:
             self._import(name)
         texts: list[str] = []
         while len(texts) < len(self._homes):  # reading one may find more
             texts.append(self._text(list(self._homes)[len(texts)]))
-        first = [texts.pop(0)] if space else []
-        versions = {package: _version(package) for package in sorted(self._packages)}
-        self.texts = [
-            *first,
-            *sorted(texts),
-            *(f"{n} {known}" for n, known in versions.items() if known),
-        ]
+        own = 1 if space else 0
+        self.texts = [*texts[:own], *sorted(texts[own:])]
 
     def _text(self, file: Path) -> str:
         is_space = file == self._space
@@ -225,12 +214,8 @@ class _Reached:
 
     def _import(self, name: str) -> None:
         top = name.partition(".")[0]
-        if top in _OWN_PACKAGES or top in sys.stdlib_module_names:
-            return
         if home := home_of(top, self._space.parent if self._space else None):
             self._add(files_of(home, name), home)
-        else:
-            self._packages.add(top)
 
     def _add(self, files: Iterable[Path], home: Path) -> None:
         for file in files:
@@ -245,16 +230,6 @@ def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
         for inner in ast.walk(node):
             _strip(inner)
     return nodes
-
-
-def _version(package: str) -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # most are called like what they bring
-        brought = sorted(set(metadata.packages_distributions().get(package, ())))
-        return " ".join(f"{name} {metadata.version(name)}" for name in brought)
 
 
 def _dumped(node: object) -> str:
@@ -291,16 +266,15 @@ def _strip(node: ast.AST) -> None:
     """Remove docstrings, and what a `Kernel(...)` call says of the search."""
     if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
         node.body = node.body[1:] or [ast.Pass()]
-    if isinstance(node, ast.Call) and _called_name(node.func) == "Kernel":
+    if isinstance(node, ast.Call) and "Kernel" in (
+        getattr(node.func, "attr", ""),
+        getattr(node.func, "id", ""),
+    ):
         node.keywords = [
             keyword
             for keyword in node.keywords
             if keyword.arg is None or keyword.arg in _DECIDING_OPTIONS
         ]
-
-
-def _called_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 class Description:

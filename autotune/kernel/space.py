@@ -96,13 +96,8 @@ class Space:
 
     def configuration(self, index: int) -> Configuration:
         """Return the configuration of a number in ``range(len(space))``."""
-        row = self.rows[index]
-        return Configuration(
-            {
-                name: values[i]
-                for (name, values), i in zip(self.parameters.items(), row, strict=True)
-            }
-        )
+        pairs = zip(self.parameters.items(), self.rows[index], strict=True)
+        return Configuration({name: values[i] for (name, values), i in pairs})
 
     def row(self, configuration: Mapping[str, Value]) -> Rows:
         """Return the value indices of a configuration, valid or not."""
@@ -139,24 +134,16 @@ class Space:
         """Return a row with parameters that do not apply set to their first value."""
         result = np.array(row, index_type(self.sizes))
         for table in self.applicability:
-            if not table.values[tuple(result[list(table.positions)])]:
+            if not table.accepts(result):
                 result[list(table.governs)] = 0
         return result
 
     def relevant(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
         """Return the parameters of a configuration that apply."""
         row = self.row(configuration)
-        idle = {
-            position
-            for table in self.applicability
-            if not table.values[tuple(row[list(table.positions)])]
-            for position in table.governs
-        }
-        return {
-            name: configuration[name]
-            for position, name in enumerate(self.parameters)
-            if position not in idle
-        }
+        rules = [table for table in self.applicability if not table.accepts(row)]
+        idle = {self.names[position] for table in rules for position in table.governs}
+        return {name: configuration[name] for name in self.parameters if name not in idle}
 
     def sample(self, rng: Generator, count: int) -> list[int]:
         """Return ``count`` distinct numbers in random order, or all."""
@@ -199,15 +186,14 @@ class _ConstraintTable:
         """Share of the combinations that it accepts."""
         return float(self.values.mean())
 
+    def accepts(self, row: Rows) -> bool:
+        """Return whether it accepts the value indices of a configuration."""
+        return bool(self.values[tuple(row[list(self.positions)])])
+
 
 def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
     """Return the integer type of value indices, for these numbers of values."""
     return np.dtype(np.int16 if max(sizes, default=0) <= 2**15 else np.int32)
-
-
-def is_numberable(sizes: Iterable[int]) -> bool:
-    """Return whether 64 bits can number every combination of these numbers of values."""
-    return math.prod(sizes) < 2**62
 
 
 def enumerate_space(kernel: Kernel, device: Device) -> Space:
@@ -217,8 +203,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     parameters that can be inapplicable and none of those applies.
     """
     sizes = [len(values) for values in kernel.parameters.values()]
-    if not is_numberable(sizes):
-        total = math.prod(sizes)
+    if (total := math.prod(sizes)) >= 2**62:  # configurations have numbers of 64 bits
         raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
     applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
     constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]

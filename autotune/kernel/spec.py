@@ -246,7 +246,9 @@ class Kernel(Declaration):
         word in ``#if`` would silently be 0. A defines hook replaces them.
         """
         if "defines" in self.hooks:
-            return self._own_macros(c, p)
+            returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
+            self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
+            return {name: _literal(value) for name, value in returned.items()}
         defines: dict[str, str] = {}
         for name, values in self.parameters.items():
             value = c[name]
@@ -258,11 +260,6 @@ class Kernel(Declaration):
         for field, value in zip(self.static, self.static_of(p), strict=True):
             defines[field.upper()] = str(value)
         return defines
-
-    def _own_macros(self, c: Configuration, p: Problem) -> dict[str, str]:
-        returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
-        self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
-        return {name: _literal(value) for name, value in returned.items()}
 
     def completed(self, partial: Mapping[str, Value]) -> Configuration:
         """Return a configuration with missing parameters at their first value."""
