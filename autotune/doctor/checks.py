@@ -39,8 +39,8 @@ _REMEDIES = {
 def packages(
     _: Nvidia, is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None
 ) -> Iterator[Finding]:
-    release = platform.python_version()
-    yield Finding("python", "ok", f"Python {release}, kernel-autotune {__version__}")
+    text = f"Python {platform.python_version()}, kernel-autotune {__version__}"
+    yield Finding("python", "ok", text)
     on_server = os.environ.get("AUTOTUNE_STORE", "").startswith("postgres")
     for extra in ("tune", "postgres") if on_server else ("tune",):
         missing = [name for name, of in EXTRAS.items() if of == extra and not is_there(name)]
@@ -57,21 +57,21 @@ def version(name: str) -> str:
 
 
 def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
-    wheels = [wheel for wheel in ("cupy-cuda13x", "cupy-cuda12x") if version(wheel)]
+    wheels = [wheel for wheel in ("cupy", "cupy-cuda13x", "cupy-cuda12x") if version(wheel)]
     text = ", ".join(f"{wheel} {version(wheel)}" for wheel in wheels)
     remedy = install(f"cuda{nvidia.major}")
     replace = f"pip uninstall -y {' '.join(wheels)} && {remedy}"
-    if not wheels and not version("cupy"):
+    if not wheels:
         if nvidia.present:
             yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", remedy)
     elif len(wheels) > 1:
         text += " are both `import cupy`, and overwrite each other"
         yield Finding("cupy", "bad", text, replace)
-    elif wheels and 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
+    elif 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
         text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
         yield Finding("cupy", "bad", text, replace)
     else:
-        yield Finding("cupy", "ok", text or f"cupy {version('cupy')}, built here")
+        yield Finding("cupy", "ok", text)
 
 
 def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
@@ -194,10 +194,9 @@ def store(_: Nvidia) -> Iterator[Finding]:
             address.engine().connect().close()
         except Exception as error:  # of the database's driver, which may quote the password
             raise StoreError(address.without_secrets(_first_line(error))) from None
-    elif address.path.exists():
-        Store.open(address.path, wait_s=2.0).close()
-        _try_writing(address.path.parent)
     else:
+        if address.path.exists():
+            Store.open(address.path, wait_s=2.0).close()
         _try_writing(next(place for place in address.path.parents if place.exists()))
     yield Finding("store", "ok", str(address))
 
