@@ -43,7 +43,7 @@ LINES = {
     "devices": 2330,
     "doctor": 390,
     "export": 1080,
-    "fleet": 1270,
+    "fleet": 1260,
     "interop": 1020,
     "kernel": 3400,
     "measure": 4130,

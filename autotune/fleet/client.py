@@ -8,8 +8,8 @@ import threading
 import time
 import warnings
 import zlib
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ from autotune.fleet.worker import (
     run_task,
     toolchain_of,
 )
-from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
 from autotune.measure.process import ENDED, ActorDied
 from autotune.measure.tasks import Job
@@ -43,7 +42,7 @@ _LOOK_S, _GLANCE_S = 1.0, 1.0
 RETURN_S = 120.0
 #: Longest time to fetch a result that is there.
 _FETCH_S = 10.0
-#: A machine whose tasks fail for this many configurations gets no more; a task is tried as often.
+#: A machine of which this many tasks fail gets no more; a task is tried as often.
 MOST_FAILURES = 3
 #: Jobs that are kept for the workers: those of all cards of several runs.
 _JOBS = 1024
@@ -102,8 +101,8 @@ class Fleet:
         self.refused: dict[str, str] = {}
         self.is_stopped = False
         self._lock = threading.RLock()
-        #: What the tasks of each worker failed for, by address.
-        self._failed: defaultdict[str, set[Hashable]] = defaultdict(set)
+        #: Failed tasks of each worker, by address.
+        self._failed = Counter[str]()
         #: The last failure of each worker that gets no more tasks, by address.
         self._set_aside: dict[str, str] = {}
         #: Compiler processes of each worker, by backend.
@@ -113,7 +112,6 @@ class Fleet:
         self._alive: frozenset[str] = frozenset()
         #: By id, with the job itself so that no other gets its id.
         self._jobs: OrderedDict[int, tuple[Job, str, Future]] = OrderedDict()
-        self._kernels: dict[str, bytes] = {}
         self._ended = threading.Event()
         self._require_scheduler()
         self.look()
@@ -324,11 +322,11 @@ class Fleet:
             time.sleep(_GLANCE_S)
         return found
 
-    def blame(self, error: HostError, what: Hashable) -> None:
+    def blame(self, error: HostError) -> None:
         """Note a failed task of a worker; set the worker aside after `MOST_FAILURES`."""
         with self._lock:
-            self._failed[error.address].add(what)
-            if len(self._failed[error.address]) < MOST_FAILURES or error.address in self._set_aside:
+            self._failed[error.address] += 1
+            if self._failed[error.address] != MOST_FAILURES:
                 return
             self._set_aside[error.address] = str(error)
         warnings.warn(
@@ -361,13 +359,6 @@ class Fleet:
             resources={place.resource: 1},
         )
         return self._waited(future, lambda: is_over() or not self.is_there(place))
-
-    def sent(self, kernel: Kernel, fingerprint: str) -> bytes:
-        """Return a kernel by value."""
-        with self._lock:
-            if fingerprint not in self._kernels:
-                self._kernels[fingerprint] = travelling(kernel)
-            return self._kernels[fingerprint]
 
     def _sent_job(self, job: Job) -> tuple[str, Future]:
         """Return the name of a job, and the future by which Dask sends it to each machine once."""

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -17,6 +17,7 @@ from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
 from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost
 from autotune.fleet.worker import HostError
+from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import Dataset, without_files
@@ -28,7 +29,7 @@ from autotune.run.request import Request
 from autotune.run.run import execute
 from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs
-from autotune.values import Configuration, Problem
+from autotune.values import Problem
 
 R = TypeVar("R")
 
@@ -63,7 +64,6 @@ class DaskActor:
         turn_limits_s: Sequence[float] = (),
         key: str = "",
     ) -> R:
-        what: Hashable = next((a for a in args if isinstance(a, Configuration)), key or task)
         limits = {"timeout_s": timeout_s, "turn_limits_s": turn_limits_s}
         failed: list[str] = []
         losses = 0
@@ -80,7 +80,7 @@ class DaskActor:
                 if losses > MOST_FAILURES:
                     raise AutotuneError(f"its tasks are dropped by Dask: {lost}") from lost
             except HostError as error:
-                self._fleet.blame(error, what)
+                self._fleet.blame(error)
                 failed.append(error.address)
                 if len(failed) >= MOST_FAILURES or not self._fleet.has_other(place, failed):
                     raise
@@ -125,7 +125,7 @@ class FleetSite(Site):
         return tuple(device.uuid for device in self.fleet.others(request.device))
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
-        return self.fleet.sent(kernel, fingerprint)
+        return travelling(kernel)
 
     def data(self, kernel: Kernel) -> DescribedData:
         return DescribedData(kernel)
