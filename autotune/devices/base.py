@@ -259,9 +259,6 @@ class Executor(Protocol):
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         """Bind a vendor call to device arrays; see `Baseline`."""
 
-    def memory_of_others(self) -> int:
-        """Return the bytes of device memory that other processes hold; 0 where unknown."""
-
     def clocks(self) -> Clocks:
         """Read the clocks of the device."""
 

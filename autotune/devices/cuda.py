@@ -64,8 +64,6 @@ _AHEAD_MS, _LOOK_S = 20.0, 0.0005
 _MAX_DYNAMIC_SHARED = 8
 #: Errors of too little memory; the context is still usable.
 _NO_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
-#: Most memory of a context itself, code of kernels included.
-_CONTEXT_BYTES = 1 << 30
 #: Errors of a launch that leave the context usable.
 _HARMLESS = (
     "cudaErrorInvalidValue",
@@ -422,11 +420,6 @@ class CudaExecutor:
         }
         with cp.cuda.Device(self.device.index):
             return prepare(**views)
-
-    def memory_of_others(self) -> int:
-        free, total = self.cupy.cuda.runtime.memGetInfo()
-        own = self.cupy.get_default_memory_pool().total_bytes() + _CONTEXT_BYTES
-        return max(0, int(total - free - own))
 
     def clocks(self) -> Clocks:
         return clocks_of(self.device.uuid)

@@ -295,9 +295,6 @@ class OpenclExecutor:
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         raise LaunchError("no vendor baselines on OpenCL")
 
-    def memory_of_others(self) -> int:
-        return 0
-
     def clocks(self) -> Clocks:
         return Clocks()
 

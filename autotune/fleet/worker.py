@@ -33,7 +33,7 @@ from autotune.files import cache_folder
 from autotune.measure.cache import DATA, tidy
 from autotune.measure.compiler import begin_for
 from autotune.measure.data import load_kernel, prepare
-from autotune.measure.process import ActorDied, ActorTimeout, ChildActor
+from autotune.measure.process import ActorFailed, ChildActor
 from autotune.measure.tasks import Job, device_actor
 
 #: What a worker is known by: the plugin, and the metric that it announces itself with.
@@ -247,7 +247,7 @@ def run_task(
         job = host.made(name, pickle.loads(packed_job), resource) if packed_job else None
         task, args, limits = pickle.loads(packed)
         return host.run(resource, task, args, limits, job)
-    except (ActorDied, ActorTimeout) as error:
+    except ActorFailed as error:
         return error
     except UsageError as error:
         return UsageError(f"{here}: {error}")

@@ -230,23 +230,11 @@ def require(objective: Objective, device: Device, why_no_energy: str) -> None:
 def with_metrics(
     measurement: Measurement, kernel: Kernel, problem: Problem, device: Device
 ) -> Measurement:
-    """Return a measurement with the kernel's metrics."""
+    """Return a measurement with the kernel's metrics of the quantities that are known."""
     if not kernel.metrics or measurement.median_ms is None:
         return measurement
-    known = quantities(measurement)
-    found = {
-        name: kernel.metric_of(name, measurement.configuration, problem, device, known)
-        for name in kernel.metrics
-    }
-    return replace(
-        measurement, metrics={n: value for n, value in found.items() if value is not None}
-    )
-
-
-def quantities(measurement: Measurement) -> dict[str, float]:
-    """Return the known quantities of a measurement by the names that metrics take."""
     function, energy = measurement.largest_function, measurement.energy
-    found = {
+    quantities = {
         "time_ms": measurement.median_ms,
         "energy_mj": measurement.energy_mj,
         "power_w": energy.power_w if energy and energy.calls else None,
@@ -254,7 +242,14 @@ def quantities(measurement: Measurement) -> dict[str, float]:
         "spill_bytes": function.spill_bytes,
         "shared_bytes": measurement.shared_bytes,
     }
-    return {name: number for name, number in found.items() if number is not None}
+    known = {name: number for name, number in quantities.items() if number is not None}
+    found = {
+        name: kernel.metric_of(name, measurement.configuration, problem, device, known)
+        for name in kernel.metrics
+    }
+    return replace(
+        measurement, metrics={n: value for n, value in found.items() if value is not None}
+    )
 
 
 def front(measured: Sequence[Measurement]) -> list[Measurement]:

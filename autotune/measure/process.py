@@ -49,18 +49,19 @@ _PROGRAM = (
 )
 
 
-class ActorDied(Exception):
+class ActorFailed(Exception):
+    """A process gave no answer to a task."""
+
+    #: The turn in which it failed; -1 before the first, and in a task without turns.
+    turn = -1
+
+
+class ActorDied(ActorFailed):
     """The process ended before it answered."""
 
-    #: The turn that it died in; -1 before the first, and in a task without turns.
-    turn = -1
 
-
-class ActorTimeout(Exception):
+class ActorTimeout(ActorFailed):
     """A task, or one of its turns, took too long; its process was killed."""
-
-    #: As of `ActorDied`.
-    turn = -1
 
 
 class Actor(Protocol):
@@ -163,12 +164,7 @@ class Child:
 
     def start(self) -> None:
         """Start the process; return at once."""
-        try:
-            threading.Thread(target=self._keep, daemon=True).start()
-        except RuntimeError as error:  # no more threads
-            self._failure = error
-            self._its_end.close()
-            self.is_gone = True
+        threading.Thread(target=self._keep, daemon=True).start()
 
     def ask(
         self,
@@ -328,7 +324,7 @@ class ChildActor:
                         timeout_s, _with_turns, task, file, *args, is_stuck=is_stuck
                     )
                     return answer
-                except (ActorDied, ActorTimeout) as error:
+                except ActorFailed as error:
                     error.turn = turns.running
                     raise
 
@@ -359,7 +355,7 @@ class ChildActor:
                 self._prepared = job
                 self._keep_standbys()
                 return child
-            except (ActorDied, ActorTimeout) as error:
+            except ActorFailed as error:
                 if is_last or isinstance(error, ActorTimeout):
                     name = self._prepare.__name__
                     raise AutotuneError(f"the device process failed at {name}: {error}") from error

@@ -29,7 +29,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM
 from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorTimeout, Turns, retire
+from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorFailed, Turns, retire
 from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import FINALS_S, Caches, Timing, measure_energy
 from autotune.measure.verify import NotDeterministic, WrongResult
@@ -180,7 +180,7 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
                 timeout_s=left_s + PREPARE_TIMEOUT_S + windows_s,
                 turn_limits_s=limits_s,
             )
-        except (ActorTimeout, ActorDied) as error:
+        except ActorFailed as error:
             culprit = entered[error.turn] if error.turn >= 0 else -1
             if isinstance(error, ActorDied) and culprit not in suspects:
                 suspects.add(culprit)

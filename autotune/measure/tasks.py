@@ -70,8 +70,6 @@ _ROUNDS, _LEAST_ROUNDS, _ROUNDS_S = 12, 3, 0.01
 _AT_ONCE, _LEAST_AT_ONCE, _AT_ONCE_MS = 16, 4, 3.0
 #: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 W of 700.
 _IDLE_SHARE = 0.1
-#: Where other processes hold more than this share of the memory, they are the cause of a lack of it.
-_OTHERS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,9 @@ def get_ready(device: Device) -> None:
 
 def prepare(job: Job) -> None:
     """Make context, kernel and device data of a job, unless they are there."""
-    if _state.job == job:
-        return
     try:
-        _prepare(job)
+        if _state.job != job:
+            _prepare(job)
     except ContextLostError:
         retire()
         raise
@@ -209,13 +206,7 @@ def _tried(
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return _failed(wrong, Status.WRONG_RESULT, str(error))
-    except LaunchError as error:
-        return _failed(draft, Status.LAUNCH_FAILED, str(error))
-    except MemoryError as error:
-        # A workspace too large for the device is the configuration's fault; others' memory is not.
-        held = _state.executor.memory_of_others() if _state.executor else 0
-        if held > _OTHERS_SHARE * job.device.memory_bytes:
-            raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
+    except (LaunchError, MemoryError) as error:  # a workspace may be too large for the device
         return _failed(draft, Status.LAUNCH_FAILED, str(error))
     except ContextLostError as error:
         retire()
