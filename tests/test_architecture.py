@@ -46,7 +46,7 @@ LINES = {
     "fleet": 1260,
     "interop": 1020,
     "kernel": 3400,
-    "measure": 4120,
+    "measure": 4110,
     "report": 1650,
     "retune": 1160,
     "run": 2470,

@@ -21,7 +21,6 @@ DRAWS: dict[str, Callable[[Draw], Any]] = {
     "double": lambda draw: draw.standard_normal((7, 123_310), np.float64),
     "half": lambda draw: draw.standard_normal(SIZE, np.float16),
     "uniform": lambda draw: draw.uniform(2, 3, (1233, 700)),
-    "integers": lambda draw: draw.integers(-5, 1000, (SIZE,)),
 }
 
 

@@ -8,14 +8,14 @@ shows. *random* holds normal deviates, and results are compared within the kerne
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -34,7 +34,7 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 #: Default tolerance: this many rounding errors of the largest expected value.
 _DEFAULT_ROUNDINGS = 64
-_MANIFEST = "manifest.json"
+_MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
 _VERSION = 5
 #: As NumPy takes it; None is one number.
@@ -46,8 +46,8 @@ _Source: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
 class Draw(np.random.Generator):
     """A random generator for a kernel's inputs, counter-based (Philox).
 
-    `standard_normal`, `normal`, `uniform`, `random` and `integers` draw on all cores. They give float32
-    and int32 where no ``dtype`` is given. Every piece of every array has a counter range of its own
+    `standard_normal`, `normal`, `uniform` and `random` draw on all cores. They give float32, and
+    `integers` gives int32, where no ``dtype`` is given. Every piece of every array has a counter range of its own
     (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), so the numbers are the same
     on any number of cores. All other methods are those of `numpy.random.Generator`, with its types.
 
@@ -111,11 +111,7 @@ class Draw(np.random.Generator):
         endpoint: bool = False,
     ) -> Any:
         """Draw integers in ``[low, high)``, or in ``[0, low)``; with ``endpoint`` the bound is included."""
-        if np.ndim(low) or np.ndim(high):
-            return super().integers(low, high, size, dtype, endpoint)
-        return self._filled(
-            size, dtype, lambda source, n: source.integers(low, high, n, dtype, endpoint)
-        )
+        return super().integers(low, high, size, dtype, endpoint)
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: _Source) -> Any:
         """Draw each piece of a new array from a generator of its own; a number if there is no size."""
@@ -163,7 +159,7 @@ class Argument:
     kind: str
     dtype: str
     shape: tuple[int, ...] = ()
-    value: float | int = 0
+    value: float | int | bool = 0
     #: Elements past a boundary of 16 bytes at which the array begins on a device.
     offset: int = 0
 
@@ -213,6 +209,10 @@ class Dataset:
         that width where the output is and no value changes.
         """
         return _mapped(self.folder / f"{name}.expected.npy")
+
+
+#: Arguments, and bounds by output.
+_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float]]
 
 
 def _mapped(file: Path, mode: Literal["r"] | None = "r") -> NDArray[Any]:
@@ -296,8 +296,7 @@ def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) 
             raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
         bounds[name], stored = _bounded(kernel, problem, which, wide, dtypes[name])
         np.save(folder / f"{name}.expected.npy", stored)
-    manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
-    (folder / _MANIFEST).write_text(json.dumps(manifest))
+    (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode((arguments, bounds)))
 
 
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
@@ -453,7 +452,7 @@ def _bounded(
         return 0.0, stored
     declared = kernel.tolerance_of(problem)
     if declared is not None:
-        return declared, stored
+        return float(declared), stored
     largest = largest_finite(converted(parts, np.float64))
     return _DEFAULT_ROUNDINGS * float(info.eps) * max(1.0, largest), stored
 
@@ -481,18 +480,15 @@ def _key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
 def _read(folder: Path, which: str, seed: int) -> Dataset | None:
     """Read a data set; None if a file is absent or truncated."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        arguments = tuple(
-            Argument(**{**stored, "shape": tuple(stored["shape"])})
-            for stored in manifest["arguments"]
-        )
-        dataset = Dataset(which, folder, arguments, dict(manifest["bounds"]), seed)
+        manifest = (folder / _MANIFEST).read_bytes()
+        arguments, bounds = msgspec.msgpack.decode(manifest, type=_Manifest)
+        dataset = Dataset(which, folder, arguments, bounds, seed)
         for argument in arguments:
             if argument.kind in ("input", "inout", "constant"):
                 dataset.array(argument.name)
-        for name in dataset.bounds:
+        for name in bounds:
             dataset.expected(name)
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError):
         return None
     cache.touch(folder)
     return dataset
