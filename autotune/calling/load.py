@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import ResolvedCall, bind, checked_problem, declared_arguments
+from autotune.calling.binding import ResolvedCall, bind, checked_problem
 from autotune.calling.choice import Choice, LaunchPlan, choose, explained
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
@@ -39,7 +39,7 @@ MAX_CALLS = 1024
 _BY_VALUE = object()
 
 
-def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | str) -> TunedKernel:
+def load(kernel: str | Kernel, *, deterministic: bool = False) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
     Parameters
@@ -49,9 +49,6 @@ def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | 
     deterministic : bool
         Launch only configurations declared to give the same bits in every run; refuse a call that
         has none.
-    **problem : int or str
-        Fields of one problem, compiled now, so that the first call is as fast as later ones.
-        Default: any problem.
 
     Returns
     -------
@@ -61,7 +58,7 @@ def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | 
     Raises
     ------
     UsageError
-        If there is no such kernel, the fields are wrong, or nothing ``deterministic`` is known for them.
+        If there is no such kernel.
     SpecError
         If the space file has no ``call`` function.
     """
@@ -69,7 +66,7 @@ def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | 
         raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
     declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(declared, Problem(problem) if problem else None, deterministic)
+    return TunedKernel(declared, deterministic)
 
 
 class TunedKernel:
@@ -85,24 +82,16 @@ class TunedKernel:
     ----------
     kernel : Kernel
         The kernel.
-    problem : Problem or None
-        The one problem that it accepts; None: any.
     deterministic : bool
         Whether it launches only deterministic configurations.
     """
 
-    def __init__(
-        self, kernel: Kernel, problem: Problem | None = None, deterministic: bool = False
-    ) -> None:
-        self.kernel = kernel
-        self.deterministic = deterministic
-        self.problem = None if problem is None else _fixed(kernel, problem)
+    def __init__(self, kernel: Kernel, deterministic: bool = False) -> None:
+        self.kernel, self.deterministic = kernel, deterministic
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
         self._making = RLock()
         self._ready: OrderedDict[object, LoadedPlan | LaunchPlan] = OrderedDict()
-        if self.problem is not None:
-            self._warm_up(self.problem)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the tuned kernel.
@@ -145,7 +134,7 @@ class TunedKernel:
         Parameters
         ----------
         *args, **named
-            Arguments of a call; or fields of a problem, by name or as one mapping.
+            Arguments of a call; or the fields of a problem.
         device : str, optional
             ``cuda:0``, ``opencl:cpu``. Default: the device of the arrays, else the first usable one.
 
@@ -159,8 +148,6 @@ class TunedKernel:
         UsageError, DeviceError, NothingValidError
             As a call does.
         """
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            return self.choice(device=device, **args[0], **named)
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
             chosen = choose_device(device, self.kernel.backends)
             problem = self.kernel.normal(_complete(self.kernel, named))
@@ -175,9 +162,8 @@ class TunedKernel:
         return self._explained(resolved.kernel, resolved.problem, found)
 
     def __repr__(self) -> str:
-        fixed = f", {self.problem}" if self.problem is not None else ""
         kept = ", deterministic" if self.deterministic else ""
-        return f"TunedKernel({self.kernel.name!r}{fixed}{kept})"
+        return f"TunedKernel({self.kernel.name!r}{kept})"
 
     def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
         return explained(choose(kernel, problem, device, self.deterministic), kernel)
@@ -282,16 +268,7 @@ class TunedKernel:
         return resolved
 
     def _check(self, resolved: ResolvedCall, arguments: _CallArguments) -> None:
-        """Refuse a problem other than the fixed one, and host arrays mixed with device arrays."""
-        sizes = Problem({name: resolved.problem[name] for name in resolved.kernel.fields})
-        is_own = resolved.kernel is self.kernel  # another's fields tell nothing of this one's
-        # Of a product by alpha = 0 nothing is read: its k is 0, whatever the arrays.
-        fixed = {} if self.problem is None or not is_own else self.problem
-        if any(sizes[name] not in (0, value) for name, value in fixed.items()):
-            raise UsageError(
-                f"{self.kernel.name}: loaded for ({self.problem}), called with ({sizes}); load it "
-                "without a problem to call it with any"
-            )
+        """Refuse host arrays mixed with device arrays."""
         if arguments.index is None:
             return
         for name, passed in resolved.arrays.items():
@@ -317,13 +294,6 @@ class TunedKernel:
         if len(self._ready) > MAX_READY:
             self._ready.popitem(last=False)
         return made
-
-    def _warm_up(self, problem: Problem) -> None:
-        """Look up and compile the one problem on the current device."""
-        device = choose_device(None, self.kernel.backends)
-        arguments = declared_arguments(self.kernel, problem)
-        index = device.index if device.backend == "cuda" else None
-        self._plan_of(ResolvedCall(self.kernel, problem, arguments, {}, {}), index)
 
 
 @dataclass(frozen=True)
@@ -456,19 +426,9 @@ def _device(index: int | None, kernel: Kernel) -> Device:
     return backend("cuda").devices()[index]
 
 
-def _fixed(kernel: Kernel, problem: Problem) -> Problem:
-    if set(problem) - set(kernel.fields):
-        raise _other_fields(kernel, problem)
-    return _complete(kernel, problem)
-
-
 def _complete(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
     """Return a problem with all fields of a kernel, and perhaps some of its layout."""
     if set(kernel.fields) - set(problem):
-        raise _other_fields(kernel, problem)
+        needed, given = ", ".join(kernel.fields), ", ".join(f"{n}={v}" for n, v in problem.items())
+        raise UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({given})")
     return checked_problem(kernel, problem)
-
-
-def _other_fields(kernel: Kernel, problem: Mapping[str, Any]) -> UsageError:
-    needed, given = ", ".join(kernel.fields), ", ".join(f"{n}={v}" for n, v in problem.items())
-    return UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({given})")
