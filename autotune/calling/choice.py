@@ -91,15 +91,10 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         configuration = Configuration(dict(found))
         if serves(configuration):
             return Choice(kernel.name, problem, configuration, found)
-    elif found is not None and found.quality == DEFAULT:
-        warn(
-            f"{kernel.name}: nothing is recorded for {device.name}; it runs in its default "
-            f"configuration, tune it: autotune run {kernel.name}"
-        )
     elif found is not None:
         warn(
-            f"{kernel.name}: the recorded configuration {Configuration(dict(found))} is not in its "
-            f"space on {device.name}; using a default, tune again with: autotune run {kernel.name}"
+            f"{kernel.name}: nothing is recorded for {device.name} that is in its space there; it "
+            f"runs in its default configuration, tune it: autotune run {kernel.name}"
         )
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
     valid = [candidate for candidate in candidates if is_member(kernel, candidate, device)]
@@ -177,11 +172,11 @@ class LaunchPlan:
         try:
             with np.errstate(over="ignore"):
                 value = kind(given[name])
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self._misfit(name, given[name], declared) from error
-        if isinstance(value, np.integer) and value != given[name]:
-            raise self._misfit(name, given[name], declared)
+            fits = not isinstance(value, np.integer) or value == given[name]
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise UsageError(
+                f"{self.choice.kernel}: {name}={given[name]!r:.40} is no {declared.dtype}"
+            )
         return value
-
-    def _misfit(self, name: str, value: Any, declared: np.generic) -> UsageError:
-        return UsageError(f"{self.choice.kernel}: {name}={value!r:.40} is no {declared.dtype}")

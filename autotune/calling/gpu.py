@@ -412,19 +412,15 @@ class GpuCall:
         for name, passed in resolved.arrays.items():
             if name in copied or plan.arguments[name].kind == "constant":
                 continue
-            place = self._source_place(passed.operand)
+            source = passed.operand.source
+            is_new = isinstance(source, NewArray)
+            place = self._count + self._made.index(source) if is_new else int(source)
             if passed.operand.begin:
                 nbytes = passed.operand.begin * itemsize_of(passed.operand.dtype)
                 self._derived.append((place, nbytes))
                 place = begin + len(self._derived) - 1
             places[name] = place
         return places
-
-    def _source_place(self, operand: Operand) -> int:
-        source = operand.source
-        if isinstance(source, NewArray):
-            return self._count + self._made.index(source)
-        return int(source)
 
     def _parameter(
         self, name: Any, resolved: ResolvedCall, places: Mapping[str, int]
