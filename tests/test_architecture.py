@@ -49,8 +49,8 @@ LINES = {
     "measure": 4110,
     "report": 1650,
     "retune": 1160,
-    "run": 2470,
-    "search": 2580,
+    "run": 2440,
+    "search": 2570,
     "store": 1380,
     "tuned": 2690,
 }

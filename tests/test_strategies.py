@@ -308,12 +308,7 @@ def test_compiling_ahead_changes_no_path(name, synthetic):
     assert run(name, synthetic, 30, kind=Compiling).path == run(name, synthetic, 30).path
 
 
-def test_unavailable_and_unknown_strategies_say_why():
-    reasons = {info.name: info.unavailable for info in strategies.available()}
-    assert "pyatf" in reasons["kt:pyatf"]
-    assert "scikit-optimize" in reasons["kt:skopt"]
-    with pytest.raises(UsageError, match=r"kt:skopt.*scikit-optimize"):
-        strategies.find("kt:skopt")
+def test_an_unknown_strategy_is_told_with_the_nearest():
     with pytest.raises(UsageError, match=r"did you mean 'optuna:tpe'.*known: .*kt:pso"):
         strategies.find("optuna:tpee")
 

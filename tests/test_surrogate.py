@@ -295,7 +295,7 @@ def test_what_cannot_be_sampled_is_said():
         SurrogateSampler([{"A": 1}, {"B": 1}])
     sampler = SurrogateSampler(BOWL)
     study = optuna.create_study(sampler=sampler)
-    with pytest.raises(UsageError, match=r"C with the values of .* is no parameter of the sampler"):
+    with pytest.raises(UsageError, match=r"parameter .*C"):
         study.ask().suggest_int("C", 0, 9)
     study.tell(study.ask(sampler.distributions), -1.0)
     with pytest.raises(UsageError, match=r"-1\.0 is no time"):

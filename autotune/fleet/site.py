@@ -23,7 +23,7 @@ from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import Dataset, without_files
 from autotune.measure.process import ENDED
 from autotune.measure.tasks import DeviceWorker, Job
-from autotune.run.bench import RunData, Site
+from autotune.run.bench import Site
 from autotune.run.recording import RunResult
 from autotune.run.request import Request
 from autotune.run.run import execute
@@ -89,16 +89,6 @@ class DaskActor:
         self._is_closed = True
 
 
-class DescribedData(RunData):
-    """Data that are described here, and made by each machine for itself."""
-
-    def dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
-        return without_files(self.kernel, problem, name, seed)
-
-    def place(self, worker: DeviceWorker, job: Job) -> None:
-        worker.prepare(job)
-
-
 class FleetSite(Site):
     """A run's cards and compilers in a fleet."""
 
@@ -127,8 +117,12 @@ class FleetSite(Site):
     def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
         return travelling(kernel)
 
-    def data(self, kernel: Kernel) -> DescribedData:
-        return DescribedData(kernel)
+    def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
+        """Return a description: each machine makes the data for itself."""
+        return without_files(kernel, problem, name, seed)
+
+    def place(self, worker: DeviceWorker, job: Job) -> None:
+        worker.prepare(job)
 
     def sanitizer(self, request: Request) -> str:
         return ""  # `checked` refuses a request for it

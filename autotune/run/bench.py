@@ -35,20 +35,6 @@ from autotune.store import Scope
 from autotune.values import Configuration, Problem
 
 
-class RunData:
-    """The data of a run: files of this machine, which its devices find."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-
-    def dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
-        """Return the exact or the random data set of a problem."""
-        return prepare(self.kernel, problem, name, seed)
-
-    def place(self, worker: DeviceWorker, job: Job) -> None:
-        """Bring the data of a job to its first device."""
-
-
 class Site:
     """The machines where a run compiles and measures: this one; see `autotune.fleet.site`."""
 
@@ -77,9 +63,12 @@ class Site:
         """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
         return backend(device.backend).why_no_energy(device)
 
-    def data(self, kernel: Kernel) -> RunData:
-        """Return what makes the data of a run."""
-        return RunData(kernel)
+    def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
+        """Return the exact or the random data set of a problem."""
+        return prepare(kernel, problem, name, seed)
+
+    def place(self, worker: DeviceWorker, job: Job) -> None:
+        """Bring the data of a job to its first device, which finds files of this machine."""
 
     def sanitizer(self, request: Request) -> str:
         """Return the path of compute-sanitizer where finalists are run under it; else empty."""
@@ -113,7 +102,6 @@ class Bench:
         self.source = source_fingerprint(self.kernel)
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
-        self._data = site.data(self.kernel)
         cache.limit_bytes(cache.DATA)  # raises at the beginning of a run, not at its end
         self._stack.callback(cache.tidy)
         self._off_budget_s = 0.0
@@ -164,13 +152,11 @@ class Bench:
         origin = self.site.origin_of(self.kernel, fingerprint)
         caches, objective = self.request.caches_of(problem), self.request.objective
         with self.off_budget():
-            datasets = tuple(self._data.dataset(problem, name, chosen) for name in (EXACT, RANDOM))
-            return self._placed(
-                Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
+            datasets = tuple(
+                self.site.dataset(self.kernel, problem, name, chosen) for name in (EXACT, RANDOM)
             )
-
-    def _placed(self, job: Job) -> Job:
-        self._data.place(self.worker, job)
+            job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
+            self.site.place(self.worker, job)
         return job
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
@@ -186,12 +172,13 @@ class Bench:
         other = self.request.seed + 1
         jobs = [self.job(problem, other) for problem in edges]
         with self.off_budget():
-            drawn = self._data.dataset(job.problem, RANDOM, other)
+            drawn = self.site.dataset(self.kernel, job.problem, RANDOM, other)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )
-            jobs.append(self._placed(replace(job, datasets=datasets)))
-        return jobs
+            own = replace(job, datasets=datasets)
+            self.site.place(self.worker, own)
+        return [*jobs, own]
 
     def scope(self, problem: Problem) -> Scope:
         """Return the key of remembered measurements of a problem."""

@@ -88,7 +88,6 @@ class Finals:
         failed; their rows are in the store.
         """
         problem = evaluator.job.problem
-        count = self.bench.request.effort.finalists
         left = verdict.candidates(measured, len(measured))
         repeats = partial(self.bench.kernel.is_deterministic, p=problem)
         others: list[Job] = []
@@ -96,11 +95,13 @@ class Finals:
             self.listener(Phase(problem, "other inputs"))
             others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(problem, "finals"))
-        begun_s = self.bench.clock_s()
+        effort, begun_s = self.bench.request.effort, self.bench.clock_s()
+        unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
+        most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
         out: list[Measurement] = []
         result = None
         while left and result is None:
-            chosen = verdict.candidates(left, count, repeats)
+            chosen = verdict.candidates(left, effort.finalists, repeats)
             left = [row for row in left if row not in chosen]
             # The best that is deterministic has a turn, though there be little time.
             repeating = [row for row in chosen if repeats(row.configuration)][:1]
@@ -111,18 +112,12 @@ class Finals:
             if finalists:
                 meanwhile()
                 left_s = begun_s + seconds - self.bench.clock_s()
-                race_s = min(self._most_race_s, max(_LEAST_RACE_SECONDS, left_s))
+                race_s = min(most_race_s, max(_LEAST_RACE_SECONDS, left_s))
                 result, failed = self._raced(evaluator, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)
             out += wrong
         return result, tuple(out)
-
-    @property
-    def _most_race_s(self) -> float:
-        if self.bench.device.is_cuda:
-            return _RACE_SECONDS
-        return _UNSTEADY_SHARE * self.bench.request.effort.seconds_per_problem
 
     # ------------------------------------------------------------------ verifying
 
@@ -249,26 +244,22 @@ class Finals:
         Findings for another problem of the run hold here: the small problems are the same.
         """
         static = self.bench.kernel.static_of(problem)
-        unknown = [
-            finalist.configuration
-            for finalist in finalists
-            if (finalist.configuration, static) not in self._faults
-        ]
+        configurations = [finalist.configuration for finalist in finalists]
+        unknown = [each for each in configurations if (each, static) not in self._faults]
         if unknown:
             self.listener(Phase(problem, "sanitizer"))
             with self.bench.off_budget():
                 found = self._faults_of(problem, unknown)
             self.listener(Phase(problem, "finals"))
-            for configuration in unknown:
-                self._faults[configuration, static] = found.get(configuration)
-        safe, unsafe = list[Contender](), list[Measurement]()
-        for finalist in finalists:
-            fault = self._faults[finalist.configuration, static]
-            if fault is None:
-                safe.append(finalist)
-            else:
-                row = Measurement(finalist.configuration, Status.UNSAFE, fault)
-                unsafe.append(replace(row, device_uuid=self.bench.device.uuid))
+            self._faults.update({(each, static): found.get(each) for each in unknown})
+        faults = {each: self._faults[each, static] for each in configurations}
+        safe = [finalist for finalist in finalists if faults[finalist.configuration] is None]
+        device_uuid = self.bench.device.uuid
+        unsafe = [
+            Measurement(configuration, Status.UNSAFE, fault, device_uuid=device_uuid)
+            for configuration, fault in faults.items()
+            if fault is not None
+        ]
         return safe, unsafe
 
     def _faults_of(

@@ -62,11 +62,6 @@ STRATEGIES = {
     "random_sample": "random sample",
     "simulated_annealing": "simulated annealing",
 }
-#: Strategies of Kernel Tuner that cannot run with what `kernel-autotune[tune]` installs.
-UNAVAILABLE = {
-    "pyatf": "it needs the package pyatf, which no extra of kernel-autotune installs",
-    "skopt": "it needs the package scikit-optimize, which no extra of kernel-autotune installs",
-}
 
 #: Proposals in a row without a new configuration, or one per configuration where those are fewer. A
 #: repeat costs some 0.1 ms, a measurement a second.
@@ -213,13 +208,12 @@ def _searchspace(space: Space) -> Any:
         ) -> list[int]:
             return self.get_neighbors_indices_no_cache(param_config, neighbor_method)
 
-        def likely_next(self, proposed: int, best: Iterable[int]) -> Iterable[int]:
-            """Return what differs in one parameter from a proposal and from the best, by turns."""
-            points = [self.lattice.point(number) for number in (proposed, *best)]
+        def likely_next(self, proposed: int, best: Sequence[int]) -> Iterable[int]:
+            """Return a proposal, and what differs in one parameter from it and from the best, by turns."""
+            points = map(self.lattice.point, (proposed, *best))
             near = (reversed(self.get_neighbors_indices(point, "Hamming")) for point in points)
             mixed = chain.from_iterable(zip_longest(*near, fillvalue=self.size - 1 - proposed))
-            numbers = (self.size - 1 - index for index in mixed)
-            return dict.fromkeys(chain((proposed,), numbers))
+            return dict.fromkeys((proposed, *(self.size - 1 - index for index in mixed)))
 
     lattice = LatticeSearchspace.lattice
     names = [f"p{position}" for position in range(len(lattice.sizes))]

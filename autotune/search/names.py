@@ -78,10 +78,6 @@ def available() -> list[StrategyInfo]:
             for name, doc in kernel_tuner.STRATEGIES.items()
         ),
         *(
-            StrategyInfo(f"kt:{name}", f"{name} of Kernel Tuner", reason)
-            for name, reason in kernel_tuner.UNAVAILABLE.items()
-        ),
-        *(
             StrategyInfo(
                 f"optuna:{name}", doc, _missing("optuna") or _missing(optuna.NEEDS.get(name))
             )

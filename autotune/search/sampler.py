@@ -21,7 +21,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, unknown
 from autotune.kernel.space import Space, index_type
 from autotune.search.proposals import Proposer
 from autotune.values import Value
@@ -96,10 +96,7 @@ class SurrogateSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Refuse a parameter that the configurations do not have."""
-        raise UsageError(
-            f"{param_name} with the values of {param_distribution} is no parameter of the sampler: "
-            f"it has {', '.join(f'{n} {d}' for n, d in self.distributions.items())}"
-        )
+        raise UsageError(unknown("parameter", param_name, self.distributions))
 
     def after_trial(
         self,

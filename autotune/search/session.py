@@ -134,7 +134,6 @@ class SearchSession:
         self._start = time.monotonic()
         #: The first device's rows take precedence.
         self._memories: list[_Memory] = []
-        self._fatal: dict[Configuration, Measurement] = {}
         self._interrupted: dict[Configuration, int] = {}
         if self.store is not None:
             if not self.fresh:
@@ -278,7 +277,6 @@ class SearchSession:
             f"{self._interrupted[configuration]} runs ended while it was being measured",
         )
         self._keep(verdict)
-        self._fatal[configuration] = verdict
         return verdict
 
     def _read(self, configurations: Iterable[Configuration]) -> None:
@@ -289,8 +287,7 @@ class SearchSession:
     def _answer(self, configuration: Configuration) -> Measurement | None:
         """Return the row of a configuration where it is remembered and still valid."""
         answers = (memory.answer(configuration) for memory in self._memories)
-        found = next((answer for answer in answers if answer is not None), None)
-        return found or self._fatal.get(configuration)
+        return next((answer for answer in answers if answer is not None), None)
 
     @contextmanager
     def appending(self) -> Iterator[None]:
