@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from autotune import front
-from autotune.cli import parsing
+from autotune.cli import console
 from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
@@ -206,16 +206,16 @@ def tune(
     else:
         members = None
         first, *others = choose_devices(device, declared.backends)
-    restriction = parsing.restriction(declared.name, declared.parameters, fixed or {})
+    restriction = console.restriction(declared.name, declared.parameters, fixed or {})
     request = Request(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(parsing.problem(declared, problem) for problem in named),
+        problems=tuple(console.problem(declared, problem) for problem in named),
         effort=EFFORTS[effort],
         goal=Search(strategy, restriction, first_to_try(declared.name), fresh)
         if config is None
-        else VerifyOne(parsing.configuration(declared, config), restriction),
+        else VerifyOne(console.configuration(declared, config), restriction),
         objective=wanted,
         budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,

@@ -9,7 +9,7 @@ once per run. Compared is the time from the first that is asked for to the last 
     python benchmarks/multi_gpu.py --devices cuda:2,cuda:3 --configurations 200
     python benchmarks/multi_gpu.py --twin                 # one GPU as two: that it works, not how fast
 
-With a fleet, ``autotune fleet start --local`` or any Dask cluster (docs/fleet.md), its cards are measured at
+With a fleet, ``autotune fleet`` or any Dask cluster (docs/fleet.md), its cards are measured at
 all sizes of the kernel, beside the same cards of this machine where ``--devices`` names them:
 
     python benchmarks/multi_gpu.py --fleet WHERE --configurations 48
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from harness import command_line, finish, provenance, sampled, search_timed, write
 
-from autotune.cli import parsing
+from autotune.cli import console
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -165,7 +165,7 @@ def main() -> None:
     options = parser.parse_args()
     kernel, begun = find_kernel(options.kernel), time.monotonic()
     texts = options.problem or ([] if options.fleet else ["m=4096,n=4096,k=4096"])
-    problems = [parsing.problem(kernel, text) for text in texts] or kernel.problems["cuda"]
+    problems = [console.problem(kernel, text) for text in texts] or kernel.problems["cuda"]
     places: dict[str, tuple[Site, list[Device]]] = {}
     turns: list[dict[str, Any]] = []
     with ExitStack() as stack:

@@ -61,7 +61,7 @@ from harness import (
 )
 
 from autotune.arrays import usable_cores
-from autotune.cli import parsing
+from autotune.cli import console
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -147,10 +147,10 @@ class Matchup:
 
     def space(self) -> Space:
         """The part of the space that can be expressed."""
-        chosen = parsing.restriction(
+        chosen = console.restriction(
             self.kernel.name,
             self.kernel.parameters,
-            parsing.lists(SUBSPACES[self.name].values.split()),
+            console.lists(SUBSPACES[self.name].values.split()),
         )
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
             ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}

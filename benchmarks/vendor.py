@@ -40,7 +40,7 @@ from vendor_task import State
 
 from autotune.arrays import usable_cores
 from autotune.calling.choice import Choice, choose
-from autotune.cli import parsing
+from autotune.cli import console
 from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
@@ -441,8 +441,8 @@ def subjects_of(
     """Every row to measure: the given problems only, the unlisted ones, or all that are shown or tuned."""
     subjects = []
     for kernel in kernels:
-        fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
-        chosen = [parsing.problem(kernel, text) for text in fitting]
+        fitting = [text for text in only if set(console.pairs(text)) == set(kernel.fields)]
+        chosen = [console.problem(kernel, text) for text in fitting]
         tuned = problems_of(kernel, device, folder)
         untuned = [Problem(size) for size in problem_sizes.untuned(kernel.name)]
         for problem in chosen:

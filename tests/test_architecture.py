@@ -39,7 +39,7 @@ LAYERS = (
 LINES = {
     "": 1350,
     "calling": 1830,
-    "cli": 2670,
+    "cli": 2570,
     "devices": 2330,
     "doctor": 390,
     "export": 1080,
@@ -48,7 +48,7 @@ LINES = {
     "kernel": 3400,
     "measure": 4110,
     "report": 1650,
-    "retune": 1160,
+    "retune": 1140,
     "run": 2440,
     "search": 2570,
     "store": 1380,

@@ -1,4 +1,4 @@
-"""A fleet's address and certificates, and `autotune fleet start`, with real processes."""
+"""A fleet's address and certificates, and `autotune fleet`, with real processes."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, mo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:secret@db/results")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    command = [sys.executable, "-m", "autotune", "fleet", "start", "--local"]
+    command = [sys.executable, "-m", "autotune", "fleet"]
     options = ["--device", "opencl:cpu", "--compilers", "0"]
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(tls(certificates[0])))
@@ -180,7 +180,7 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, mo
         assert re.match(r"fleet: tls://127\.0\.0\.1:\d+, 1 worker\n", started.stdout.readline())
         for child in psutil.Process(started.pid).children(recursive=True):
             assert "secret" not in str(child.environ())
-        assert run(["fleet", "start", "--local", *options]) == 2
+        assert run(["fleet", *options]) == 2
         assert "a fleet runs here already" in capsys.readouterr().err
         run(["doctor"])
         assert re.search(
@@ -189,8 +189,6 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, mo
         started.send_signal(signal.SIGINT)
         assert started.wait(60) == 130
     assert not (tmp_path / "autotune" / "fleet.json").exists()
-    assert run(["fleet", "start"]) == 2
-    assert "add --local" in capsys.readouterr().err
 
 
 def test_jobs_of_slurm_load_what_a_worker_needs(certificates, monkeypatch):

@@ -61,7 +61,7 @@ NOT_RUN = {
     "autotune export sgemm cache --out kernel_tuner": (
         "needs measurements in the store; test_export writes one"
     ),
-    "autotune fleet start --local": "starts processes that stay; test_cluster does it",
+    "autotune fleet": "starts processes that stay; test_cluster does it",
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
 

@@ -291,7 +291,7 @@ def test_records_of_energy_are_kept_apart(ran, opencl_device, monkeypatch):
     assert (code, out) == (2, "")
     assert "is tuned for energy there, not for time" in err and "name another (--out" in err
 
-    assert known_entries("scale", device)[0] == []
+    assert known_entries("scale", device) == []
     monkeypatch.setenv("AUTOTUNE_TUNED", str(file.parent.parent.absolute()))
     _, out, _ = ran("lookup", "scale", "n=1000", "--json", "--device", read(file).device.name)
     assert json.loads(out)["objective"] == "energy"

@@ -148,7 +148,6 @@ def test_what_only_aged_is_measured_again_and_confirmed(
         ("2026-11-20T10:59:59+00:00", ["it was measured 36 hours ago"]),
         ("2026-11-20", ["it was measured 47 hours ago"]),
         ("2026-11-01", ["it was measured 20 days ago"]),
-        ("soon", ["its date is not one: 'soon' is no time of ISO 8601"]),
     ],
 )
 def test_ages_are_told_to_the_second(
@@ -272,7 +271,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
     file.write_bytes(file.read_bytes()[:100])
     (row,) = ask()
     assert row["result"] == "searched"
-    assert row["why"].startswith("its record is damaged")
+    assert row["why"] == "never tuned here"
     assert file.with_name("saxpy.json.damaged").exists()
     assert read(file).problems
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.cli import parsing
+from autotune.cli import console
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel
@@ -161,14 +161,14 @@ def test_what_lies_otherwise_is_verified_and_not_tuned():
     ],
 )
 def test_problems_of_the_command_line_may_name_the_layout(text, problem):
-    assert parsing.problem(strided(), text) == problem
+    assert console.problem(strided(), text) == problem
 
 
 def test_an_unknown_field_of_the_command_line_is_told_the_layout_too():
     with pytest.raises(UsageError, match=r"unknown problem field 'ldb'.*n, lda, offset_x"):
-        parsing.problem(strided(), "n=5,ldb=7")
+        console.problem(strided(), "n=5,ldb=7")
     with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example n="):
-        parsing.problem(strided(), "lda=7")
+        console.problem(strided(), "lda=7")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
 code of its class in `autotune.errors`. Commands import what they need when they run.
 
-Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share `parsing`, `tables`
-and `progress`.
+Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share `console` and
+`progress`.
 """
 
 from __future__ import annotations
@@ -61,20 +61,12 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            from autotune.errors import UsageError, unknown
+
+            raise UsageError(unknown("command", cmd_name, COMMANDS))
         module = import_module(f"autotune.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = module.COMMANDS[cmd_name]
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_name = not args[0].startswith("-")
-        if is_name and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from autotune.errors import UsageError, unknown
-
-            raise UsageError(unknown("command", args[0], COMMANDS))
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names from the table: loading every command takes a second."""
@@ -220,12 +212,8 @@ def _usage(error: click.ClickException) -> str:
 
 def _words_of(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    if error.errno == errno.ENOSPC:
-        return f"{where}no space left on the disk; free some, nothing finished is lost"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        places = "--out, XDG_DATA_HOME, AUTOTUNE_CACHE_DIR"
-        return f"{where}{error.strerror}; change its permissions, or name another place ({places})"
-    return f"{where}{error.strerror or error}"
+    hint = "; free some, nothing finished is lost" if error.errno == errno.ENOSPC else ""
+    return f"{where}{error.strerror or error}{hint}"
 
 
 def emit_json(document: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.parsing import FOLDER, JSON, KERNEL, PATH, SPACES
+from autotune.cli.console import FOLDER, JSON, KERNEL, PATH, SPACES
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     autotune list
     autotune list strategies
     """
-    from autotune.cli.tables import print_table
+    from autotune.cli.console import print_table
 
     makers = {"kernels": _kernel_rows, "strategies": _strategy_rows, "devices": _device_rows}
     rows = makers[what](spaces)
@@ -103,21 +103,21 @@ def show(
     autotune show sgemm
     autotune show sgemm --config BM=64,BN=64 --log --device sm_90
     """
-    from autotune.cli import parsing
+    from autotune.cli import console
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.space import enumerate_space
 
     declared = find_kernel(kernel, spaces)
     chosen = _device_or_arch(device, declared)
     if config is None and view is None:
-        space = enumerate_space(declared, chosen)
+        facts = _space_facts(declared, chosen, enumerate_space(declared, chosen))
         if as_json:
-            emit_json(_space_facts(declared, chosen, space))
+            emit_json(facts)
         else:
-            _print_space(declared, chosen, space)
+            _print_space(facts, declared.default())
         return
-    configuration = parsing.configuration(declared, config or "")
-    size = parsing.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
+    configuration = console.configuration(declared, config or "")
+    size = console.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
     _show_configuration(declared, configuration, size, chosen, view)
 
 
@@ -145,25 +145,28 @@ def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]
     }
 
 
-def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
-    from autotune.cli.tables import print_table
+def _print_space(facts: dict[str, Any], default: Configuration) -> None:
+    from autotune.cli.console import print_table
 
+    valid, cartesian = facts["valid"], facts["cartesian"]
     click.echo(
-        f"{kernel.name} on {device.name}: {len(space):,} valid of {space.cartesian:,} combinations"
+        f"{facts['kernel']} on {facts['device']}: {valid:,} valid of {cartesian:,} combinations\n"
     )
-    click.echo()
     print_table(
         {"parameter": name, "values": ", ".join(map(str, values))}
-        for name, values in space.parameters.items()
+        for name, values in facts["parameters"].items()
     )
-    if space.removed:
+    if facts["constraints"]:
         click.echo()
         print_table(
-            {"constraint": rule.name, "removes": f"{share:.1%}", "because": rule.doc}
-            for rule, share in zip(kernel.constraint_rules, space.removed, strict=True)
+            {
+                "constraint": rule["name"],
+                "removes": f"{rule['removes']:.1%}",
+                "because": rule["about"],
+            }
+            for rule in facts["constraints"]
         )
-    click.echo()
-    click.echo(f"default: {kernel.default()}")
+    click.echo(f"\ndefault: {default}")
 
 
 def _show_configuration(
@@ -281,7 +284,7 @@ def _write_kernel(name: str, into: Path) -> list[Path]:
     wrong = fault("kernel name", name)
     if not wrong and name != name.lower():
         wrong = f"kernel name {name!r}: lower-case letters, digits and _ expected"
-    if not wrong and (name in CPP_KEYWORDS or keyword.iskeyword(name) or name in _template_names()):
+    if not wrong and (name in CPP_KEYWORDS or keyword.iskeyword(name)):
         wrong = f"kernel name {name!r} means something else in its files; choose another"
     if wrong:
         raise UsageError(wrong)
@@ -304,15 +307,6 @@ def _rendered(template: str, name: str) -> str:
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     made: str = jinja2.Template(text, keep_trailing_newline=True).render(name=name)
     return made
-
-
-def _template_names() -> set[str]:
-    """Return the names that a new space file uses itself, such as ``launch`` and ``np``."""
-    import ast
-
-    nodes = list(ast.walk(ast.parse(_rendered("space.py.j2", "_"))))
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return used | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 @click.command("check")
@@ -347,7 +341,7 @@ def check(
     autotune check sgemm
     autotune check transpose --arch sm_90 --samples 2
     """
-    from autotune.cli.tables import print_table, words
+    from autotune.cli.console import print_table, words
     from autotune.errors import NothingValidError
     from autotune.kernel.catalog import find_kernel
     from autotune.run.checking import check_kernel

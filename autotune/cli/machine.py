@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.parsing import JSON, PATH
-from autotune.cli.tables import print_table
+from autotune.cli.console import JSON, PATH, print_table
 from autotune.errors import UsageError, needing
 
 if TYPE_CHECKING:
@@ -175,23 +174,7 @@ def merge(source: str, target: str) -> None:
     )
 
 
-@click.group("fleet", invoke_without_command=True)
-@click.pass_context
-def fleet(context: click.Context) -> None:
-    """Run a fleet on this machine: a Dask cluster of its GPUs and compilers, for `--fleet`.
-
-    For several machines, start Dask there with autotune's preload: see docs/fleet.md. `autotune
-    doctor` shows the fleet that runs here.
-
-    \b
-    autotune fleet start --local
-    """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-@fleet.command("start")
-@click.option("--local", is_flag=True, help="Start it on this machine (required).")
+@click.command("fleet")
 @click.option(
     "--device",
     "selectors",
@@ -209,24 +192,19 @@ def fleet(context: click.Context) -> None:
     type=PATH,
     help="The scheduler file; default: fleet.json in $XDG_DATA_HOME/autotune.",
 )
-def start(
-    local: bool, selectors: tuple[str, ...], compilers: int | None, file: Path | None
-) -> None:
-    """Start a scheduler and a worker for each device; run until Ctrl-C.
+def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) -> None:
+    """Run a fleet on this machine: a Dask cluster of its GPUs and compilers, for `--fleet`.
 
-    Other users of this machine can connect to the scheduler and run code as you, unless you configure
-    Dask with certificates: see docs/fleet.md.
+    Starts a scheduler and a worker for each device, and runs until Ctrl-C. For several machines, start
+    Dask there with autotune's preload: see docs/fleet.md. `autotune doctor` shows the fleet that runs
+    here. Other users of this machine can connect to the scheduler and run code as you, unless you
+    configure Dask with certificates.
 
     \b
-    autotune fleet start --local
-    autotune fleet start --local --device cuda:0 --device opencl:cpu
+    autotune fleet
     """
     from autotune.fleet.address import default_file, quiet
 
-    if not local:
-        raise UsageError(
-            "fleet start: add --local; other machines are started by Dask: see docs/fleet.md"
-        )
     with needing("a fleet"):
         quiet()
         from autotune.fleet.cluster import serve

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, shown, warn
-from autotune.cli.parsing import JSON, KERNEL, PATH, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_measurements, print_table, words
+from autotune.cli.console import (
+    JSON,
+    KERNEL,
+    PATH,
+    SPACES,
+    kernel_names,
+    out_option,
+    print_measurements,
+    print_table,
+    words,
+)
 from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -49,7 +58,7 @@ def lookup(
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
-    from autotune.cli.parsing import sizes
+    from autotune.cli.console import sizes
     from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.tuned.lookup import lookup as answer
 
@@ -166,7 +175,7 @@ def results(
 
 def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> None:
     from dataclasses import asdict
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     if as_json:
         emit_json([{**asdict(run), "seconds": run.seconds} for run in found])
@@ -176,7 +185,7 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
                 "run": run.id,
                 "kernel": run.kernel,
                 "started": f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}",
-                "took": "" if run.seconds is None else _duration(round(run.seconds)),
+                "took": "" if run.seconds is None else str(timedelta(seconds=round(run.seconds))),
                 "rows": str(run.rows),
                 "ended": run.ended,
                 "device": run.device_name,
@@ -186,14 +195,6 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
         )
     else:
         click.echo(f"no runs yet; run: autotune run {kernel or 'KERNEL'}", err=True)
-
-
-def _duration(seconds: int) -> str:
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 @click.command("report")
@@ -428,7 +429,7 @@ def import_(
     autotune import colleague/sgemm.json
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
     """
-    from autotune.cli.parsing import sizes
+    from autotune.cli.console import sizes
     from autotune.interop.formats import Labels, content_of
     from autotune.tuned.record import FORMAT
     from autotune.values import Problem
@@ -475,11 +476,6 @@ def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> Non
     declared = known_kernel(found.kernel, spaces)
     if declared is None:
         click.echo(f"no kernel {found.kernel!r} is known here: give its name by --kernel", err=True)
-    elif differing := set(declared.parameters) ^ set(found.parameters):
-        warn(
-            f"{declared.name} has other parameters here ({', '.join(sorted(differing))}): no search "
-            "begins with these configurations"
-        )
 
 
 COMMANDS = {

@@ -14,8 +14,16 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import json_text, warn
-from autotune.cli.parsing import EFFORT_NAMES, FLEET, SPACES, kernel_names, out_option
-from autotune.cli.tables import print_measurements, show_table, words
+from autotune.cli.console import (
+    EFFORT_NAMES,
+    FLEET,
+    SPACES,
+    kernel_names,
+    out_option,
+    print_measurements,
+    show_table,
+    words,
+)
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,13 +149,13 @@ def run(
     autotune run transpose --config BLOCK=256
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
-    from autotune.cli import parsing
+    from autotune.cli import console
     from autotune.search.names import find
     from autotune.search.session import Budget
 
     if max_hours and not fleet:
         raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
-    allowed, parsed_budget = parsing.lists(fixed), Budget.parse(budget) if budget else None
+    allowed, parsed_budget = console.lists(fixed), Budget.parse(budget) if budget else None
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
 
@@ -162,9 +170,9 @@ def run(
     imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
 
     def goal(kernel: Kernel) -> Goal:
-        restriction = parsing.restriction(kernel.name, kernel.parameters, allowed)
+        restriction = console.restriction(kernel.name, kernel.parameters, allowed)
         if config:
-            return VerifyOne(parsing.configuration(kernel, config), restriction)
+            return VerifyOne(console.configuration(kernel, config), restriction)
         return Search(strategy, restriction, imported[kernel.name], fresh)
 
     def request(kernel: Kernel, devices: Sequence[Device]) -> Request:
@@ -172,7 +180,7 @@ def run(
             kernel=kernel,
             device=devices[0],
             others=tuple(devices[1:]),
-            problems=tuple(parsing.problem(kernel, text) for text in problems),
+            problems=tuple(console.problem(kernel, text) for text in problems),
             effort=EFFORTS[effort],
             goal=goal(kernel),
             budget=parsed_budget,
@@ -318,7 +326,6 @@ def say_where(result: RunResult, published: Published) -> None:
             click.echo(
                 "  final race launch by launch: a CUDA graph cannot hold one of its calls", err=True
             )
-    _say_shares(result)
     for text in _warnings(result, published.record):
         warn(text)
     for outcome in published.outcomes:
@@ -326,23 +333,7 @@ def say_where(result: RunResult, published: Published) -> None:
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
-    page = f" and {published.html_file.name}" if published.html_file else ""
-    click.echo(f"report:  {published.markdown_file}{page}", err=True)
-    index = published.markdown_file.parent.parent / "index.html"
-    click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
-
-
-def _say_shares(result: RunResult) -> None:
-    """Print how many configurations each of several devices measured."""
-    if not result.request.others:
-        return
-    counts = Counter(row.device_uuid for problem in result.problems for row in problem.measured)
-    devices = result.request.devices
-    # Every machine of a fleet has a cuda:0.
-    is_one_machine = len({device.selector for device in devices}) == len(devices)
-    names = [device.selector if is_one_machine else device.uuid for device in devices]
-    shares = [f"{counts[d.uuid]} on {name}" for d, name in zip(devices, names, strict=True)]
-    click.echo(f"measured: {', '.join(shares)}; final race on {names[0]}", err=True)
+    click.echo(f"report:  {published.html_file or published.markdown_file}", err=True)
 
 
 def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:

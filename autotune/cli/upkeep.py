@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.parsing import (
+from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
     FOLDER,
@@ -19,15 +19,14 @@ from autotune.cli.parsing import (
     SPACES,
     kernel_names,
     out_option,
+    print_table,
+    words,
 )
-from autotune.cli.tables import print_table, words
 from autotune.errors import AutotuneError, RegressionError, UsageError, needing
 
 if TYPE_CHECKING:
-    from autotune.devices.device import Device
     from autotune.fleet.client import Fleet
-    from autotune.retune.retuning import Checked, RetuneOptions, RetuneOutcome
-    from autotune.tuned.record import Portfolio
+    from autotune.retune.retuning import Checked, RetuneOptions
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
 _MAX_HOURS = click.option(
@@ -158,6 +157,7 @@ def retune(
     from autotune.run.request import EFFORTS
     from autotune.search.names import find
     from autotune.search.session import Budget
+    from autotune.tuned.reading import user_folder
 
     if stale + missing + portfolio > 1:
         raise UsageError("retune: --stale, --all and --portfolio exclude one another")
@@ -178,7 +178,10 @@ def retune(
     )
     devices = find_devices(selectors, archs, options.fleet)
     if portfolio:
-        _measure_portfolios(kernels, devices[0], options, spaces)
+        source = click.get_current_context().get_parameter_source("out")
+        folder = out if source is ParameterSource.COMMANDLINE else Path(user_folder())
+        for name in kernels:
+            retuning.measure_portfolio(name, devices[0], options, folder, spaces)
         return
     query = StaleQuery(
         devices=devices,
@@ -200,22 +203,13 @@ def retune(
         names = ", ".join(device.name for device in query.devices)
         click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
     if missing:
-        _say_what_to_commit(outcomes, options.out / query.devices[0].folder)
+        folder = out / devices[0].folder
+        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
     failed = [each for each in outcomes if each.result is retuning.RetuneStatus.FAILED]
     if failed:
         raise AutotuneError(
             f"{len(failed)} not tuned; first {failed[0].kernel}: {failed[0].message}"
         )
-
-
-def _say_what_to_commit(outcomes: Sequence[RetuneOutcome], folder: Path) -> None:
-    from autotune.retune.retuning import RetuneStatus
-
-    skipped = sum(outcome.result is RetuneStatus.SKIPPED for outcome in outcomes)
-    if skipped:
-        click.echo(f"{skipped} of {len(outcomes)} are left; run the same command again", err=True)
-    if folder.is_dir():
-        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
 
 
 @click.command("check-tuned")
@@ -388,29 +382,6 @@ def schedule(
     write_atomically(out / KINDS[kind], text.encode())
     click.echo(str(out / KINDS[kind]))
     click.echo(f"install: {INSTALL[kind]}", err=True)
-
-
-def _measure_portfolios(
-    kernels: Sequence[str], device: Device, options: RetuneOptions, spaces: Path | None
-) -> None:
-    from autotune.retune.retuning import measure_portfolio
-    from autotune.tuned.reading import user_folder
-
-    source = click.get_current_context().get_parameter_source("out")
-    folder = options.out if source is ParameterSource.COMMANDLINE else Path(user_folder())
-    for kernel in kernels:
-        path, measured, kept = measure_portfolio(kernel, device, options, folder, spaces)
-        if kept.median_ms != measured.median_ms:
-            click.echo(
-                f"portfolio: {_width(measured)} were measured; the {_width(kept)} of before are kept; "
-                "raise --budget",
-                err=True,
-            )
-        click.echo(f"portfolio: {_width(kept)}; record: {path}", err=True)
-
-
-def _width(matrix: Portfolio) -> str:
-    return f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
 
 
 COMMANDS = {

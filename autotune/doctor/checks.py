@@ -252,7 +252,7 @@ CHECKS: tuple[Check, ...] = (
     ("store", store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
     ("cache", cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("spaces", spaces, "autotune list"),
-    ("fleet", lambda _: starmap(Finding, local_fleet()), "autotune fleet start --local"),
+    ("fleet", lambda _: starmap(Finding, local_fleet()), "autotune fleet"),
 )
 
 

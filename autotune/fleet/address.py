@@ -34,7 +34,7 @@ _TLS_HELP = "set distributed.comm.tls in Dask's configuration as the fleet has i
 
 
 def default_file() -> Path:
-    """Return the scheduler file that ``fleet start`` writes where none is named."""
+    """Return the scheduler file that ``autotune fleet`` writes where none is named."""
     return Path(data_path("fleet.json"))
 
 
@@ -52,7 +52,7 @@ def find(where: str) -> str:
 def _read(file: Path) -> str:
     if not file.exists():
         raise UsageError(
-            f"{file}: no such scheduler file; run: autotune fleet start --local, "
+            f"{file}: no such scheduler file; run: autotune fleet, "
             "or name another file or an address such as tls://host:8786"
         )
     fault = fault_of(file)

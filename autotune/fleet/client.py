@@ -182,7 +182,7 @@ class Fleet:
             return next(iter(self.refused.values()))
         return (
             f"{where}: none of {len(self._alive)} workers announces a device; start workers with: "
-            "dask worker ADDRESS --preload autotune.fleet.worker, or: autotune fleet start --local"
+            "dask worker ADDRESS --preload autotune.fleet.worker, or: autotune fleet"
         )
 
     def _keep_looking(self) -> None:

@@ -1,4 +1,4 @@
-"""A table of text that prints as Markdown and as HTML; `autotune.cli.tables` prints it on a console."""
+"""A table of text that prints as Markdown and as HTML; `autotune.cli.console` prints it on a console."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ from autotune.report.publish import amend
 from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.portfolio import renewed
-from autotune.run.recording import RunResult
 from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.run.verdict import judge
 from autotune.search.session import Budget, Listener, Phase, ignore
@@ -48,7 +47,6 @@ from autotune.tuned.record import (
     Confirmed,
     ContenderResult,
     Estimate,
-    Portfolio,
     TunedProblem,
     TunedRecord,
     timestamp,
@@ -192,11 +190,8 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
 
 def measure_portfolio(
     name: str, device: Device, options: RetuneOptions, folder: Path, spaces: Path | None
-) -> tuple[Path, Portfolio, Portfolio]:
-    """Measure the portfolio of a kernel's record in a folder again.
-
-    Return the record's file, the portfolio that was measured, and the one that is kept.
-    """
+) -> None:
+    """Measure the portfolio of a kernel's record in a folder again, and say which one is kept."""
     budget_s = options.budget.seconds if options.budget else 60.0
     if budget_s is None:
         raise UsageError("retune --portfolio: --budget is a time, for example 90s")
@@ -207,7 +202,14 @@ def measure_portfolio(
     record = read(path)
     with options.progress(kernel.name, len(record.problems)) as listener:
         record = renewed(record, kernel, device, budget_s, listener)
-    return path, record.portfolio, amend(folder, record).portfolio
+    kept = amend(folder, record).portfolio
+    if kept.median_ms != record.portfolio.median_ms:
+        fewer = len(record.portfolio.configurations)
+        options.say(
+            f"portfolio: {fewer} configurations were measured; more are kept; raise --budget"
+        )
+    width = f"{len(kept.configurations)} configurations on {len(kept.problems)} problems"
+    options.say(f"portfolio: {width}; record: {path}")
 
 
 def outcome(
@@ -378,7 +380,19 @@ class Retuner:
             return [outcome(target, RetuneStatus.FAILED, str(error)) for target in targets]
         if isinstance(result.ended, Interrupted):
             raise result.ended
-        return _outcomes(targets, result, str(result.ended or "nothing was right in time"))
+        times = {
+            each.problem: each.result.winner.time_ms.value
+            for each in result.problems
+            if each.result
+        }
+        searched, failed = RetuneStatus.SEARCHED, RetuneStatus.FAILED
+        why_not = str(result.ended or "nothing was right in time")
+        return [
+            outcome(target, searched, "", times[target.problem])
+            if target.problem in times
+            else outcome(target, failed, why_not)
+            for target in targets
+        ]
 
     def _how_many(self, effort: Effort, count: int) -> int:
         """Return how many problems there is time for; those of a quick search share its time."""
@@ -434,17 +448,6 @@ class Retuner:
 
     def _progress(self, request: Request) -> AbstractContextManager[Listener]:
         return self.options.progress(request.kernel.name, len(request.problems))
-
-
-def _outcomes(targets: Iterable[Target], result: RunResult, why_not: str) -> list[RetuneOutcome]:
-    """Return the outcomes of a search: a winner, or the reason why there is none."""
-    times = {won.problem: won.result.winner.time_ms.value for won in result.problems if won.result}
-    return [
-        outcome(target, RetuneStatus.SEARCHED, "", times[target.problem])
-        if target.problem in times
-        else outcome(target, RetuneStatus.FAILED, why_not)
-        for target in targets
-    ]
 
 
 def _alike(target: Target) -> tuple[str, str, str]:

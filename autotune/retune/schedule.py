@@ -70,8 +70,6 @@ class Schedule:
     archs: tuple[str, ...]
     kernels: tuple[str, ...] = ()
     max_hours: float = 2.0
-    #: The command line that writes this entry again.
-    made_by: str = "autotune schedule"
     #: The command that starts `autotune` on this machine.
     program: tuple[str, ...] = ("autotune",)
     #: Where it runs: space files and ``reports/`` are looked for there.
@@ -79,7 +77,7 @@ class Schedule:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        words = (*self.kernels, *self.archs, *self.program, str(self.folder), self.made_by)
+        words = (*self.kernels, *self.archs, *self.program, str(self.folder))
         for text in (*words, *self.settings.values()):
             if _LINE_ENDS.search(text):
                 raise UsageError(f"{text!r}: a schedule cannot hold a name with a line break")
@@ -126,13 +124,11 @@ def local_schedule(
         raise UsageError(
             f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
         )
-    named = [word for arch in chosen for word in ("--arch", arch)]
     return Schedule(
         period=PERIODS[every],
         archs=chosen,
         kernels=kernels,
         max_hours=max_hours,
-        made_by=shlex.join(["autotune", "schedule", kind, *kernels, "--every", every, *named]),
         program=program(),
         folder=Path.cwd(),
         settings={name: os.environ[name] for name in SETTINGS if os.environ.get(name)},

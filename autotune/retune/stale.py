@@ -151,16 +151,13 @@ def find_devices(
     return tuple(chosen)
 
 
-def known_entries(
-    name: str, device: Device, records: Path | None = None
-) -> tuple[list[KnownEntry], list[str]]:
-    """Return the entries that lookup would answer with on a device, and the faults of damaged records.
+def known_entries(name: str, device: Device, records: Path | None = None) -> list[KnownEntry]:
+    """Return the entries that lookup would answer with on a device.
 
-    ``records`` limits it to one folder. A record that is foreign or of a newer autotune is an error: it
-    could not be replaced either.
+    ``records`` limits it to one folder. A damaged record is left out, and made again. One that is foreign
+    or of a newer autotune is an error: it could not be replaced.
     """
     found: dict[Problem, KnownEntry] = {}
-    damaged = []
     for layer, directory in layers() if records is None else [("records", str(records))]:
         path = Path(directory) / device.folder / f"{name}.json"
         if device.folder not in device_folders(layer, directory) or not path.exists():
@@ -168,7 +165,6 @@ def known_entries(
         try:
             record = read(path)
         except DamagedRecord as error:
-            damaged.append(str(error))
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue
         first = next(iter(found.values()), None)
@@ -177,7 +173,7 @@ def known_entries(
         for entry in record.problems:
             known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)
-    return list(found.values()), damaged
+    return list(found.values())
 
 
 def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: TunedProblem) -> tuple[str, ...]:
@@ -279,21 +275,20 @@ def _local_devices() -> list[Device]:
 
 def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Target]:
     """Yield the stale problems of one kernel on one device: entries, then problems never tuned."""
-    entries, damaged = known_entries(kernel.name, device, query.records)
+    entries = known_entries(kernel.name, device, query.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):
             continue  # of an older declaration: nothing can be asked of it any more
-        why = (*_changed(kernel, device, known.entry), *_aged(query, device, known))
-        if not query.only_stale:
-            why = (Reason("asked for", Action.SEARCH, fresh=True),)
+        why: tuple[Reason, ...] = (Reason("asked for", Action.SEARCH, fresh=True),)
+        if query.only_stale:
+            why = (*_changed(kernel, device, known.entry), *_aged(query, device, known))
         if why:
             yield Target(kernel, device, problem, why, known)
     groups = kernel.problems if query.effort == "full" else kernel.quick_problems
-    text = f"its record is damaged ({damaged[0]})" if damaged else "never tuned here"
     for problem in groups.get(device.backend, ()):
         if problem not in by_problem:
-            yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
+            yield Target(kernel, device, problem, (Reason("never tuned here", Action.SEARCH),))
 
 
 def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
@@ -322,11 +317,7 @@ def _aged(query: StaleQuery, device: Device, known: KnownEntry) -> Iterator[Reas
         yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", Action.REMEASURE)
     if query.max_age_days is None:
         return
-    try:
-        age = query.now - moment(last.on if isinstance(last, Confirmed) else last.tuned_on)
-    except ValueError as error:
-        yield Reason(f"its date is not one: {error}", Action.REMEASURE)
-        return
+    age = query.now - moment(last.on if isinstance(last, Confirmed) else last.tuned_on)
     if age > timedelta(days=query.max_age_days):
         ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
         yield Reason(f"it was measured {ago} ago", Action.REMEASURE)

@@ -1,7 +1,8 @@
-"""Options that several commands share; text or plain values to problems and configurations."""
+"""Text in, tables out: options that commands share; problems and configurations from text; tables."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.cli import shown
 from autotune.errors import UsageError, unknown
+from autotune.report.table import Table
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
@@ -37,7 +40,7 @@ FLEET = click.option(
     "--fleet",
     metavar="WHERE",
     help="Measure on the workers of a fleet: tls://host:8786, tcp://localhost:8786 or its scheduler "
-    "file; see autotune fleet start.",
+    "file; see autotune fleet.",
 )
 
 
@@ -165,10 +168,10 @@ def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, gi
     if name not in parameters:
         raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")
     for declared in parameters[name]:
-        words = {str(declared)}
+        texts = {str(declared)}
         if isinstance(declared, bool):
-            words |= {str(int(declared)), str(declared).lower()}
-        if str(given) in words or (isinstance(declared, float) and _decimal(given) == declared):
+            texts |= {str(int(declared)), str(declared).lower()}
+        if str(given) in texts or (isinstance(declared, float) and _decimal(given) == declared):
             return declared
     raise UsageError(f"{kernel}: {unknown(f'value of {name}:', given, parameters[name])}")
 
@@ -178,3 +181,81 @@ def _decimal(given: Any) -> float | None:
         return float(given)
     except (TypeError, ValueError):
         return None
+
+
+# ---------------------------------------------------------------------- tables on stdout
+
+
+def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
+    """Print rows with the same keys; columns that are empty everywhere are left out.
+
+    Nothing is shown of None, and four digits of a float.
+    """
+    rows = [{name: _text(value) for name, value in row.items()} for row in values]
+    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    numeric = [all(row[name][:1].isdigit() or not row[name] for row in rows) for name in columns]
+    cells = tuple(tuple(row[name] for name in columns) for row in rows)
+    show_table(
+        Table(tuple(columns), cells, frozenset(i for i, n in enumerate(numeric) if n)), title
+    )
+
+
+def show_table(table: Table, title: str = "") -> None:
+    """Print a table; where it is too wide for a terminal, and in a pipe, lines are long."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    made = RichTable(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for column, name in enumerate(table.columns):
+        made.add_column(name, justify="right" if column in table.numeric else "left")
+    for row in table.rows:
+        made.add_row(*map(Text, row))  # users' words are no markup
+    terminal = Console(highlight=False)
+    plain = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
+    if terminal.is_terminal and plain.measure(made).maximum <= terminal.width:
+        terminal.print(made)
+        return
+    with plain.capture() as capture:
+        plain.print(made)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print measurements as `autotune.store.flat` makes them."""
+    from autotune.measure.timing import Timing
+
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
+    print_table(
+        {
+            "kernel": row["kernel"],
+            "problem": words(row["problem"]),
+            "status": row["status"],
+            "median ms": row["median_ms"],
+            "timing": Timing(row.get("timing", "")).remark,
+            "energy mJ": row["energy_mj"],
+            "power W": row["power_w"],
+            **{name: row["metrics"].get(name) for name in metrics},
+            "largest error": row["max_error"],
+            "registers": row["registers"] or "",
+            "spill bytes": row["spill_bytes"] or "",
+            "configuration": words(row["config"]),
+            "device": row["device"],
+            "message": row["message"],
+        }
+        for row in rows
+    )
+
+
+def words(values: Mapping[str, Any]) -> str:
+    """Return names and values in one line; booleans as 0 and 1, as the command line takes them."""
+    return ", ".join(
+        f"{name}={int(value) if isinstance(value, bool) else value}"
+        for name, value in values.items()
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else shown(str(value))
