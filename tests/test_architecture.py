@@ -43,7 +43,7 @@ LINES = {
     "devices": 2330,
     "doctor": 390,
     "export": 1080,
-    "fleet": 1260,
+    "fleet": 1250,
     "interop": 1020,
     "kernel": 3400,
     "measure": 4110,
@@ -51,7 +51,7 @@ LINES = {
     "retune": 1140,
     "run": 2440,
     "search": 2570,
-    "store": 1380,
+    "store": 1370,
     "tuned": 2690,
 }
 

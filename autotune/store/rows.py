@@ -54,7 +54,7 @@ class Scope:
     @cached_property
     def fingerprint(self) -> str:
         """Return the sha256 of all fields."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named = {field.name: getattr(self, field.name) for field in fields(Scope)}
         named["problem"] = self.problem.canonical_json()
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -95,25 +95,15 @@ class PastRun(RunInfo):
         return (ended - datetime.fromisoformat(self.started)).total_seconds()
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, kw_only=True)
+class Row(Scope):
     """One measurement with its provenance, as the store remembers it."""
 
     id: int
     run_id: int
-    #: Of its `Scope`: equal where everything below but the run's own was equal.
+    #: Fingerprint of its `Scope`, as stored.
     scope: str
-    kernel: str
-    problem: Problem
     measurement: Measurement
-    device_name: str
-    device_uuid: str
-    arch: str
-    driver: str
-    toolchain: str
-    source: str
-    arguments: str
-    timing: str
     #: ISO 8601, UTC.
     created: str
     seed: int
