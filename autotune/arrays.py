@@ -69,17 +69,6 @@ def _copy_and_compare(new: NDArray[Any], old: NDArray[Any]) -> bool:
     return np.array_equal(new, old) or np.array_equal(new, old, equal_nan=True)
 
 
-def largest_finite(array: NDArray[np.float64]) -> float:
-    """Largest absolute value of a C-contiguous array that is neither infinite nor NaN; 0 if none is."""
-    flat = array.reshape(-1)
-
-    def largest(_: int, begin: int, end: int) -> float:
-        sizes = np.abs(flat[begin:end])
-        return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
-
-    return max(in_pieces(largest, flat.size), default=0.0)
-
-
 def usable_cores() -> int:
     """Count the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -149,10 +149,6 @@ def extra_of(module: str | None) -> str | None:
     return EXTRAS.get((module or "").partition(".")[0])
 
 
-def install(*extras: str) -> str:
-    """Return the command that installs extras into the environment in use."""
-    return (
-        f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
-        if extras
-        else f"pip install {DISTRIBUTION}"
-    )
+def install(extra: str) -> str:
+    """Return the command that installs an extra into the environment in use."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -37,7 +37,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1350,
+    "": 1340,
     "calling": 1830,
     "cli": 2570,
     "devices": 2330,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.arrays import PIECE, converted, in_pieces, largest_finite, narrowed
+from autotune.arrays import PIECE, converted, in_pieces, narrowed
 from autotune.measure.data import Draw
 
 #: Several pieces, and a last, shorter one.
@@ -114,11 +114,3 @@ def test_one_value_that_would_change_forbids_a_narrower_type(place, value):
     assert narrowed(array, np.float32) is None
     assert narrowed(array.T, np.float32) is None
     assert narrowed(array, np.float64) is not None
-
-
-@pytest.mark.usefixtures("cores")
-def test_the_largest_value_is_finite_and_may_be_negative():
-    array = awkward()
-    array[30, 7] = -1e30
-    assert largest_finite(array) == 1e30
-    assert largest_finite(np.array([np.nan, np.inf])) == 0.0

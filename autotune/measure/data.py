@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import converted, in_pieces, largest_finite, narrowed
+from autotune.arrays import converted, in_pieces, narrowed
 from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -453,8 +453,13 @@ def _bounded(
     declared = kernel.tolerance_of(problem)
     if declared is not None:
         return float(declared), stored
-    largest = largest_finite(converted(parts, np.float64))
-    return _DEFAULT_ROUNDINGS * float(info.eps) * max(1.0, largest), stored
+    flat = converted(parts, np.float64).reshape(-1)
+
+    def largest(_: int, begin: int, end: int) -> float:
+        part = flat[begin:end]
+        return float(np.max(np.abs(part), where=np.isfinite(part), initial=1.0))
+
+    return _DEFAULT_ROUNDINGS * float(info.eps) * max(in_pieces(largest, flat.size)), stored
 
 
 def _folder(key: str) -> Path:
