@@ -150,8 +150,6 @@ def compiled_before(key: str) -> Compiled | None:
     except (OSError, msgspec.MsgspecError):
         return None
     touch(file)
-    if binary.key != key:
-        return None
     return Compiled(binary, "", time.perf_counter() - start, is_cached=True)
 
 

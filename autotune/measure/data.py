@@ -275,9 +275,7 @@ def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) 
         if wrong := fault("argument", name):
             raise kernel.error(f"arguments: {wrong}")
     offsets = _offsets(kernel, problem, declared)
-    arguments: list[Argument] = []
-    arrays: dict[str, NDArray[Any]] = {}
-    bounds = {}
+    arguments, arrays, bounds = list[Argument](), dict[str, NDArray[Any]](), dict[str, float]()
     for name, value in declared.items():
         argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
         arguments.append(replace(argument, offset=offsets.get(name, 0)))
