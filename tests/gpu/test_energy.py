@@ -40,7 +40,7 @@ def test_a_call_takes_power_times_time(counted, tmp_path, n):
     assert 20 < found.energy.power_w < 1.1 * found.energy.limit_w
     assert found.energy.window_s >= 0.3 and found.energy.clocks.sm_mhz > 0
     per_call_ms = found.energy.call_mj / found.energy.power_w
-    assert per_call_ms > 0.3 * found.median_ms  # a cold call takes longer
+    assert per_call_ms > 0.2 * found.median_ms  # a cold call takes longer
 
 
 def test_a_run_for_energy_says_so_everywhere(counted, tmp_path, monkeypatch, capsys):
