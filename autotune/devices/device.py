@@ -1,13 +1,13 @@
 """A device: its identity, the limits that decide which configurations can run, its clocks.
 
-Backends make these values from a live device. `for_arch` and `for_model` make them from tables, for
-compiling and planning without a device.
+Backends make these values from a live device. `for_arch` makes them from a table, for compiling and
+planning without a device.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autotune.errors import UsageError, unknown
 
@@ -145,40 +145,22 @@ def for_arch(arch: str) -> Device:
     )
 
 
-#: GPUs by the driver's name: architecture, multiprocessors, MiB of L2 cache, GB/s of memory, and
-#: TFLOP/s of float32 by boost clock. Source: NVIDIA's architecture papers for Turing (TU102, T4),
-#: A100, GA102, Ada, H100 and RTX Blackwell, and the data sheets of A10, L4, L40S, A100 80GB and HGX
-#: B200; of B200 multiprocessors and L2 cache as its driver reports them.
-_MODELS: dict[str, tuple[str, int, int, float, float]] = {
-    "Tesla T4": ("sm_75", 40, 4, 320, 8.1),
-    "NVIDIA A100-PCIE-40GB": ("sm_80", 108, 40, 1555, 19.5),
-    "NVIDIA A100-SXM4-40GB": ("sm_80", 108, 40, 1555, 19.5),
-    "NVIDIA A100 80GB PCIe": ("sm_80", 108, 40, 1935, 19.5),
-    "NVIDIA A100-SXM4-80GB": ("sm_80", 108, 40, 2039, 19.5),
-    "NVIDIA A10": ("sm_86", 72, 6, 600, 31.2),
-    "NVIDIA GeForce RTX 3090": ("sm_86", 82, 6, 936, 35.6),
-    "NVIDIA L4": ("sm_89", 58, 48, 300, 30.3),
-    "NVIDIA L40S": ("sm_89", 142, 96, 864, 91.6),
-    "NVIDIA GeForce RTX 4090": ("sm_89", 128, 72, 1008, 82.6),
-    "NVIDIA H100 PCIe": ("sm_90", 114, 50, 2000, 51.2),
-    "NVIDIA B200": ("sm_100", 148, 126, 8000, 80),
-    "NVIDIA GeForce RTX 5090": ("sm_120", 170, 96, 1792, 104.8),
+#: Architectures of common GPUs by the driver's name.
+MODELS = {
+    "Tesla T4": "sm_75",
+    "NVIDIA A100-PCIE-40GB": "sm_80",
+    "NVIDIA A100-SXM4-40GB": "sm_80",
+    "NVIDIA A100 80GB PCIe": "sm_80",
+    "NVIDIA A100-SXM4-80GB": "sm_80",
+    "NVIDIA A10": "sm_86",
+    "NVIDIA GeForce RTX 3090": "sm_86",
+    "NVIDIA L4": "sm_89",
+    "NVIDIA L40S": "sm_89",
+    "NVIDIA GeForce RTX 4090": "sm_89",
+    "NVIDIA H100 PCIe": "sm_90",
+    "NVIDIA B200": "sm_100",
+    "NVIDIA GeForce RTX 5090": "sm_120",
 }
-
-
-def for_model(name: str) -> Device | None:
-    """Return the device of a common GPU, from published figures; None for other names."""
-    if name not in _MODELS:
-        return None
-    arch, sm_count, l2_mib, gb_per_s, tflop_per_s = _MODELS[name]
-    return replace(
-        for_arch(arch),
-        name=name,
-        sm_count=sm_count,
-        l2_bytes=l2_mib << 20,
-        peak_gb_per_s=gb_per_s,
-        peak_gflop_per_s=1000 * tflop_per_s,
-    )
 
 
 def _compute_capability(arch: str) -> int:
