@@ -44,7 +44,7 @@ LINES = {
     "doctor": 390,
     "export": 1080,
     "fleet": 1250,
-    "interop": 1020,
+    "interop": 1030,
     "kernel": 3400,
     "measure": 4110,
     "report": 1650,

@@ -258,7 +258,9 @@ class Labels:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a file, unpacked."""
+    """Return the content of a file, unpacked; a pipe would be waited for."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise RecordError(f"{path}: cannot be read (not a file); check the path")
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
