@@ -27,13 +27,6 @@ GUARD_VALUE = 0x7E
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
 
 
-#: Advice for kernels of other tools; CUDA 12 removed texture references.
-NO_TEXTURES = (
-    "textures are not supported: pass the array as an argument, and read it through a "
-    "const __restrict__ pointer"
-)
-
-
 class Poison(IntEnum):
     """The value of every byte of an output before a launch.
 

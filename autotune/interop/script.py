@@ -31,7 +31,6 @@ import jinja2
 import numpy as np
 
 import autotune
-from autotune.devices.base import NO_TEXTURES
 from autotune.errors import UsageError
 from autotune.kernel.modules import refuse_foreign
 from autotune.kernel.names import fault
@@ -263,7 +262,7 @@ class _TuneCall:
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"kernel_source {given}: cannot be read ({error})") from None
         if "texture<" in text or self._given.get("texmem_args"):
-            self.todos.append(NO_TEXTURES)
+            self.todos.append("textures are not supported: pass the array as an argument")
         return textwrap.dedent(text).strip("\n") + "\n"
 
     def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:
