@@ -156,8 +156,8 @@ def compiled_before(key: str) -> Compiled | None:
 def first_error(log: str) -> str:
     """Return the line of a compile log that says what is wrong."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["the compiler gave no reason"])[0]
+    first = lines[0] if lines else "the compiler gave no reason"
+    return next((line for line in lines if "error" in line.lower()), first)
 
 
 class CompileTimes:
@@ -236,10 +236,12 @@ class CompilerPool:
     def start(self) -> None:
         """Start the processes, which else happens at the first job; return at once."""
         with self._lock:
+            if self._is_closed or len(self._actors) == self.processes:
+                return
             unfinished = sum(not future.done() for future in self._futures.values())
             work = max(1, unfinished + len(self._likely))
             wanted = min(work, self.processes) if self._on_demand else self.processes
-            while len(self._actors) < wanted and not self._is_closed:
+            while len(self._actors) < wanted:
                 self._actors.append(self._make_actor())
                 threading.Thread(target=self._work, args=self._actors[-1:], daemon=True).start()
 
