@@ -51,7 +51,7 @@ LINES = {
     "retune": 1140,
     "run": 2440,
     "search": 2570,
-    "store": 1370,
+    "store": 1350,
     "tuned": 2690,
 }
 

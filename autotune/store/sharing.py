@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,9 +24,7 @@ from autotune.errors import StoreError
 from autotune.files import data_folder
 from autotune.store.access import Remembered, Store, number_of
 from autotune.store.database import Database, measurements, runs, scopes
-from autotune.store.rows import Row, Scope
-
-Answer = TypeVar("Answer")
+from autotune.store.rows import Scope
 
 #: Seconds between two merges into the server while a run lasts.
 PUSH_S = 5.0
@@ -239,34 +237,16 @@ class SharedStore(Store):
             warnings.warn(f"{error}; rows are kept in {self.address} meanwhile", stacklevel=1)
         self._fault = str(error)
 
-    # ------------------------------------------------------------------ rows of the server
-
     def remembered(self, scope: Scope) -> Remembered:
         """Return the newest row of every configuration of a scope, the server's included."""
-        self._ask(lambda: self._pull(scope.fingerprint))
+        if not self._fault:
+            try:
+                self._pull(scope.fingerprint)
+            except StoreError as error:
+                self._note(error)
         return super().remembered(scope)
 
     def _pull(self, scope: str) -> None:
         if self._server.count(scope) > self.count(scope):
             rows = measurements.c.scope_id == number_of(scope)
             merge(self._server, self, rows, with_runs=False)
-
-    def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
-        """Return the newest row of every scope of the server, oldest first."""
-        found = self._ask(lambda: self._server.newest_of_scopes(kernel, device))
-        return super().newest_of_scopes(kernel, device) if found is None else found
-
-    def fastest(self, scope: str, count: int) -> list[Row]:
-        """Return the correct rows of a scope of the server with the smallest medians, best first."""
-        found = self._ask(lambda: self._server.fastest(scope, count))
-        return super().fastest(scope, count) if found is None else found
-
-    def _ask(self, question: Callable[[], Answer]) -> Answer | None:
-        """Return the server's answer; None while it cannot be reached."""
-        if self._fault:
-            return None
-        try:
-            return question()
-        except StoreError as error:
-            self._note(error)
-            return None
