@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -103,17 +103,19 @@ def cache(clear: str | None, as_json: bool) -> None:
     for kind in (DATA, BINARIES) if clear == "all" else (clear,) if clear else ():
         gone = sum(entry.size_bytes for entry in clear_kind(kind))
         click.echo(f"{kind}: {wording.size(gone)} removed", err=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind in (DATA, BINARIES):
         sizes = [entry.size_bytes for entry in entries(kind)]
-        row = {"kind": kind, "kept": len(sizes), "folder": str(cache_folder(kind))}
-        rows.append((row, {"size": sum(sizes), "limit": limit_bytes(kind)}))
+        kept = {"kind": kind, "kept": len(sizes), "folder": str(cache_folder(kind))}
+        rows.append({**kept, "size_bytes": sum(sizes), "limit_bytes": limit_bytes(kind)})
     if as_json:
-        emit_json([{**row, **{f"{name}_bytes": n for name, n in of.items()}} for row, of in rows])
-    else:
-        print_table(
-            {**row, **{name: wording.size(n) for name, n in of.items()}} for row, of in rows
+        emit_json(rows)
+        return
+    for row in rows:
+        row["size"], row["limit"] = (
+            wording.size(row.pop(name)) for name in ("size_bytes", "limit_bytes")
         )
+    print_table(rows)
 
 
 @doctor.command("store")

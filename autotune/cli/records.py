@@ -333,8 +333,9 @@ def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None
     """Show the times of the second record over those of the first; raise if it is slower."""
     from autotune.errors import RegressionError
     from autotune.tuned.comparison import compared
+    from autotune.tuned.reading import read
 
-    before, after = _record_of(first), _record_of(second)
+    before, after = read(first), read(second)
     found = compared(before, after, threshold / 100)
     rows = [_compared_row(pair, before, after) for pair in found]
     if as_json:
@@ -348,16 +349,6 @@ def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None
             f"{before.kernel}: {len(slower)} of {len(found)} problems are slower by more than "
             f"{threshold:g} %, most ({words(worst.problem)}): {worst.ratio:.3f} of its time"
         )
-
-
-def _record_of(file: Path) -> TunedRecord:
-    from autotune.tuned.reading import read
-
-    if file.is_dir():
-        inside = sorted(found.name for found in file.glob("*.json"))[:5]
-        names = f", for example {file / inside[0]}" if inside else ""
-        raise UsageError(f"{file}: a folder; name the record of a kernel{names}")
-    return read(file)
 
 
 def _compared_row(pair: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
@@ -449,10 +440,10 @@ def import_(
 def _import_record(file: Path, spaces: Path | None) -> None:
     from autotune.kernel.catalog import known_kernel
     from autotune.tuned.comparison import by_effort_and_date, check_values
-    from autotune.tuned.reading import user_folder
+    from autotune.tuned.reading import read, user_folder
     from autotune.tuned.writing import update
 
-    record = _record_of(file)
+    record = read(file)
     check_values(record, known_kernel(record.kernel, spaces))
     for outcome in update(Path(user_folder()), record, by_effort_and_date).outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
