@@ -49,7 +49,7 @@ LINES = {
     "measure": 4110,
     "report": 1650,
     "retune": 1140,
-    "run": 2440,
+    "run": 2430,
     "search": 2570,
     "store": 1350,
     "tuned": 2690,

@@ -171,9 +171,11 @@ class Run(Bench):
             open_ones = [other for other in found.values() if _gain(other) > 0]
             if not open_ones:
                 break
-            # What has been looked at least may be what the model is most mistaken about.
-            by_gain = (len(searched) - turns) % 2 == 0
-            chosen = max(open_ones, key=_gain_per_s) if by_gain else min(open_ones, key=_looked_at)
+            if (len(searched) - turns) % 2 == 0:
+                # By gain per second: data of large problems take longer to bring back than to search on.
+                chosen = max(open_ones, key=lambda each: _gain(each) * each.searches / each.seconds)
+            else:  # what was searched least may be what the model is most mistaken about
+                chosen = min(open_ones, key=lambda each: (each.searches, len(each.asked)))
             left = self._left(found.values())
             if left.is_spent:
                 break
@@ -315,16 +317,6 @@ def _gain(found: SearchedProblem) -> float:
     if found.outlook is None:
         return math.inf
     return 0.0 if found.outlook.is_enough else found.outlook.gain
-
-
-def _gain_per_s(found: SearchedProblem) -> float:
-    """Return the same for a second: data of large problems take longer to bring back than to search on."""
-    return _gain(found) * found.searches / found.seconds
-
-
-def _looked_at(found: SearchedProblem) -> tuple[int, int]:
-    """Return how often it was searched, and how many configurations were tried."""
-    return found.searches, len(found.asked)
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
