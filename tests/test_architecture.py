@@ -52,7 +52,7 @@ LINES = {
     "run": 2430,
     "search": 2570,
     "store": 1350,
-    "tuned": 2690,
+    "tuned": 2680,
 }
 
 
