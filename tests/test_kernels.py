@@ -10,6 +10,7 @@ import pytest
 
 from autotune import load
 from autotune.calling.binding import bind
+from autotune.cli.kernels import ptx_of
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -369,6 +370,14 @@ def test_only_rows_that_are_not_aligned_are_padded(kernel):
 
 
 # ---------------------------------------------------------------------- The sum of many floats keeps its digits
+
+
+def test_reduce_collects_words_as_its_space_says():
+    """Not pairs, which its source has too and its space does not declare."""
+    reduce, device = find_kernel("reduce"), for_arch("sm_90")
+    configuration = reduce.completed({"VARIANT": "cuda", "VEC": 4})
+    ptx = ptx_of(reduce, configuration, Problem(n=1 << 20), device)
+    assert "st.relaxed.gpu.global.b64" in ptx and "atom" not in ptx
 
 
 #: Of several tiles for each thread of a small grid, and a tail.

@@ -315,8 +315,8 @@ def test_defines_tell_text_values_apart():
     defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
     assert defines == {
         "BLOCK": "64",
-        "KIND_plain": "0",
-        "KIND_tiled": "1",
+        "KIND_plain": "1",  # what is not declared is 0 in #if
+        "KIND_tiled": "2",
         "KIND": "KIND_tiled",
         "FAST": "1",
         "N": "7",

@@ -110,8 +110,9 @@ class Operand:
     @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
         """A view with the last two axes exchanged; itself where it has fewer."""
-        shape, strides = ((*of[:-2], *of[:-3:-1]) for of in (self.shape, self.strides))
-        return replace(self, shape=shape, strides=strides)
+        *shape, rows, columns = self.shape
+        *strides, by_row, by_column = self.strides
+        return replace(self, shape=(*shape, columns, rows), strides=(*strides, by_column, by_row))
 
     def reshape(self, *shape: int) -> Operand:
         """Return a view in another shape, of a contiguous array."""

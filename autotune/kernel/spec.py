@@ -242,8 +242,8 @@ class Kernel(Declaration):
     def macros(self, c: Configuration, p: Problem) -> dict[str, str]:
         """Return the preprocessor symbols of a configuration, and of the problem's static fields.
 
-        A text value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its index: a bare
-        word in ``#if`` would silently be 0. A defines hook replaces them.
+        A text value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its number, from 1:
+        a word that is not declared is 0 in ``#if``, and so equal to none. A defines hook replaces them.
         """
         if "defines" in self.hooks:
             returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
@@ -253,7 +253,7 @@ class Kernel(Declaration):
         for name, values in self.parameters.items():
             value = c[name]
             if isinstance(value, str):
-                defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values)})
+                defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values, 1)})
                 defines[name] = f"{name}_{value}"
             else:
                 defines[name] = _literal(value)
