@@ -11,14 +11,11 @@ import numpy as np
 import optuna
 import pytest
 
-from autotune.errors import UsageError
 from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
 from autotune.search.proposals import EndRule, Proposer
-from autotune.search.sampler import SurrogateSampler
 from autotune.search.surrogate import Covariance, Encoding, Points, Posterior
-from autotune.values import Configuration
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -244,59 +241,3 @@ def test_a_million_configurations_in_a_hundred_megabytes():
     assert peak_bytes < 100e6
     times = [1.0 + sum((v - 4) ** 2 for v in space.configuration(n).values()) for n in path]
     assert min(times) <= 5
-
-
-# --- the sampler, in people's own studies
-
-
-def test_a_rate_is_maximised_and_failures_and_prunings_are_taken():
-    sampler = SurrogateSampler(BOWL, seed=1)
-    study = optuna.create_study(sampler=sampler, direction="maximize")
-    for _ in range(40):
-        trial = study.ask(sampler.distributions)
-        if trial.params["A"] == 1:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        elif trial.params["B"] == 0:
-            trial.report(0.01, 0)
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, 1 / bowl(Configuration(trial.params)))
-    assert study.best_value == 1
-
-
-def test_trials_of_others_are_learned_and_not_asked_again():
-    sampler = SurrogateSampler(BOWL, seed=1)
-    study = optuna.create_study(sampler=sampler)
-    enqueued = {"A": 8, "B": 3, "T": "z"}
-    study.enqueue_trial(enqueued)
-    added = [dict(BOWL.configuration(number)) for number in range(0, len(BOWL), 4)]
-    for params in added:
-        study.add_trial(
-            optuna.trial.create_trial(
-                params=params,
-                distributions=sampler.distributions,
-                value=bowl(Configuration(params)),
-            )
-        )
-    asked = []
-    for _ in range(30):
-        trial = study.ask(sampler.distributions)
-        asked.append(trial.params)
-        study.tell(trial, bowl(Configuration(trial.params)))
-    assert asked[0] == enqueued
-    assert not any(params in added for params in asked)
-    assert len({tuple(params.values()) for params in asked}) == 30
-
-
-def test_what_cannot_be_sampled_is_said():
-    with pytest.raises(UsageError, match="no configuration to sample from"):
-        SurrogateSampler([])
-    with pytest.raises(UsageError, match=r"need the parameters A and no others"):
-        SurrogateSampler([{"A": 1}, {"B": 1}])
-    sampler = SurrogateSampler(BOWL)
-    study = optuna.create_study(sampler=sampler)
-    with pytest.raises(UsageError, match=r"parameter .*C"):
-        study.ask().suggest_int("C", 0, 9)
-    study.tell(study.ask(sampler.distributions), -1.0)
-    with pytest.raises(UsageError, match=r"-1\.0 is no time"):
-        study.ask(sampler.distributions)

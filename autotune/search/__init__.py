@@ -7,7 +7,6 @@
 `auto`         our own strategies, by the model
 `proposals`    expected improvement: which configuration next, and when to end
 `surrogate`    the model: features of configurations, a Gaussian process
-`sampler`      the model as an Optuna sampler, for studies of your own
 `kernel_tuner` Kernel Tuner's strategies
 `optuna`       Optuna's samplers
 `lattice`      the space as a grid of ranks, for the adapters of these libraries
