@@ -50,7 +50,7 @@ LINES = {
     "report": 1650,
     "retune": 1140,
     "run": 2430,
-    "search": 2570,
+    "search": 2410,
     "store": 1350,
     "tuned": 2680,
 }
