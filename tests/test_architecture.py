@@ -45,7 +45,7 @@ LINES = {
     "export": 1080,
     "fleet": 1250,
     "interop": 1030,
-    "kernel": 3000,
+    "kernel": 3010,
     "measure": 4110,
     "report": 1650,
     "retune": 1140,
