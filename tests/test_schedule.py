@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -149,30 +148,6 @@ def test_every_period_is_one_that_cron_knows(every: str) -> None:
         assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
 
 
-# ---------------------------------------------------------------------- Slurm
-
-
-def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
-    schedule: Schedule, tmp_path: Path
-) -> None:
-    text = schedule.text("slurm")
-    script = tmp_path / "a b.sbatch"
-    script.write_text(text)
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    assert "#SBATCH" not in text.partition("\nset -euo pipefail\n")[2]  # sbatch reads no further
-    (tmp_path / "sbatch").write_text('#!/bin/sh\nprintf "%s|" "$@"; echo\n')
-    (tmp_path / "sbatch").chmod(0o755)
-    run_it = f"bash {shlex.quote(str(script))}"
-    submitted = shell(run_it, PATH=f"{tmp_path}:{os.environ['PATH']}").splitlines()
-    assert submitted == [
-        f"--array={task}|--constraint={arch}|--gres=gpu:1|{script}|"
-        for task, arch in enumerate(ARCHS)
-    ]
-    for task, arch in enumerate(ARCHS):
-        ran = json.loads(shell(run_it, SLURM_ARRAY_TASK_ID=str(task)))
-        assert ran == expected(schedule, arch)
-
-
 # ---------------------------------------------------------------------- GitHub
 
 
@@ -273,9 +248,8 @@ def test_without_a_gpu_the_machine_as_it_is(
     monkeypatch.setattr("autotune.devices.cuda.CudaBackend.devices", lambda self: [])
     assert run(["schedule", "cron"]) == 0
     assert "--arch" not in capsys.readouterr().out
-    for kind in ("slurm", "github"):
-        assert run(["schedule", kind]) == 2
-        assert f"autotune schedule {kind} --arch sm_90" in capsys.readouterr().err
+    assert run(["schedule", "github"]) == 2
+    assert "autotune schedule github --arch sm_90" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -315,8 +289,7 @@ def test_a_workflow_holds_no_name_that_github_would_replace(where: str, tmp_path
     schedule = Schedule(PERIODS["1d"], ("sm_90",), **{"folder": tmp_path, **named[where]})
     with pytest.raises(UsageError, match=r"a workflow cannot hold a name with \$\{\{"):
         schedule.text("github")
-    for kind in ("cron", "slurm"):
-        assert schedule.text(kind)
+    assert schedule.text("cron")
 
 
 def test_a_password_in_the_store_address_goes_nowhere(

@@ -48,7 +48,7 @@ COMMANDS = {
     "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
     "check-tuned": ("upkeep", "Verify and time tuned entries again; exit code 5 on a regression."),
     "fleet": ("machine", "Run a Dask cluster of this machine's GPUs and compilers."),
-    "schedule": ("upkeep", "Write a cron, Slurm or GitHub entry that tunes again."),
+    "schedule": ("upkeep", "Write a cron or GitHub entry that tunes again."),
     "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
 }
 

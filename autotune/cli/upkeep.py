@@ -332,7 +332,7 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 @click.command("schedule")
-@click.argument("kind", type=click.Choice(["cron", "slurm", "github"]))
+@click.argument("kind", type=click.Choice(["cron", "github"]))
 @_KERNELS
 @click.option(
     "--every",
@@ -368,7 +368,6 @@ def schedule(
 
     \b
     autotune schedule cron --every 1d
-    autotune schedule slurm --arch sm_80 --arch sm_90 --out .
     autotune schedule github --arch sm_90 --out .github/workflows
     """
     from autotune.files import write_atomically

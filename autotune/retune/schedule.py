@@ -1,4 +1,4 @@
-"""Entries that re-tune by schedule: cron, Slurm, GitHub; one per GPU architecture.
+"""Entries that re-tune by schedule: cron, GitHub; one per GPU architecture.
 
 Fills in the ``.j2`` templates of this folder. Every text is quoted for the program that reads it.
 """
@@ -35,13 +35,11 @@ SETTINGS = (
 #: The file of each kind; its template has the same name and ``.j2``.
 KINDS = {
     "cron": "autotune-retune.cron",
-    "slurm": "autotune-retune.sbatch",
     "github": "autotune-retune.yml",
 }
 #: How to install the file of each kind, once it is in the current folder.
 INSTALL = {
     "cron": "crontab -e, and add the lines of autotune-retune.cron",
-    "slurm": "bash autotune-retune.sbatch; its head says how to repeat that",
     "github": "mkdir -p .github/workflows && cp autotune-retune.yml .github/workflows/",
 }
 #: What ends a line for any of the readers, and bytes of a path that are no text.
@@ -106,8 +104,7 @@ class Schedule:
             schedule=self,
             inside=inside,
             package=f"{DISTRIBUTION}[tune,cuda13]",
-            hours=math.ceil(self.max_hours) + 1,  # a search that has begun is finished
-            minutes=math.ceil(self.max_hours * 60) + 60,
+            minutes=math.ceil(self.max_hours * 60) + 60,  # a search that has begun is finished
         )
 
 
@@ -120,9 +117,9 @@ def local_schedule(
     """
     devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
-    if not chosen and kind in ("slurm", "github"):
+    if not chosen and kind == "github":
         raise UsageError(
-            f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
+            "no GPU here to schedule for; name them: autotune schedule github --arch sm_90"
         )
     return Schedule(
         period=PERIODS[every],
