@@ -238,7 +238,7 @@ def report(
 ) -> None:
     """Write the report of KERNEL, or of all kernels, from the store and your tuned records.
 
-    OUT/index.html links to all reports and lists stale records.
+    OUT/index.html links to all reports.
 
     With --against, compare two tuned records of a kernel problem by problem: the ratio of their times
     with its 95 % interval, and the parameters that differ. Exit code 5 if both are of one device model
@@ -258,27 +258,25 @@ def report(
         raise UsageError("report: --json needs --against; reports are files")
     from contextlib import nullcontext
 
+    from autotune.kernel.catalog import space_folders
     from autotune.report.page import write_index
     from autotune.report.publish import report_recorded
-    from autotune.retune.stale import not_tuned, standings
+    from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
     from autotune.tuned.reading import read_all, user_folder
 
-    everything = read_all(Path(source or user_folder()))
-    found = standings(everything, spaces)
+    space_folders(spaces)  # an error if --spaces is no folder
+    found = read_all(Path(source or user_folder()))
     chosen = [
         each
         for each in found
-        if kernel in (None, each.record.kernel)
-        and device in (None, each.record.device.name, each.record.device.folder)
+        if kernel in (None, each.kernel) and device in (None, each.device.name, each.device.folder)
     ]
     if not chosen:
         raise not_tuned(kernel, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
-        for standing in chosen:
-            if standing.other_kernel:
-                warn(f"{standing.other_kernel}; the report leaves out the space declared here")
-            for file in report_recorded(standing.record, store, spaces, out, single):
+        for record in chosen:
+            for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
     click.echo(str(write_index(found, out)))
 

@@ -17,9 +17,6 @@ from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
 
-#: A limit is itself a measurement; a larger share of it than this is an error.
-MOST_OF_LIMIT = 1.05
-
 MANY_PARAMETERS = 8
 #: Number of columns that a page has room for.
 _SIDE_BY_SIDE = 16
@@ -246,12 +243,6 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in stale]
     if entry.race.noise:
         reasons.append(f"noisy, {'; '.join(entry.race.noise)}")
-    if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
-        reasons.append(
-            f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "
-            "on a busy device (autotune doctor --limits measures it again), or the work function "
-            "overstates the work"
-        )
     return reasons
 
 

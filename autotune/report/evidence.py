@@ -173,7 +173,6 @@ def problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, A
             }
             for name, share in islice(shares.items(), DRAWN_PARAMETERS)
         ],
-        "finals": _finals_data(content, problem),
         "front": [places[trial.configuration] for trial in front(trials)],
         "trials": {
             "time": [_rounded(trial.median_ms, length) for trial in trials],
@@ -221,45 +220,16 @@ def _parameters(
     return parameters
 
 
-def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
-    """Return the finals' rows: the winner, the others best first, then the vendor's calls."""
-    if problem.entry is None:
-        return []
-    race, rows = problem.entry.race, []
-    for found in race.contenders:
-        if found.ratio is None:
-            continue
-        low, high = found.ratio.interval
-        won = found is race.winner
-        if won:
-            low, high = (bound / found.time_ms.value for bound in found.time_ms.interval)
-        rows.append(
-            {
-                "name": "winner" if won else contender_name(content, race, found),
-                "kind": verdict(race, found),
-                "time": wording.time(found.time_ms.value),
-                "ratio": [low, found.ratio.value, high],
-            }
-        )
-    return rows
-
-
 # ---------------------------------------------------------------------- roofline
 
 
 def roofline(content: ReportContent) -> dict[str, Any] | None:
-    """Return all winners below the device's roofs, as data of a figure; None without roofs.
+    """Return all winners below the device's measured limits, as data of a figure; None without any.
 
-    A roof is the largest of the measured limits, else the peak by clocks. A peak that a winner
-    passes is left out: it is another unit's, as FP32's is where tensor cores multiply.
     ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
     """
-    entries, device = content.entries, content.record.device
-    moved = [entry.gb_per_s or 0 for entry in entries]
-    done = [entry.gflop_per_s or 0 for entry in entries]
-    bandwidth = _roof(content, ("read", "copy"), device.peak_gb_per_s, moved)
-    arithmetic = _roof(content, ("ffma",), device.peak_gflop_per_s, done)
-    points = [_point(entry) for entry in entries if entry.gb_per_s]
+    bandwidth, arithmetic = _roof(content, "read", "copy"), _roof(content, "ffma")
+    points = [_point(entry) for entry in content.entries if entry.gb_per_s]
     if not points or not (bandwidth or arithmetic):
         return None
     return {
@@ -270,21 +240,16 @@ def roofline(content: ReportContent) -> dict[str, Any] | None:
     }
 
 
-def _roof(
-    content: ReportContent, limits: Sequence[str], peak: float, rates: Sequence[float]
-) -> dict[str, Any] | None:
-    """Return a roof's rate per second, and its name."""
+def _roof(content: ReportContent, *limits: str) -> dict[str, Any] | None:
+    """Return the rate per second and the name of the largest of these measured limits."""
     measured = [
         (rates[-1], name) for name, rates in content.measured_limits.items() if name in limits
     ]
-    if measured:
-        rate, limit = max(measured)
-        name = f"measured {wording.limit_words(limit)}"
-    elif peak and peak >= max(rates, default=0):
-        rate, name = peak, "peak by clocks"
-    else:
+    if not measured:
         return None
-    return {"rate": _rounded(rate * 1e9), "name": f"{name}, {wording.limit_rate(limits[0], rate)}"}
+    rate, limit = max(measured)
+    name = f"measured {wording.limit_words(limit)}, {wording.limit_rate(limits[0], rate)}"
+    return {"rate": _rounded(rate * 1e9), "name": name}
 
 
 def _point(entry: TunedProblem) -> dict[str, Any]:

@@ -18,7 +18,6 @@ const digits = (value) => Number(value.toPrecision(4)).toString();
 // One symbol, one meaning, in all figures; docs/reports.md lists them.
 const SYMBOLS = {
   winner: () => ({ symbol: "star", size: 15, color: colour("green") }),
-  tied: () => ({ symbol: "circle-open", size: 9, color: colour("green"), line: { width: 2 } }),
   timed: () => ({ symbol: "circle", size: 6, color: colour("grey"), opacity: 0.7 }),
   "stopped early": () => ({ symbol: "triangle-down-open", size: 7, color: colour("amber") }),
   failed: () => ({ symbol: "x-thin", size: 7, opacity: 0.7, color: colour("red"),
@@ -74,15 +73,14 @@ function prefixed(value) {
 }
 
 // Words on as few lines as fit; a word is never broken.
-function lines(text, width = 60) {
+function wrapped(text, width = 60) {
   const found = [""];
   for (const word of text.split(" ")) {
     if (found.at(-1).length + word.length > width && found.at(-1)) found.push("");
     found[found.length - 1] += (found.at(-1) ? " " : "") + word;
   }
-  return found;
+  return found.map(plain).join("<br>");
 }
-const wrapped = (text, width) => lines(text, width).map(plain).join("<br>");
 
 FIGURES.search = (box, problem) => {
   const t = problem.trials;
@@ -181,43 +179,6 @@ FIGURES.parameters = (box, problem) => {
       yaxis: { ...logAxis(high ** -0.05, high, times), fixedrange: true },
     }), CONFIG);
   }
-};
-
-FIGURES.finals = (box, problem) => {
-  const rows = problem.finals, letter = 7.2, line = 17, bar = 24;
-  // Each name stands above its interval, on as many lines as it needs.
-  const names = rows.map((row) => lines(row.name, Math.floor((box.clientWidth - 40) / letter)));
-  const tops = [0];
-  names.forEach((name) => tops.push(tops.at(-1) + line * name.length + bar));
-  const middle = rows.map((_, i) => tops[i + 1] - bar / 2);
-  const traces = ["winner", "tied", "timed", "vendor"].map((kind) => {
-    const those = rows.map((row, i) => [row, i])
-      .filter(([row]) => (row.kind === "slower" ? "timed" : row.kind) === kind);
-    const at = (pick) => those.map(([row]) => pick(row));
-    const marker = { ...SYMBOLS[kind](), opacity: 1, size: kind === "winner" ? 13 : 9 };
-    return {
-      type: "scatter", mode: "markers", name: kind === "timed" ? "slower" : kind, marker,
-      hoverinfo: "text", x: at((row) => row.ratio[1]), y: those.map(([, i]) => middle[i]),
-      text: at((row) => wrapped(row.name) + "<br>" + row.time + ", " + row.ratio[1].toFixed(3) +
-        "× (" + row.ratio[0].toFixed(3) + " – " + row.ratio[2].toFixed(3) + ")<br>" + row.kind),
-      error_x: { type: "data", symmetric: false, thickness: 2, width: 5, color: marker.color,
-        array: at((row) => row.ratio[2] - row.ratio[1]),
-        arrayminus: at((row) => row.ratio[1] - row.ratio[0]) },
-    };
-  }).filter((trace) => trace.x.length);
-  box.style.height = 90 + tops.at(-1) + "px";
-  Plotly.newPlot(box, traces, layout({
-    margin: { l: 16, r: 16, t: 34, b: 56 }, legend: { ...LEGEND, y: 1, yref: "paper" },
-    shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1, layer: "below",
-      line: { color: colour("green"), width: 1, dash: "dot" } }],
-    annotations: rows.map((_, i) => ({ xref: "paper", x: 0, xanchor: "left", y: tops[i] + 2,
-      yanchor: "top", align: "left", showarrow: false, text: names[i].map(plain).join("<br>"),
-      font: { size: 13 }, bgcolor: colour("ground"), borderpad: 0 })),
-    xaxis: { title: { text: "Time over the winner's (right is slower)" }, ticksuffix: "×",
-      nticks: box.clientWidth < 600 ? 4 : 8 },
-    yaxis: { autorange: false, range: [tops.at(-1), 0], fixedrange: true, showgrid: false,
-      showticklabels: false, showline: false },
-  }), CONFIG);
 };
 
 // Time and energy of each configuration, and their Pareto front.

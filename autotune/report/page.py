@@ -10,8 +10,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from autotune.files import write_atomically
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ReportContent
 from autotune.report.table import Table, unbroken
-from autotune.report.wording import NONE, markdown, plural
+from autotune.report.wording import NONE, markdown
 from autotune.tuned.record import TunedRecord
 
 if TYPE_CHECKING:
@@ -153,67 +152,31 @@ def packed(text: str) -> str:
 # ---------------------------------------------------------------------- the index
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A record with its state: current, stale or not known."""
-
-    record: TunedRecord
-    #: Reasons to tune problems again, with the number of problems; empty while all are current.
-    stale: dict[str, int] = field(default_factory=dict)
-    #: Number of stale problems.
-    stale_entries: int = 0
-    #: Why the state is not known; empty where it is.
-    unknown: str = ""
-    #: Number of declared problems that were never tuned on the device.
-    missing: int = 0
-    #: A warning if the kernel declared here is another one of that name.
-    other_kernel: str = ""
-
-
-def write_index(standings: Sequence[Standing], folder: Path) -> Path:
+def write_index(records: Iterable[TunedRecord], folder: Path) -> Path:
     """Write ``index.html`` with links to the reports below its folder; return its path."""
-    ordered = sorted(standings, key=lambda standing: standing.record.kernel)
-    kernels = {standing.record.kernel for standing in standings}
-    devices = {standing.record.device.folder for standing in standings}
-    stale = [standing for standing in ordered if standing.stale]
-    tuned = f"{plural(len(kernels), 'kernel')} on {plural(len(devices), 'device')}"
-    state = f"{plural(len(stale), 'record')} of {len(standings)}" if stale else "none"
-    page = (
-        _environment()
-        .get_template("index.html.j2")
-        .render(
-            tuned=Table.of(
-                [_index_row(standing) for standing in ordered],
-                words=("Tuned", "Stale"),
-                wide="Stale",
-                links=[_page(standing.record, folder) for standing in ordered],
-            ),
-            headline=f"{tuned}; stale: {state}.",
-            version=max((s.record.provenance.version for s in standings), default=""),
-            remedy=" ".join(dict.fromkeys(standing.record.kernel for standing in stale)),
-        )
+    ordered = sorted(records, key=lambda record: record.kernel)
+    tuned = Table.of(
+        [_index_row(record) for record in ordered],
+        words=("Tuned",),
+        links=[_page(record, folder) for record in ordered],
     )
+    version = max((record.provenance.version for record in ordered), default="")
+    page = _environment().get_template("index.html.j2").render(tuned=tuned, version=version)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     write_atomically(file, page.encode())
     return file
 
 
-def _index_row(standing: Standing) -> dict[str, str]:
-    record, entries = standing.record, standing.record.problems
-    count, vendors = len(entries), answer.vendor_names(entries)
-    reasons = "; ".join(
-        text if many == count else f"{text} ({many})" for text, many in standing.stale.items()
-    )
-    stale = f"{standing.stale_entries} of {count}: {reasons}" if reasons else "no"
-    missing = f" of {count + standing.missing}" if standing.missing else ""
+def _index_row(record: TunedRecord) -> dict[str, str]:
+    entries = record.problems
     return {
         "Report": wording.one_line(f"{record.kernel} on {record.device.name}"),
-        "Problems": f"{count}{missing}",
-        "Speed vs the vendor's library": f"{answer.vendor_speed(entries)} {vendors}".strip(),
+        "Problems": wording.count(len(entries)),
+        "Speed vs the vendor's library": f"{answer.vendor_speed(entries)} "
+        f"{answer.vendor_names(entries)}".strip(),
         "Share of measured limit": answer.limit_share(entries),
         "Tuned": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
-        "Stale": f"not known: {standing.unknown}" if standing.unknown else stale,
     }
 
 

@@ -125,11 +125,13 @@ def report_recorded(
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
     """Return the space as it is declared now; None where the device or the kernel is not here.
 
-    Neither where the kernel of that name is another.
+    Neither where the kernel of that name is another, with a warning.
     """
     try:
         kernel = find_kernel(record.kernel, spaces)
-        if other_kernel(kernel, "", record.fields, record.parameters):
+        where = f"the record of {record.device.name}"
+        if other := other_kernel(kernel, where, record.fields, record.parameters):
+            warnings.warn(f"{other}; the report leaves out its space", stacklevel=2)
             return None
         if record.device.planned_for().is_cuda:
             return enumerate_space(kernel, for_arch(record.device.arch))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
-from autotune.kernel.catalog import find_kernel, known_kernel, listings, space_folders
+from autotune.kernel.catalog import find_kernel, known_kernel, listings
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
@@ -35,7 +35,6 @@ from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
-    from autotune.report.page import Standing
 
 
 class Action(StrEnum):
@@ -176,47 +175,6 @@ def known_entries(name: str, device: Device, records: Path | None = None) -> lis
     return list(found.values())
 
 
-def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: TunedProblem) -> tuple[str, ...]:
-    """Return why an entry is stale as far as files tell, without its device; empty: it is not.
-
-    What a driver or a compiler of that device makes stale is known there only.
-    """
-    if set(entry.problem) != set(kernel.fields):
-        return ("the kernel has other problem fields now",)
-    found = tuple(reason.text for reason in _changed(kernel, record.device.planned_for(), entry))
-    return found or record.stale_reasons(entry)
-
-
-def standings(records: Sequence[TunedRecord], spaces: Path | None = None) -> list[Standing]:
-    """Return how each record compares with its kernel; a space file runs once."""
-    space_folders(spaces)  # an error if --spaces is no folder
-    known = cache(lambda name: known_kernel(name, spaces))
-    return [_standing(record, known) for record in records]
-
-
-def _standing(record: TunedRecord, known: Callable[[str], Kernel | None]) -> Standing:
-    from autotune.report.page import Standing  # takes long, and only reports need it
-
-    other = ""
-    try:
-        kernel = known(record.kernel)
-        if kernel is None:
-            return Standing(record, unknown="its space file is not here")
-        where = f"the record of {record.device.name}"
-        other = other_kernel(kernel, where, record.fields, record.parameters)
-        found = [recorded_reasons(kernel, record, entry) for entry in record.problems]
-    except AutotuneError as error:
-        return Standing(record, unknown=str(error), other_kernel=other)
-    declared = kernel.problems.get(record.device.backend, ())
-    return Standing(
-        record,
-        stale=dict(Counter(reason for reasons in found for reason in reasons)),
-        stale_entries=sum(map(bool, found)),
-        missing=sum(record.tuned(problem) is None for problem in declared),
-        other_kernel=other,
-    )
-
-
 def records_of(
     kernel: str, device: str | None, folder: Path | None, needs_cuda: bool = False
 ) -> list[TunedRecord]:
@@ -235,19 +193,36 @@ def records_of(
         ]
     if not found:
         raise not_tuned(kernel, device, folder)
-    for standing in standings(found):
-        if standing.other_kernel:
-            raise UsageError(
-                f"{standing.other_kernel}; or name the folder of records that you mean: --from DIR"
-            )
-        if standing.stale_entries:
-            warnings.warn(
-                f"{kernel} on {standing.record.device.name}: {standing.stale_entries} of "
-                f"{len(standing.record.problems)} entries are stale ({', '.join(standing.stale)}): "
-                f"run autotune run {kernel}, or rename it if the record is of another kernel",
-                stacklevel=2,
-            )
+    try:
+        declared = known_kernel(kernel)
+    except AutotuneError:  # a broken or foreign space file tells nothing about records
+        return found
+    if declared is None:
+        return found
+    for record in found:
+        where = f"the record of {record.device.name}"
+        if other := other_kernel(declared, where, record.fields, record.parameters):
+            raise UsageError(f"{other}; or name the folder of records that you mean: --from DIR")
+        with suppress(AutotuneError):  # a failing function of the space file
+            _warn_if_stale(declared, record)
     return found
+
+
+def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:
+    """Warn of stale entries, as far as files tell.
+
+    What a driver or a compiler of that device makes stale is known there only.
+    """
+    device = record.device.planned_for()
+    found = [[why.text for why in _changed(kernel, device, e)] for e in record.problems]
+    if any(found):
+        reasons = ", ".join(dict.fromkeys(chain.from_iterable(found)))
+        warnings.warn(
+            f"{kernel.name} on {record.device.name}: {sum(map(bool, found))} of {len(found)} entries "
+            f"are stale ({reasons}): run autotune run {kernel.name}, or rename it if the record is of "
+            "another kernel",
+            stacklevel=3,
+        )
 
 
 def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> UsageError:
