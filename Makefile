@@ -32,7 +32,7 @@ test-gpu: $(TEST_READY)
 
 # What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
 test-archs: $(TEST_READY)
-	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_amd.py
+	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py
 
 # What C++ programs include, from the records of all devices.
 headers: $(TEST_READY)

@@ -1,5 +1,7 @@
 """Small tuned records for tests: of a kernel that no folder of real records has."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -7,10 +9,14 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
+from autotune.devices.device import Clocks
+from autotune.measure.measurement import Measurement
+from autotune.measure.race import Contender, ContenderSamples, Race
+from autotune.measure.timing import Timing
 from autotune.tuned.reading import path_of
 from autotune.tuned.record import (
     AnswerTable,
@@ -462,3 +468,66 @@ def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
         archs=rng.choice(archs),
         shared_bytes=rng.choice((0, 49152, 49153)),
     )
+
+
+# ---------------------------------------------------------------------- Races of given
+
+
+Entered: TypeAlias = tuple[Contender, ContenderSamples]
+
+
+def entered(
+    row: Measurement, times_ms: Sequence[float], deterministic: bool = False, **others: Any
+) -> Entered:
+    """A configuration with its times and what else was measured of it."""
+    contender = Contender(row.configuration, row=row, deterministic=deterministic)
+    return contender, ContenderSamples(tuple(map(float, times_ms)), **others)
+
+
+def race(
+    finalists: Sequence[Entered],
+    vendors: Mapping[str, Sequence[float]] | None = None,
+    throttled: tuple[str, ...] = (),
+    **others: Any,
+) -> Race:
+    """A race of configurations with vendor calls, by their times."""
+    calls = [
+        (Contender(vendor=name), ContenderSamples(tuple(map(float, times_ms)), **others))
+        for name, times_ms in (vendors or {}).items()
+    ]
+    everyone = [*finalists, *calls]
+    return Race(
+        tuple(contender for contender, _ in everyone),
+        tuple(samples for _, samples in everyone),
+        Timing.COLD_GRAPH,
+        Clocks(throttle_reasons=throttled),
+    )
+
+
+# ---------------------------------------------------------------------- Values of any
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    if path:
+        yield path
+    if isinstance(document, dict | list):
+        keys = list(document) if isinstance(document, dict) else range(len(document))
+        for key in keys:
+            yield from places(document[key], (*path, key))
+
+
+VALUES_OF_ANY_KIND = [
+    *(None, True, 3, -1, 10**30, 0.5, float("inf"), [], [3], ["x"], {}, {"x": 1}),
+    *(
+        "",
+        "x",
+        "[1]",
+        "1 // 0",
+        f"range({10**30})",
+        "ProblemSize[7]",
+        "(" * 3000,
+        "max(tile)",
+        "'a'",
+    ),
+]

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import click
+import msgspec
 import pytest
 from sample_records import KERNEL, WRONG, entry, plan, problem, record, write
 from sample_spaces import write_space
 
-from autotune.cli import run
+from autotune.cli import autotune, run
+from autotune.cli.progress import RunStatus, run_progress
+from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.measure.measurement import ENERGY, Measurement, Status
+from autotune.search.session import Budget, Measured, Phase, SearchStarted
+from autotune.tuned.comparison import compared
+from autotune.tuned.record import TunedProblem, TunedRecord
+from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
@@ -373,3 +389,293 @@ def test_a_bad_size_of_the_cache_is_one_clear_error(
     )
     message = fails(capsys, 2, "run", "saxpy", "--spaces", SAXPY, "--budget", "1evals")
     assert "AUTOTUNE_CACHE_SIZE" in message
+
+
+# ---------------------------------------------------------------------- The examples in every
+
+
+VERBS = autotune.list_commands(click.Context(autotune))
+
+#: What an empty folder has to have for an example, by its verb: files of a colleague's.
+FILES = {
+    "import": ("colleague/sgemm.json", "colleague/gemm-cache.json"),
+    "export": ("colleague/sgemm.json",),
+    "new": ("tune_vector_add.py",),
+    "report": (
+        "colleague/sgemm.json",
+        "old/sgemm.json",
+        "new/sgemm.json",
+        "reports/NVIDIA_H100_80GB_HBM3/sgemm.json",
+    ),
+}
+#: What is in them, where it is no tuned record of sgemm.
+CONTENTS = {
+    "colleague/gemm-cache.json": "tests/data/sgemm-NVIDIA_H100_80GB_HBM3.json.gz",
+    "tune_vector_add.py": "examples/kernel_tuner/tune_vector_add.py",
+}
+RECORD = "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"
+#: What has to be run before, by verb or example.
+BEFORE = {
+    "export": ("autotune import colleague/sgemm.json",),
+    "report": ("autotune import colleague/sgemm.json",),
+    "autotune check softmax": ("autotune new softmax",),
+}
+#: Examples that are parsed only, and why.
+NOT_RUN = {
+    "autotune check sgemm": "takes a minute; the example with --samples 2 runs",
+    "autotune doctor cache --clear": "would clear what the tests share; test_cli has a cache of its own",
+    "autotune doctor --limits": "takes a minute; test_limits runs it",
+    "autotune run sgemm": "searches for a minute",
+    "autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2": (
+        "needs a fleet; test_fleet tunes on one"
+    ),
+    "autotune run softmax": "searches for a minute; test_readme runs it with a budget",
+    "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
+        "searches for two minutes"
+    ),
+    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune retune --all --max-hours 8": "tunes for hours; test_retune runs it on two kernels",
+    "autotune check-tuned sgemm --threshold 3": (
+        "needs a kernel that was tuned on this device; test_check_tuned tunes one"
+    ),
+    "autotune retune sgemm --portfolio --budget 2m": (
+        "needs a record of this device; test_portfolio makes one"
+    ),
+    "autotune export sgemm cache --out kernel_tuner": (
+        "needs measurements in the store; test_export writes one"
+    ),
+    "autotune fleet": "starts processes that stay; test_cluster does it",
+    "autotune retune sgemm --effort full": "searches for ten minutes per problem",
+}
+
+
+def examples(verb: str) -> list[str]:
+    """The lines of a verb's help that are commands; two spaces in. After three more is what it does."""
+    command = autotune.get_command(click.Context(autotune), verb) if verb else autotune
+    assert command is not None
+    shown = command.get_help(click.Context(command, info_name="autotune"))
+    lines = re.findall(r"^  (autotune [a-z].*)$", shown, re.MULTILINE)
+    return [re.split(r" {3,}", line)[0].strip() for line in lines]
+
+
+EXAMPLES = list(dict.fromkeys(line for verb in ["", *VERBS] for line in examples(verb)))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_of_itself(verb: str) -> None:
+    assert [example for example in examples(verb) if example.split()[1] == verb]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_are_parsed(example: str) -> None:
+    _, verb, *arguments = shlex.split(example, comments=True)
+    command = autotune.get_command(click.Context(autotune), verb)
+    assert command is not None, f"no verb {verb}"
+    if isinstance(command, click.Group) and arguments[:1] and arguments[0] in command.commands:
+        verb, *arguments = arguments
+        command = command.commands[verb]
+    command.make_context(verb, arguments)
+
+
+def test_what_is_not_run_is_an_example() -> None:
+    assert set(NOT_RUN) <= set(EXAMPLES)
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if example not in NOT_RUN])
+def test_examples_run(
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", shlex.split(example))
+    verb = example.split()[1]
+    for file in FILES.get(verb, ()):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / CONTENTS.get(file, RECORD), file)
+    for line in (*BEFORE.get(verb, ()), *BEFORE.get(example, ()), example):
+        assert run(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- The progress that a run
+
+
+SMALL, LARGE = Problem(n=100), Problem(n=10_000)
+
+
+def measured(problem: Problem, block: int, ms: float | None) -> Measured:
+    """The event of one configuration; of a wrong one where it has no time."""
+    row = Measurement(
+        Configuration(BLOCK=block, UNROLL=True),
+        Status.WRONG_RESULT if ms is None else Status.OK,
+        samples_ms=() if ms is None else (ms,) * 3,
+    )
+    return Measured(problem, row, remembered=block == 32, seconds_left=20.0)
+
+
+def test_a_line_has_counts_the_best_and_the_time_left() -> None:
+    """Two problems of which the first is done and the second has begun."""
+    status = RunStatus("scale", 2)
+    status(Phase(SMALL, "inputs"))
+    status(SearchStarted(SMALL, Budget(evaluations=4)))
+    assert status.line == "[1/2] scale n=100: 0 of 4 tried"
+    for block, ms in ((32, 3.0), (64, None), (128, 2.0), (256, 2.5)):
+        status(measured(SMALL, block, ms))
+    assert status.line == "[1/2] scale n=100: 4 of 4 tried, best 2 ms, 1 failed, 20 s left"
+    status(SearchStarted(LARGE, Budget(seconds=24)))
+    status(measured(LARGE, 32, 70.0))
+    assert status.line == "[2/2] scale n=10000: 1 tried, best 70 ms, 20 s left"
+    status(Phase(LARGE, "finals"))
+    assert status.line == "scale n=10000: finals: the best, interleaved"
+
+
+def test_the_best_is_that_of_the_objective() -> None:
+    status = RunStatus("scale", 1, ENERGY)
+    status(SearchStarted(SMALL, Budget(evaluations=4)))
+    for block, ms, mj in ((32, 3.0, 80.0), (64, 4.0, 50.0), (128, 2.0, 60.0)):
+        event = measured(SMALL, block, ms)
+        status(replace(event, measurement=replace(event.measurement, score=mj)))
+    assert ": 3 of 4 tried, best energy 50 mJ, " in status.line
+
+
+def test_a_short_run_off_a_terminal_writes_nothing() -> None:
+    with redirect_stderr(io.StringIO()) as log, run_progress("scale", 1) as listener:
+        listener(SearchStarted(SMALL, Budget(evaluations=4)))
+        listener(measured(SMALL, 32, 3.0))
+    assert log.getvalue() == ""
+
+
+# ---------------------------------------------------------------------- `autotune report
+
+
+AT = problem(64, 64)
+
+
+def timed(median_ms: float, about: float = 0.01, **changes: Any) -> TunedProblem:
+    """An entry of one problem with a time and an interval of so much around it."""
+    interval_ms = (median_ms * (1 - about), median_ms * (1 + about))
+    return entry(AT, **{"median_ms": median_ms, "interval_ms": interval_ms, **changes})
+
+
+def change(first: TunedRecord, second: TunedRecord, threshold: float = 0.05) -> str:
+    (found,) = compared(first, second, threshold)
+    return found.change
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "about", "expected"),
+    [
+        (1.06, 0.01, "held"),  # 1.06 · 0.99 / 1.01 is below 1.05
+        (1.08, 0.01, "slower"),
+        (1.15, 0.1, "held"),
+        (0.9, 0.01, "faster"),
+    ],
+)
+def test_slower_is_what_neither_interval_explains(
+    median_ms: float, about: float, expected: str
+) -> None:
+    made = [record([timed(1.0)]), record([timed(median_ms, about)])]
+    assert change(*made) == expected
+    (found,) = compared(*made, 0.05)
+    assert found.ratio == pytest.approx(median_ms)
+    assert found.ratio_interval == pytest.approx(
+        (median_ms * (1 - about) / 1.01, median_ms * (1 + about) / 0.99)
+    )
+
+
+def test_two_devices_have_a_ratio_and_no_regression() -> None:
+    (found,) = compared(record([timed(1.0)]), record([timed(3.0)], "Test GPU B", "sm_80"), 0.05)
+    assert (found.change, found.ratio) == ("other_device", 3.0)
+
+
+def test_winners_of_two_objectives_are_not_compared() -> None:
+    frugal = msgspec.structs.replace(record([timed(2.0)]), objective="energy")
+    with pytest.raises(UsageError, match="records of two objectives, time and energy"):
+        compared(record([timed(1.0)]), frugal, 0.05)
+
+
+def test_times_that_were_taken_in_two_ways_have_no_ratio() -> None:
+    (found,) = compared(record([timed(1.0)]), record([timed(3.0, timing="hot")]), 0.05)
+    assert (found.change, found.ratio, found.ratio_interval) == ("other_timing", None, None)
+
+
+def test_parameters_in_which_the_winners_differ() -> None:
+    """True is not 1, and a parameter that one space lacks is one that differs."""
+    more = plan(configuration={"BM": 64, "SWIZZLE": True, "VARIANT": "simt", "DEPTH": 4})
+    first = record([timed(1.0)])
+    second = record([timed(1.0, **{"configuration": more.configuration})])
+    (found,) = compared(first, second, 0.05)
+    assert found.differing == {"SWIZZLE": (False, True), "DEPTH": (None, 4)}
+
+
+def test_problems_of_one_record_only_are_listed() -> None:
+    first = record([timed(1.0), entry(problem(8, 8))])
+    second = record([entry(problem(9, 9)), timed(1.0)])
+    found = [(dict(one.problem), one.change) for one in compared(first, second, 0.05)]
+    assert found == [
+        (AT, "held"),
+        (problem(8, 8), "only_first"),
+        (problem(9, 9), "only_second"),
+    ]
+
+
+def test_two_kernels_are_refused() -> None:
+    with pytest.raises(UsageError, match="two kernels, demo_gemm and other"):
+        compared(record([timed(1.0)]), record([timed(1.0)], kernel="other"), 0.05)
+
+
+# ---------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A record, and a later one of the same device that is slower by 10 %."""
+    before, after = record([timed(1.0)]), record([timed(1.1, **vars_of(plan(128)))])
+    return write(tmp_path / "old", before), write(tmp_path / "new", after)
+
+
+def vars_of(chosen: Any) -> dict[str, Any]:
+    return {"configuration": chosen.configuration}
+
+
+def test_a_regression_ends_with_5(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = map(str, files)
+    assert run(["report", new, "--against", old]) == 5
+    printed = capsys.readouterr()
+    assert "BM 64 → 128" in printed.out
+    assert "1.100 (1.078 … 1.122)" in printed.out
+    assert "1 of 1 problems are slower by more than 5 %" in printed.err
+    assert run(["report", new, "--against", old, "--json"]) == 5
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["kernel"], row["problem"], row["verdict"]) == (KERNEL, AT, "slower")
+    assert row["differing"] == {"BM": [64, 128]} and row["second"]["median_ms"] == 1.1
+    assert run(["report", new, "--against", old, "--threshold", "10"]) == 0
+    assert run(["report", old, "--against", new]) == 0
+
+
+def test_mistakes_are_one_line(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = str(files[0])
+    header = tmp_path / "sgemm.hpp"
+    header.write_text("#pragma once\n")
+    other = str(write(tmp_path / "other", record([timed(1.0)], kernel="other")))
+    for code, wrong, message in (
+        (1, str(tmp_path), "not a file, so no tuned record"),
+        (1, str(header), "not a tuned record"),
+        (1, str(tmp_path / "nix.json"), "No such file"),
+        (2, other, "two kernels"),
+    ):
+        assert run(["report", wrong, "--against", old]) == code
+        printed = capsys.readouterr()
+        assert not printed.out
+        assert printed.err.startswith("error: ")
+        assert message in printed.err
+        assert printed.err.count("\n") == 1
+    assert run(["report", "--against", old]) == 2

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import load  # type: ignore[import-not-found]
-from sample_records import KERNEL, PARAMETERS, problem
+from sample_records import KERNEL, PARAMETERS, VALUES_OF_ANY_KIND, places, problem
 from sample_spaces import write_space
-from sample_values import VALUES_OF_ANY_KIND, places
 
 from autotune.cli import run
 from autotune.errors import RecordError

@@ -19,9 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_records import (
     KERNEL,
+    VALUES_OF_ANY_KIND,
     WRONG,
     answering,
     entry,
+    places,
     plan,
     problem,
     random_record,
@@ -32,7 +34,6 @@ from sample_records import (
     without_privileges,
     write,
 )
-from sample_values import VALUES_OF_ANY_KIND, places
 
 import autotune
 from autotune.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from sample_races import entered, race
+from sample_records import entered, race
 from sample_records import record as sample
 from sample_spaces import write_space
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
-from sample_races import entered, race
-from sample_records import tuned_problem, vendor_call
+from sample_records import entered, race, tuned_problem, vendor_call
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command

@@ -1,7 +1,7 @@
 """Every fenced block and inline command of the documents is true: parsed, compiled or executed.
 
 Blocks are found, not listed. A block whose language has no check here fails; the tutorial's files
-are followed by ``test_tutorial``. Commands of the shell are run, here or as an example of ``--help``,
+are followed by the tests at the end. Commands of the shell are run, here or as an example of ``--help``,
 but for those that are listed with the reason. A Python block that begins with ``# with a GPU`` is not
 executed: its imports must work, its calls fit their signatures. One that begins with ``# with torch``
 is left to tests/gpu/test_torch.py. What an author shortens with "…" is no block but inline code, of
@@ -26,8 +26,8 @@ from typing import Any
 import click
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
-from test_help import EXAMPLES
-from test_help import NOT_RUN as PARSED_EXAMPLES
+from test_cli import EXAMPLES
+from test_cli import NOT_RUN as PARSED_EXAMPLES
 
 import autotune
 from autotune import load
@@ -57,7 +57,7 @@ NOT_RUN = {
     "autotune check vector_add": "needs what the line above writes; test_migration checks one",
     "dask": "starts processes that stay; test_cluster does it, and ends them",
     "autotune fleet": "starts processes that stay; test_cluster does it, and ends them",
-    "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
+    "autotune run": "searches for a minute; tests below shorten it, tests/gpu the rest",
     "autotune doctor merge node7.sqlite": "needs two stores; test_store_shared merges such",
     "build/tuned": "needs a GPU; test_cpp builds it",
     "cmake": "test_cpp builds the example and a project of its own",
@@ -95,7 +95,7 @@ class Block:
 
     @property
     def is_followed(self) -> bool:
-        """Whether ``test_tutorial`` writes it to a file and uses that."""
+        """True where the test of the tutorial writes it to a file and uses that."""
         return self.page == FOLLOWED and self.language != "sh"
 
     @property
@@ -396,3 +396,156 @@ def check_named(verb: str, words: list[str]) -> None:
         command = command.commands[words[0]]
     options = {word.partition("=")[0] for word in [verb, *words] if word.startswith("-")}
     assert options <= options_of(command), f"{verb}: {options - options_of(command)}"
+
+
+# ---------------------------------------------------------------------- What the README shows is
+
+
+README_TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README_PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("reports/*/*.md")),
+]
+README_BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README_TEXT, re.DOTALL)
+
+
+def test_the_example_is_the_one_in_the_repository() -> None:
+    (excerpt,) = (text.strip() for language, text in README_BLOCKS if "saxpy" in text)
+    assert excerpt in (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
+
+
+@pytest.mark.parametrize("page", README_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r'src(?:set)?="(.*?)"', text)
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_linked_once_in_an_index() -> None:
+    """The README names the pages; docs/results.md those of kernels, docs/architecture.md the decisions."""
+    index = re.findall(r"\]\((docs/[^)]+\.md)\)", README_TEXT.partition("## More")[2])
+    for page, folder in (("results", "kernels"), ("architecture", "decisions")):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        index += [f"docs/{name}" for name in re.findall(rf"\]\(({folder}/[^)]+\.md)\)", text)]
+    assert sorted(index) == sorted(
+        str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")
+    )
+
+
+def test_it_is_two_screens() -> None:
+    prose = [line for line in README_TEXT.splitlines() if not line.startswith("|")]
+    assert len(README_TEXT.splitlines()) <= 130 and max(map(len, prose)) <= 122
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_new_kernel_takes_three_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands under "Your own kernel", in an empty folder; the search is cut short."""
+    (block,) = (text for language, text in README_BLOCKS if "autotune new" in text)
+    commands = [line.split("#")[0].split()[1:] for line in block.strip().splitlines()]
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        short = ["--budget", "3evals", "--device", "opencl:cpu"] if command[0] == "run" else []
+        short += ["--arch", "sm_90"] if command[0] == "check" else []
+        assert run([*command, *short]) == 0, capsys.readouterr().err
+    assert list(tmp_path.glob("reports/*/softmax.hpp"))
+
+
+# ---------------------------------------------------------------------- The
+
+
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PARTS = dict(
+    zip("AB", re.split(r"^## (?:Part|Next).*$", TUTORIAL, flags=re.MULTILINE)[1:3], strict=True)
+)
+#: First line of a block that is a file.
+NAMED = re.compile(r"(?://|#) (\S+\.\w+)\n")
+
+
+def blocks(part: str) -> list[tuple[str, str]]:
+    """Language and text of every fenced block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", PARTS[part], re.DOTALL | re.MULTILINE)
+
+
+def follow(part: str, folder: Path) -> dict[str, str]:
+    """Do what a part says, in order.
+
+    Returns
+    -------
+    dict
+        Standard output by command.
+    """
+    environment = {**os.environ, "PATH": f"{_commands(folder)}:{os.environ['PATH']}"}
+    here = folder / "empty"
+    here.mkdir()
+    printed = {}
+    for language, text in blocks(part):
+        if language == "sh" and not text.startswith(WITH_GPU):
+            for line in text.strip().splitlines():
+                done = subprocess.run(
+                    ["bash", "-c", line], cwd=here, env=environment, capture_output=True, text=True
+                )
+                assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+                printed[line] = done.stdout
+        elif language not in ("sh", "text"):
+            named = NAMED.match(text)
+            assert named, f"a file without its name: {text[:80]}"
+            (here / named[1]).parent.mkdir(exist_ok=True)
+            (here / named[1]).write_text(text)
+    return printed
+
+
+def _commands(folder: Path) -> Path:
+    """A folder with `autotune` and `python` of the environment that runs this test."""
+    commands = folder / "bin"
+    commands.mkdir()
+    python, root = shlex.quote(sys.executable), shlex.quote(str(ROOT))
+    for name, begin in (("autotune", f"{python} -m autotune"), ("python", python)):
+        command = commands / name
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {begin} "$@"\n')
+        command.chmod(0o755)
+    return commands
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_part_a_from_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    printed = follow("A", tmp_path)
+    assert "26 valid of 32" in printed["autotune check smooth --arch sm_90"]
+    assert "cover" in printed["autotune show smooth"]
+    winner = printed["autotune lookup smooth n=1000003"].splitlines()[0]
+    table = printed["autotune run smooth --budget 20evals"]
+    (line,) = (line for line in table.splitlines() if line.startswith("n=1000003"))
+    told = set(re.findall(r"[A-Z]+=\d+", line))  # without ADJACENT where there is one item
+    assert "BLOCK" in line and told <= set(winner.split(", "))
+    assert "quality: nearest_problem" in printed["autotune lookup smooth n=500000"]
+    assert printed["./main"].startswith(f"{winner}: ")
+
+
+def test_part_b_from_an_existing_file(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    printed = follow("B", tmp_path)
+    log, ptx = (
+        printed[f"autotune show rowsum --device sm_90 --config WARPS=8,UNROLL=4 --{view}"]
+        for view in ("log", "ptx")
+    )
+    assert "app::rowsum<8, 4>" in log
+    assert ".entry _ZN3app6rowsumILi8ELi4EE" in ptx
+
+
+def test_part_b_shows_the_example() -> None:
+    files = {NAMED.match(text)[1]: text for _, text in blocks("B") if NAMED.match(text)}  # type: ignore[index]
+    folder = ROOT / "examples" / "rowsum"
+    there = [str(file.relative_to(folder)) for file in folder.glob("*/*.*") if file.is_file()]
+    assert sorted(files) == sorted(there)
+    for name, text in files.items():
+        assert text.partition("\n")[2].strip() == (folder / name).read_text().strip()
+
+
+def test_what_needs_a_gpu_is_said_so() -> None:
+    assert [text for _, text in blocks("A") if text.startswith(WITH_GPU)] == []
+    assert len([text for _, text in blocks("B") if text.startswith(WITH_GPU)]) == 1
