@@ -48,7 +48,7 @@ LINES = {
     "kernel": 3010,
     "measure": 4110,
     "report": 1570,
-    "retune": 1120,
+    "retune": 1100,
     "run": 2430,
     "search": 2410,
     "store": 1350,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,8 +257,6 @@ def report(
         return
     if as_json:
         raise UsageError("report: --json needs --against; reports are files")
-    from contextlib import nullcontext
-
     from autotune.kernel.catalog import space_folders
     from autotune.report.page import write_index
     from autotune.report.publish import report_recorded

@@ -32,6 +32,7 @@ _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_comp
 _MAX_HOURS = click.option(
     "--max-hours",
     type=click.FloatRange(min=0),
+    default=float("inf"),
     metavar="H",
     help="Start no search or measurement after this time.",
 )
@@ -57,7 +58,7 @@ def _opened(fleet: str | None) -> Fleet | None:
 
 
 def _options(
-    fleet: str | None, max_hours: float | None, kernels: Sequence[str], **others: Any
+    fleet: str | None, max_hours: float, kernels: Sequence[str], **others: Any
 ) -> RetuneOptions:
     """Return the options of both commands, and those of `retune` as they are."""
     from autotune.cli.progress import run_progress
@@ -65,7 +66,7 @@ def _options(
 
     name = click.get_current_context().info_name or ""
     return RetuneOptions(
-        seconds=None if max_hours is None else max_hours * 3600,
+        seconds=max_hours * 3600,
         command=shlex.join(["autotune", name, *(Path(kernel).name for kernel in kernels)]),
         progress=run_progress,
         fleet=_opened(fleet),
@@ -127,7 +128,7 @@ def retune(
     portfolio: bool,
     max_days: float,
     dry_run: bool,
-    max_hours: float | None,
+    max_hours: float,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
     effort: str,
@@ -231,7 +232,7 @@ def retune(
 def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
-    max_hours: float | None,
+    max_hours: float,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
     fleet: str | None,

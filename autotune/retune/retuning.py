@@ -35,7 +35,7 @@ from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
-from autotune.retune.stale import Action, KnownEntry, Reason, StaleQuery, Target, survey
+from autotune.retune.stale import Action, Reason, StaleQuery, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request, Search
@@ -103,8 +103,8 @@ class RetuneOptions:
     strategy: str = "auto"
     #: Of the search of each problem; default: by effort.
     budget: Budget | None = None
-    #: Time after which no search begins; None: no limit.
-    seconds: float | None = None
+    #: Time after which no search begins.
+    seconds: float = math.inf
     #: Share the seconds among all problems, a kernel at a time; effort and budget follow from it.
     share_seconds: bool = False
     #: List the outcomes that a run would have, as skipped.
@@ -118,16 +118,12 @@ class RetuneOptions:
     #: Prints a message for a person.
     say: Callable[[str], None] = lambda _: None
 
-    def until_s(self) -> float:
-        """Return the time of `time.monotonic` at which the seconds will be over."""
-        return time.monotonic() + (math.inf if self.seconds is None else self.seconds)
-
 
 def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
     """Tune again what is stale on every device of a query; where nothing is, start no process."""
     failed: dict[str, str] = {}
     outcomes: list[RetuneOutcome] = []
-    until_s = options.until_s()
+    until_s = time.monotonic() + options.seconds
     for device in query.devices:
         with nullcontext() if options.dry_run else device_lock(device, options.say):
             targets, failures = survey(query, device)
@@ -184,7 +180,7 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
         only_stale=True,
         records=options.out,
     )
-    seconds = 3600.0 if options.seconds is None else options.seconds
+    seconds = 3600.0 if options.seconds == math.inf else options.seconds
     return wider, replace(options, effort=EFFORTS["full"], seconds=seconds, share_seconds=True)
 
 
@@ -234,7 +230,7 @@ def check_tuned(
     """Verify and measure the entries that lookup answers with; return the kernels that failed too."""
     checked: list[Checked] = []
     failed: dict[str, str] = {}
-    until_s = options.until_s()
+    until_s = time.monotonic() + options.seconds
     for device in query.devices:
         with device_lock(device, options.say):
             targets, failures = survey(replace(query, only_stale=False), device)
@@ -299,7 +295,7 @@ class Retuner:
             elif found.verdict is Verdict.FAILED:
                 outcomes.append(outcome(found.target, RetuneStatus.FAILED, found.message))
             elif found.verdict in (Verdict.HELD, Verdict.FASTER):
-                outcomes.append(self._confirm(found))
+                outcomes.append(self._confirm(found.target, found.now))
             else:
                 why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
                 fallen.append(replace(found.target, reasons=(*found.target.reasons, why)))
@@ -311,7 +307,8 @@ class Retuner:
             listed = list(group)
             request = self._request(listed, EFFORTS["quick"])
             bench = Bench(request, self._site)
-            with self._progress(request) as listener, closing(bench):
+            progress = self.options.progress(request.kernel.name, len(listed))
+            with progress as listener, closing(bench):
                 for target in listed:
                     if self.left_s <= 0:
                         yield Checked(target, Verdict.UNCHECKED, "no time left")
@@ -319,33 +316,33 @@ class Retuner:
                     listener(Phase(target.problem, "the winner and its runners-up, again"))
                     yield _checked(bench, target, threshold)
 
-    def _confirm(self, found: Checked) -> RetuneOutcome:
-        """Record that the times hold; they stay, so that small losses cannot add up."""
-        known, now = found.target.known, found.now
-        assert known is not None and now is not None and now.ratio is not None
-        try:
-            self._refresh(known, now.ratio)
-        except AutotuneError as error:
-            return outcome(found.target, RetuneStatus.FAILED, str(error))
-        low, high = now.ratio.interval
-        message = f"{now.ratio.value:.3f} of its recorded time ({low:.3f} … {high:.3f})"
-        now_ms = now.now.time_ms.value if now.now else None
-        return outcome(found.target, RetuneStatus.CONFIRMED, message, now_ms)
+    def _confirm(self, target: Target, now: Remeasured | None) -> RetuneOutcome:
+        """Write a confirmed entry to the user's records, and where lookup finds it.
 
-    def _refresh(self, known: KnownEntry, ratio: Estimate) -> None:
-        """Write a confirmed entry to the user's records, and where lookup finds it."""
-        changed, record, now = msgspec.structs.replace, known.record, timestamp()
+        Its times stay, so that small losses cannot add up.
+        """
+        known, changed, on = target.known, msgspec.structs.replace, timestamp()
+        assert known is not None and now is not None and now.ratio is not None
+        ratio, record = now.ratio, known.record
         versions = {
             "driver": self.device.driver,
             "toolchain": backend(self.device.backend).toolchain(),
         }
-        confirmed = Confirmed(on=now, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
-        made = changed(record.provenance, version=__version__, created=now, **versions)
+        confirmed = Confirmed(on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
+        made = changed(record.provenance, version=__version__, created=on, **versions)
         entry = changed(known.entry, confirmed=confirmed)
         own = [known.directory] if known.layer != "shipped" else []
         mine = [Path(user_folder())] if record.objective == TIME else []
-        for directory in {*mine, *own}:
-            amend(directory, changed(record, problems=(entry,), provenance=made))
+        try:
+            for directory in {*mine, *own}:
+                amend(directory, changed(record, problems=(entry,), provenance=made))
+        except AutotuneError as error:
+            return outcome(target, RetuneStatus.FAILED, str(error))
+        message = "{:.3f} of its recorded time ({:.3f} … {:.3f})".format(
+            ratio.value, *ratio.interval
+        )
+        now_ms = now.now.time_ms.value if now.now else None
+        return outcome(target, RetuneStatus.CONFIRMED, message, now_ms)
 
     # ------------------------------------------------------------------ searching
 
@@ -372,7 +369,7 @@ class Retuner:
             if self.options.fleet is not None:
                 cards = self.options.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
-            with self._progress(request) as listener:
+            with self.options.progress(request.kernel.name, len(targets)) as listener:
                 result, _ = tune(request, out, listener, self._site, first - {out})
         except Interrupted:
             raise
@@ -425,6 +422,7 @@ class Retuner:
 
     def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
         first = targets[0]
+        _, caches, objective = _alike(first)
         return Request(
             kernel=_seeded(first.kernel, targets),
             device=self.device,
@@ -432,8 +430,8 @@ class Retuner:
             effort=effort,
             goal=Search(self.options.strategy, fresh=any(reason.fresh for reason in first.reasons)),
             budget=self._budget(effort, len(targets)),
-            caches=_caches(first),
-            objective=find_objective(_objective(first)),
+            caches=Caches(caches) if caches else None,
+            objective=find_objective(objective),
             command=self.options.command,
         )
 
@@ -446,21 +444,13 @@ class Retuner:
         fresh = any(reason.fresh for reason in target.reasons)
         return (*_alike(target), self._effort(target).name, fresh)
 
-    def _progress(self, request: Request) -> AbstractContextManager[Listener]:
-        return self.options.progress(request.kernel.name, len(request.problems))
-
 
 def _alike(target: Target) -> tuple[str, str, str]:
-    """Return the facts that the targets of one run share."""
-    return target.kernel.name, _caches(target) or "", _objective(target)
-
-
-def _objective(target: Target) -> str:
-    return target.known.record.objective if target.known else TIME
-
-
-def _caches(target: Target) -> Caches | None:
-    return Timing(target.known.entry.race.timing).caches if target.known else None
+    """Return kernel, caches (empty: as declared) and objective, which the targets of one run share."""
+    if target.known is None:
+        return target.kernel.name, "", TIME
+    timing = Timing(target.known.entry.race.timing)
+    return target.kernel.name, timing.caches, target.known.record.objective
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
@@ -501,10 +491,6 @@ class Verdict(StrEnum):
     #: Nothing could be compared; the message says why.
     UNCHECKED = "unchecked"
     FAILED = "failed"
-
-    @property
-    def is_regression(self) -> bool:
-        return self in (Verdict.SLOWER, Verdict.WRONG)
 
 
 @dataclass(frozen=True)
@@ -570,11 +556,12 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
 def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:
     """Return who else may be the fastest: the runners-up and the default."""
     listed = [Configuration(other.configuration) for other in entry.race.runners_up]
-    members = [rival for rival in listed if is_member(kernel, rival, device)][:_MOST_RIVALS]
-    if is_member(kernel, kernel.default(), device):
-        members.append(kernel.default())
-    winner = Configuration(entry.configuration)
-    return [rival for rival in dict.fromkeys(members) if rival != winner]
+    winner, others = Configuration(entry.configuration), (*listed[:_MOST_RIVALS], kernel.default())
+    return [
+        rival
+        for rival in dict.fromkeys(others)
+        if rival != winner and is_member(kernel, rival, device)
+    ]
 
 
 def over_recorded(now: Estimate, then: Estimate) -> Estimate:

@@ -107,8 +107,8 @@ class StaleQuery:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-def survey(query: StaleQuery, only: Device | None = None) -> tuple[list[Target], dict[str, str]]:
-    """Find the stale problems of all devices of a query, or of one of them.
+def survey(query: StaleQuery, device: Device) -> tuple[list[Target], dict[str, str]]:
+    """Find the stale problems of one of a query's devices.
 
     Also return the errors of kernels that cannot be compared: a broken space file or foreign record
     hides no other kernel, unless it was asked for by name.
@@ -118,11 +118,10 @@ def survey(query: StaleQuery, only: Device | None = None) -> tuple[list[Target],
     for name in query.kernels or [listing.name for listing in listings(query.spaces)]:
         try:
             kernel = find_kernel(name, query.spaces)
-            devices = [device for device in query.devices if device.backend in kernel.backends]
-            if query.kernels and not devices:
-                raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
-            for device in devices if only is None else {only}.intersection(devices):
+            if device.backend in kernel.backends:
                 targets += _targets(query, kernel, device)
+            elif query.kernels and not any(d.backend in kernel.backends for d in query.devices):
+                raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
         except AutotuneError as error:
             if query.kernels and isinstance(error, UsageError):
                 raise
