@@ -274,7 +274,6 @@ def _of_library(name: str, array: Any) -> Any:
 
 
 def _operand_of_strided(array: Any, pointer: int, source: object) -> Operand:
-    """Describe an array that has NumPy's attributes."""
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise UsageError(
@@ -374,7 +373,6 @@ def _foreign(value: Any, kind: type) -> Library:
 
 
 def _shared(name: str, library: Callable[[], Library]) -> Library:
-    """Return one adapter for all types of a library."""
     return _libraries.get(name) or _libraries.setdefault(name, library())
 
 
@@ -382,8 +380,6 @@ _libraries: dict[str, Library] = {}
 
 
 def _is_on_gpu(value: Any) -> bool:
-    cuda, cuda_managed = 2, 13  # DLDeviceType
-    ask = getattr(value, "__dlpack_device__", None)
-    if ask is not None:
-        return ask()[0] in (cuda, cuda_managed)
+    if hasattr(value, "__dlpack_device__"):
+        return value.__dlpack_device__()[0] in (2, 13)  # DLDeviceType: cuda, cuda_managed
     return hasattr(value, "__cuda_array_interface__")

@@ -262,15 +262,10 @@ class TunedKernel:
         return _CallArguments(values, tuple(named), libraries, operands, index)
 
     def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
+        """Return what the call is; refuse host arrays mixed with device arrays."""
         resolved = arguments.bound(self.kernel, arguments.operands)
-        if isinstance(resolved, ResolvedCall):
-            self._check(resolved, arguments)
-        return resolved
-
-    def _check(self, resolved: ResolvedCall, arguments: _CallArguments) -> None:
-        """Refuse host arrays mixed with device arrays."""
-        if arguments.index is None:
-            return
+        if isinstance(resolved, NothingToDo) or arguments.index is None:
+            return resolved
         for name, passed in resolved.arrays.items():
             source = passed.operand.source
             if isinstance(source, NewArray) or resolved.arguments[name].kind == "constant":
@@ -281,6 +276,7 @@ class TunedKernel:
                     f"{self.kernel.name}: {name} is in the host's memory, other arrays are on "
                     f"cuda:{arguments.index}; move it there, or them to the host"
                 )
+        return resolved
 
     def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
         """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept."""
@@ -298,8 +294,6 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class _CallArguments:
-    """The arguments of a call, those that are named last."""
-
     values: tuple[Any, ...]
     names: tuple[str, ...]
     #: Library of each value; None for a scalar.
@@ -323,8 +317,6 @@ class _CallArguments:
 
 
 class _NoCall:
-    """A call that launches nothing: its results are passed arrays, or new ones."""
-
     def __init__(self, resolved: NothingToDo, arguments: _CallArguments) -> None:
         self._results, self._index = resolved.results, arguments.index
         self._library = arguments.library
@@ -416,7 +408,6 @@ def _returned(
 
 @cache
 def _executor(device: Device) -> Executor:
-    """Open the device once per process."""
     return backend(device.backend).open(device)
 
 

@@ -35,8 +35,11 @@ from autotune.values import Configuration, Problem, size_of
 
 #: How C++ calls what a kernel is passed by value.
 _TYPES = {
-    **{name: f"std::{name}_t" for name in ("int8", "int16", "int32", "int64")},
-    **{name: f"std::{name}_t" for name in ("uint8", "uint16", "uint32", "uint64")},
+    **{
+        f"{sign}int{bits}": f"std::{sign}int{bits}_t"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
     "float32": "float",
     "float64": "double",
     "bool": "bool",
@@ -206,7 +209,6 @@ class _Exported:
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:
-    """Return a problem of each combination of categories."""
     problems = [Problem(entry.problem) for record in records for entry in record.problems]
     by_category = {
         tuple(value for value in problem.values() if isinstance(value, str)): problem
@@ -271,8 +273,6 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class _Workspace:
-    """A scratch buffer: its elements as an expression, and their type."""
-
     elements: Json
     dtype: np.dtype[Any]
 

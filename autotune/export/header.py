@@ -58,8 +58,6 @@ def header_of(writer: Writer) -> str:
 
 @dataclass(frozen=True)
 class _Enum:
-    """A C++ enumeration of str values."""
-
     name: str
     about: str
     values: tuple[str, ...]
@@ -380,7 +378,6 @@ def _example(writer: Writer) -> str:
 
 
 def _about(record: TunedRecord) -> Iterator[str]:
-    """Yield the provenance of one record and what was measured, a line each."""
     yield origin(record)
     for entry in record.problems:
         stale = "".join(f", stale: {reason}" for reason in record.stale_reasons(entry))

@@ -331,7 +331,6 @@ class CompilerPool:
                     del self._futures[key]
 
     def _next(self) -> CompileJob | None:
-        """Wait for a job; return None once the pool is closed."""
         with self._lock:
             while not (self._asked or self._likely or self._is_closed):
                 self._changed.wait()

@@ -129,7 +129,6 @@ class Draw(np.random.Generator):
 
 
 def _drawn_as(dtype: DTypeLike) -> type[np.float32 | np.float64]:
-    """Return the type in which numbers of a type are drawn."""
     return np.float64 if np.dtype(dtype).itemsize > 4 else np.float32
 
 
@@ -267,7 +266,6 @@ def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
 
 
 def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
-    """Draw the arguments, compute the reference, and write both."""
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
@@ -298,7 +296,6 @@ def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) 
 
 
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
-    """Return the offset of each array that a layout field places."""
     arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | Out | InOut)]
     offsets = {}
     for placed in kernel.layout:
@@ -330,7 +327,6 @@ def _check_array(kernel: Kernel, argument: Argument, dtype: np.dtype[Any]) -> No
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which a reference computes values of a type."""
     wide = {"f": np.float64, "c": np.complex128}.get(dtype.kind, dtype)
     return np.dtype(wide)
 
@@ -409,12 +405,10 @@ def expected_outputs(
 def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the expected values in the type that they are compared in; rounding alone may change them."""
     wide = _wide(dtype)
-    if values.dtype.kind not in "biufc":
-        raise kernel.error(f"reference: {name} is {values.dtype}; return numbers")
-    if values.dtype.kind == "c" and wide.kind != "c":
+    if values.dtype.kind not in ("biufc" if wide.kind == "c" else "biuf"):
         raise kernel.error(
-            f"reference: {name} is {values.dtype}, arguments declare {dtype}, which has no imaginary "
-            f"part; return {name}.real, or declare complex64"
+            f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, of a "
+            f"real output {name}.real"
         )
     if wide.kind in "fc":
         return np.asarray(values, wide)

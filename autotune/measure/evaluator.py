@@ -183,7 +183,6 @@ class DeviceEvaluator:
         return self.compilers.result(self._compile_job(configuration)).binary
 
     def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
-        """Return the compile job, or the measurement of a pruned configuration."""
         if self.kernel.allows(configuration, self.job.problem):
             why = over_limit(self._launches(configuration), None, self.job.device)
         else:
@@ -333,8 +332,6 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A configuration that a device has taken."""
-
     configuration: Configuration
     known: _Known
     future: Future[Measurement]

@@ -182,7 +182,6 @@ def _is_detail(line: str) -> bool:
 
 
 def _waited(command: Sequence[str], timeout_s: float) -> tuple[bool, str]:
-    """Return whether a command ended in time, and its output; kill it at the time-out."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -94,8 +94,6 @@ class Job:
 
 @dataclass
 class _State:
-    """The state of this process between tasks."""
-
     executor: Executor | None = None
     job: Job | None = None
     kernel: Kernel | None = None
@@ -268,7 +266,6 @@ def _launch_at_once(ready: Launchable) -> None:
 
 
 def _renew(data: verify.DeviceData, dataset: str) -> None:
-    """Enqueue poison over the outputs and workspaces of the launch before."""
     data.refresh(dataset, wholly=False)
     data.poison_scratch()
 

@@ -276,14 +276,12 @@ def _is_window(readings: Sequence[Reading], seconds: float) -> bool:
 
 
 def _per_second(readings: Sequence[Reading], name: str) -> float:
-    """Return the growth of a count per second, between its first step and its last."""
     first, *_, last = _steps(readings, name)
     grown = getattr(last, name) - getattr(first, name)
     return float(grown / (last.at_s - first.at_s))
 
 
 def _steps(readings: Sequence[Reading], name: str) -> list[Reading]:
-    """Return the readings at which a count has grown."""
     return [
         after
         for before, after in pairwise(readings)

@@ -231,7 +231,6 @@ def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
 
 
 def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
-    """Return every output with its expected values; complex numbers are compared as pairs."""
     comparisons = []
     for name, bound in data.datasets[dataset].bounds.items():
         argument = data.argument(name)
@@ -246,7 +245,6 @@ def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
 def _checked(
     data: DeviceData, dataset: str, found: Sequence[Difference]
 ) -> tuple[CheckResult, ...]:
-    """Return the differences by output."""
     checks = []
     for (name, bound), of in zip(data.datasets[dataset].bounds.items(), found, strict=True):
         first, parts = of.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")

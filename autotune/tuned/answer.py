@@ -222,7 +222,6 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
 
 
 def _arch_of(device: Any) -> str | None:
-    """Return the architecture of a device, or of a common GPU's name; None: not known."""
     if isinstance(device, str):
         from autotune.devices.device import MODELS
 

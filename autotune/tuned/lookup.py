@@ -6,11 +6,8 @@ this, so it imports only the record's schema before the first question.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import time
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -132,22 +129,9 @@ def _refreshed(key: object, kernel: str) -> _Cached:
     state = stamp(kernel)
     cached = _cache.get(key)
     if cached is None or cached.state != state:
-        with _no_collections():
-            cached = _cache[key] = _Cached(kernel, state)
+        cached = _cache[key] = _Cached(kernel, state)
     cached.checked_at = time.monotonic()
     return cached
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Make many objects that stay, without Python walking all objects of the process meanwhile."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @cache

@@ -42,8 +42,6 @@ INDIFFERENCE = 4
 
 
 class _Curve(NamedTuple):
-    """The fitted time of a configuration."""
-
     resident: int
     #: One for each column of the design of so many resident blocks.
     coefficients: Array

@@ -170,8 +170,6 @@ def read(path: Path | str) -> TunedRecord:
 
 
 class _Head(msgspec.Struct):
-    """The fields that tell what a file is."""
-
     format: Any = None
     schema_version: Any = None
 

@@ -506,13 +506,10 @@ def other_kernel(
 
     Only names count: problems of a kernel whose source changed are stale.
     """
-    pairs = (
-        ("problem fields", fields, kernel.fields),
-        ("parameters", parameters, kernel.parameters),
-    )
+    declared = {"problem fields": kernel.fields, "parameters": kernel.parameters}
     apart = [
         f"{what} {', '.join(there)} there, {', '.join(here)} here"
-        for what, there, here in ((what, list(a), list(b)) for what, a, b in pairs)
+        for (what, here), there in zip(declared.items(), (fields, parameters), strict=True)
         if set(there) != set(here)
     ]
     if not apart:
@@ -563,16 +560,15 @@ def check(record: TunedRecord) -> None:
     _check_members(record)
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     layout = integers | set(record.layout)
-    checked: set[tuple[bytes, bool]] = set()
-    for plan in record.plans():
-        # Plans of one record have few different grids and conditions.
-        forms = [(form, integers) for form in plan.grid or ()]
-        forms += [] if plan.requires is None else [(plan.requires, layout)]
-        for form, known in forms:
-            key = msgspec.json.encode(form), known is layout
-            if key not in checked:
-                _check_expression(form, known)
-                checked.add(key)
+    # Plans of one record have few different grids and conditions.
+    plans = list(record.plans())
+    grids = {msgspec.json.encode(form): form for plan in plans for form in plan.grid or ()}
+    conditions = {msgspec.json.encode(plan.requires): plan.requires for plan in plans}
+    for form in grids.values():
+        _check_expression(form, integers)
+    for condition in conditions.values():
+        if condition is not None:
+            _check_expression(condition, layout)
     _check_portfolio(record.portfolio, integers)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf, isqrt, log2
+from math import inf, isqrt
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,15 +41,6 @@ NEAREST_ARCH = "nearest_arch"
 DEFAULT = "default"
 #: How good a hit is, best first.
 QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
-
-#: By what devices are compared: an octave more of any makes them as unlike as an octave of another.
-PROPERTIES = (
-    "sm_count",
-    "shared_bytes_per_block",
-    "l2_bytes",
-    "peak_gb_per_s",
-    "peak_gflop_per_s",
-)
 
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
@@ -260,7 +251,6 @@ def _fastest(
 
 
 def _time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
-    """Return the predicted time of a configuration for a problem."""
     total = _sum_of(cost.fixed, fields)
     blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
     for slots, terms in cost.waves:
@@ -314,22 +304,6 @@ def _candidates(
     known = ((abs(n // 10 - number // 10), abs(n - number), n, other) for n, other in numbers if n)
     for *_, other in sorted(known):
         yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
-
-
-def unlikeness(a: Any, b: Any) -> float | None:
-    """Return how far two CUDA devices are apart, in octaves; None where properties are not known.
-
-    It is the sum of the octaves between their `PROPERTIES`. A generation counts as one, a number
-    within it as a tenth.
-    """
-    numbers = [arch_number(str(getattr(device, "arch", ""))) for device in (a, b)]
-    pairs = [[getattr(device, name, 0) for device in (a, b)] for name in PROPERTIES]
-    # A device of a table of architectures says that it has one multiprocessor.
-    if None in numbers or not all(x and y for x, y in pairs) or 1 in pairs[0]:
-        return None
-    first, second = (divmod(number or 0, 10) for number in numbers)
-    generations = abs(first[0] - second[0]) or abs(first[1] - second[1]) / 10
-    return generations + sum(abs(log2(x / y)) for x, y in pairs)
 
 
 def arch_number(arch: str) -> int | None:

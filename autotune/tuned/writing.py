@@ -88,7 +88,6 @@ def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merge
 
 
 def _existing(path: Path) -> TunedRecord | None:
-    """Return the record on disk; None where there is none, or where it is damaged and now set aside."""
     if not path.exists():
         return None
     try:
