@@ -170,7 +170,11 @@ def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype
         ("int8", "np.full(len(x), 300)", "out holds 300, which is no int8"),
         ("int32", "np.where(x > 0, 1.5, 1)", r"out holds 1\.5, which is no int32"),
         ("uint64", "[2**64] * len(x)", "out is object, arguments declare uint64; return numbers"),
-        ("float32", "x + 0j", "out is complex128, arguments declare float32.*return out.real"),
+        (
+            "float32",
+            "x + 0j",
+            "out is complex128, arguments declare float32.*for a real output out.real",
+        ),
         ("float32", "x * np.nan", "no value of out is finite"),
         ("longdouble", "x", "the output out is float128, which cannot be compared"),
     ],

@@ -407,8 +407,8 @@ def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]
     wide = _wide(dtype)
     if values.dtype.kind not in ("biufc" if wide.kind == "c" else "biuf"):
         raise kernel.error(
-            f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, of a "
-            f"real output {name}.real"
+            f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, "
+            f"for a real output {name}.real"
         )
     if wide.kind in "fc":
         return np.asarray(values, wide)
