@@ -12,8 +12,8 @@ from autotune.cli import run
 from autotune.devices.device import Device
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
-from autotune.retune.stale import recorded_reasons
 from autotune.tuned.comparison import check_values
 from autotune.tuned.reading import decode, read, read_all
 from autotune.tuned.record import RecordedDevice, TunedRecord
@@ -140,7 +140,9 @@ def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
     for known in made.problems:
-        assert recorded_reasons(kernel, made, known) == (), dict(known.problem)
+        assert made.stale_reasons(known) == (), dict(known.problem)
+        origin = known.origin
+        assert not changed_since(kernel, origin.source, origin.arguments), dict(known.problem)
         assert known.checks is not None
         assert known.checks.max_error <= known.checks.bound
     assert (file.parent / f"{made.kernel}.md").is_file()
