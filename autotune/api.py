@@ -33,7 +33,6 @@ from autotune.values import Value
 if TYPE_CHECKING:
     import pandas
     from distributed import Client
-    from plotly.graph_objects import Figure
 
     from autotune.tuned.record import TunedRecord
 
@@ -73,21 +72,6 @@ class Tuned:
 
         rows = self.run.rows()
         return pandas.DataFrame({**row.pop("problem"), **row.pop("config"), **row} for row in rows)
-
-    def plot(self) -> Figure:
-        """Plot the time of every configuration in the order they were tried, by problem.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            A notebook shows it; a script calls its ``show`` or ``write_html``.
-
-        Raises
-        ------
-        MissingDependencyError
-            If plotly is not installed.
-        """
-        return summary.plot(self.run)
 
     def __repr__(self) -> str:
         return summary.text(self.run, self.record)

@@ -71,7 +71,6 @@ def _define_product(
 
 
 def _save_factors(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save the factors that the requested gradients need."""
     a, b, ctx.alpha = inputs
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.shapes = a.shape, b.shape

@@ -30,7 +30,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import explained, importance
-from autotune.report.page import write_html, write_index, write_markdown
+from autotune.report.page import write_html, write_markdown
 from autotune.report.publish import Published
 from autotune.report.wording import NONE
 from autotune.run import verdict
@@ -494,7 +494,7 @@ def test_the_command_needs_no_store_where_records_are_named(
     arguments = ["report", "copy", "--device", "NVIDIA_H200", "--out", str(tmp_path)]
     assert command([*arguments, "--from", str(reports)]) == 0
     written = {Path(line) for line in capsys.readouterr().out.splitlines()}
-    assert {file.name for file in written} == {"copy.md", "copy.html", "index.html"}
+    assert {file.name for file in written} == {"copy.md", "copy.html"}
     for file in (file for file in written if file.suffix != ".html"):
         assert file.read_bytes() == (reports / "NVIDIA_H200" / file.name).read_bytes()
 
@@ -607,18 +607,6 @@ def test_a_limit_that_was_not_measured_is_no_roof() -> None:
     assert evidence.roofline(content_of(record([quick]), [])) is None
 
 
-def test_the_index_leads_to_reports(tmp_path: Path) -> None:
-    source, out = ROOT / "reports" / "NVIDIA_H200" / "copy.json", tmp_path / "out"
-    folder = tmp_path / "NVIDIA_H200"
-    folder.mkdir()
-    (folder / "copy.json").write_bytes(source.read_bytes())
-    unwritten = write_index(read_all(tmp_path), tmp_path).read_text()
-    assert "copy on NVIDIA H200" in unwritten and "<a " not in unwritten
-    assert command(["report", "--from", str(tmp_path), "--out", str(out)]) == 0
-    page = (out / "index.html").read_text()
-    assert 'href="NVIDIA_H200/copy.html"' in page and ">17</td>" in page
-
-
 def test_without_anything_tuned_no_report_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -648,11 +636,6 @@ def test_html_escapes_what_users_write(tmp_path: Path) -> None:
     addresses = [value for name, value in elements.attributes if name in ("src", "href")]
     assert addresses == [library.name]
     assert EVIL.replace("\n", " ") in json.dumps(page_data(page)).replace("\\", "")
-
-
-def test_the_index_escapes_what_users_write(tmp_path: Path) -> None:
-    elements = _Elements(write_index([evil().record], tmp_path).read_text())
-    assert not {"script", "img", "a"} & set(elements.tags)
 
 
 def test_markdown_escapes_what_users_write(tmp_path: Path) -> None:
@@ -796,10 +779,7 @@ def test_wide_pages_show_every_column_and_narrow_ones_break_no_name(
     doubtful = msgspec.structs.replace(first, race=noisy_race)
     noisy = msgspec.structs.replace(sgemm, problems=(doubtful, *sgemm.problems[1:]))
     page = pages()
-    for file in (
-        write_html(from_rows([], noisy), tmp_path / "page.html", single=True),
-        write_index(records, tmp_path),
-    ):
+    for file in (write_html(from_rows([], noisy), tmp_path / "page.html", single=True),):
         page.open(file, width=1400)
         page.wait_for(f"{DRAWN} || document.scripts.length === 0")
         cut = (

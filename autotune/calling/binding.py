@@ -182,7 +182,6 @@ def _is_needed(argument: Argument) -> bool:
 
 
 def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> ArrayArgument:
-    """Decide how an array is passed; refuse one that the kernel would leave."""
     dtype, shape = np.dtype(argument.dtype), argument.shape
     needed = f"the problem ({problem}) needs {dtype}{list(shape)}"
     if not isinstance(operand, Operand):

@@ -210,7 +210,6 @@ def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> St
 
 
 def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
-    """Return memory for the changing parameters, and the address of the addresses of all parameters."""
     memory = (ctypes.c_char * (_SLOT * len(fixed)))()
     begin, addresses = ctypes.addressof(memory), []
     for value in fixed:
@@ -443,7 +442,6 @@ class GpuCall:
         return _Parameter(scalar)
 
     def _result(self, operand: Operand) -> tuple[bool, int]:
-        """Return whether a result is new, and its index among new arrays or values."""
         source = operand.source
         if isinstance(source, NewArray):
             return True, self._made.index(source)
@@ -542,7 +540,6 @@ class GpuCall:
     def _set_constant(
         self, loaded: _Module, name: str, source: int, values: Sequence[Any], is_captured: bool
     ) -> None:
-        """Copy to a module symbol, in order with the launches of the current stream."""
         runtime, library = self._runtime, self._libraries[source]
         assert library is not None
         array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))

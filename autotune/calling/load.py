@@ -193,7 +193,6 @@ class TunedKernel:
         self._calls[key] = call
 
     def _made(self, arguments: _CallArguments) -> Any:
-        """Ask the space file what the call is, and prepare it."""
         if not any(arguments.libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
         resolved = self._resolved(arguments)
@@ -243,7 +242,6 @@ class TunedKernel:
         return found if rest == before else None
 
     def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> _CallArguments:
-        """Describe the arguments of a call; refuse one that is neither an array nor a scalar."""
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
         unnamed = ["an argument"] * (len(args) - len(parameters))  # the call is refused for them
         values = (*args, *named.values())
@@ -377,7 +375,6 @@ class HostCall:
     def _array(
         self, name: str, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]
     ) -> Any:
-        """Return the view of a value, or a new array, in the declared shape of an argument."""
         if operand.shape != self._resolved.arguments[name].shape:
             operand = operand.memory
         source = operand.source

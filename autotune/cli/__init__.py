@@ -162,7 +162,6 @@ def run(arguments: list[str]) -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
 ) -> None:
-    """Print our warnings as one line on stderr; hide those of libraries."""
     if Path(filename).is_relative_to(PACKAGE):
         warn(str(message))
 
@@ -198,7 +197,6 @@ def shown(text: str) -> str:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Return click's error in the form of ours."""
     from autotune.errors import unknown
 
     context = getattr(error, "ctx", None)

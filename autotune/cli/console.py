@@ -164,7 +164,6 @@ def _mapping(what: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
 
 
 def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, given: Any) -> Value:
-    """Return the declared value that a text or a value means."""
     if name not in parameters:
         raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")
     for declared in parameters[name]:

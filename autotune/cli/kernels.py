@@ -276,7 +276,6 @@ def _port(script: Path, name: str, into: Path) -> None:
 
 
 def _write_kernel(name: str, into: Path) -> list[Path]:
-    """Write a kernel and its space file from ``kernel.cu.j2`` and ``space.py.j2``; return both."""
     import keyword
 
     from autotune.kernel.names import CPP_KEYWORDS, fault

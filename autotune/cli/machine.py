@@ -222,7 +222,6 @@ def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) 
 
 
 def _devices(selectors: tuple[str, ...]) -> list[Device]:
-    """Return the named devices of this machine; default: all of the first backend that has any."""
     from autotune.devices.choose import backend, choose_devices
     from autotune.devices.device import BACKENDS
 

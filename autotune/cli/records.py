@@ -239,8 +239,6 @@ def report(
 ) -> None:
     """Write the report of KERNEL, or of all kernels, from the store and your tuned records.
 
-    OUT/index.html links to all reports.
-
     With --against, compare two tuned records of a kernel problem by problem: the ratio of their times
     with its 95 % interval, and the parameters that differ. Exit code 5 if both are of one device model
     and the whole interval of a ratio is above the threshold.
@@ -258,7 +256,6 @@ def report(
     if as_json:
         raise UsageError("report: --json needs --against; reports are files")
     from autotune.kernel.catalog import space_folders
-    from autotune.report.page import write_index
     from autotune.report.publish import report_recorded
     from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
@@ -277,7 +274,6 @@ def report(
         for record in chosen:
             for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
-    click.echo(str(write_index(found, out)))
 
 
 @click.command("export")
@@ -327,7 +323,6 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 
 
 def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
-    """Show the times of the second record over those of the first; raise if it is slower."""
     from autotune.errors import RegressionError
     from autotune.tuned.comparison import compared
     from autotune.tuned.reading import read

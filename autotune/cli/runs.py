@@ -277,7 +277,6 @@ def _run_on_fleet(
 
 
 def _show(result: RunResult, published: Published | None, documents: list[str] | None) -> None:
-    """Print the result of a run, or add it to the documents."""
     from autotune.tuned.writing import encode
 
     if published is None:

@@ -49,7 +49,6 @@ _ARCHS = click.option(
 
 
 def _opened(fleet: str | None) -> Fleet | None:
-    """Return the fleet of an address until the command ends."""
     if fleet is None:
         return None
     with needing("a fleet"):
@@ -272,7 +271,6 @@ def check_tuned(
 
 
 def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if an entry is slower or wrong, or could not be measured."""
     regressions = [row for row in rows if row["verdict"] in ("slower", "wrong")]
     if regressions:
         first = regressions[0]

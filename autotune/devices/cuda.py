@@ -226,7 +226,6 @@ class CudaExecutor:
 
     @cached_property
     def _lanes(self) -> list[tuple[NDArray[np.uint8], Any]]:
-        """Page-locked piece and stream of each upload thread."""
         cuda = self.cupy.cuda
         memory = [
             cuda.alloc_pinned_memory(_PIECE_BYTES) for _ in range(min(_THREADS, usable_cores()))
@@ -504,14 +503,12 @@ class CudaExecutor:
         return partial(kernel, self._grid(count), (256,), args, stream=self.stream)
 
     def _grid(self, count: int) -> tuple[int]:
-        """Return the blocks of 256 threads for a loop over ``count``."""
         return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
 
     def _memset(self, array: Any, value: int) -> None:
         self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Run a device call; raise MemoryError, LaunchError, or ContextLostError if it fails."""
         errors = (
             self.cupy.cuda.runtime.CUDARuntimeError,
             self.cupy.cuda.driver.CUDADriverError,
@@ -640,7 +637,6 @@ class _Sample:
 
 
 def _kernel_argument(argument: Any) -> Any:
-    """Return a step's argument as CuPy passes it to a kernel."""
     if argument is None:
         return np.uintp(0)
     return argument.inner if isinstance(argument, CudaBuffer) else argument
@@ -686,7 +682,6 @@ def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
 
 @cache
 def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
-    """Load checks.cu for one element type, and one type of expected values."""
     module = cp.cuda.function.Module()
     module.load(_checks_code(arch, c_type, expected))
     return module
@@ -694,7 +689,6 @@ def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
 
 @cache
 def _devices() -> tuple[Device, ...]:
-    """Return the devices that the driver lists, without a context."""
     from cuda.bindings import driver as cu
 
     def ask(result: tuple[Any, ...]) -> Any:

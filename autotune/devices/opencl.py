@@ -305,7 +305,6 @@ class OpenclExecutor:
         return Power()
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
-        """Return a function that enqueues one step and returns its event."""
         if isinstance(step, BoundFill):
             return partial(self._fill, step.buffer.inner, step.value, 0, step.buffer.nbytes)
         if step.shared_bytes:
@@ -323,7 +322,6 @@ class OpenclExecutor:
         return enqueue
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Run a device call; raise LaunchError or ContextLostError if it fails."""
         try:
             return call()
         except self.cl.Error as error:
@@ -454,7 +452,6 @@ def _show_intel_runtime(lib: Path) -> None:
 
 @cache
 def _live_devices() -> tuple[Any, ...]:
-    """Return every device of every platform, CPUs last."""
     cl = _pyopencl()
     try:
         platforms = cl.get_platforms()

@@ -155,7 +155,6 @@ def gpus(nvidia: Nvidia) -> Iterator[Finding]:
 def _faults(
     nvml: Any, index: int, handle: Any, throttle_reasons: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield why a GPU cannot compute, or what lengthens its times."""
     topic, smi = f"gpu {index}", f"nvidia-smi -i {index}"
     if throttle_reasons:
         text = f"clocks are held down by: {', '.join(throttle_reasons)}; times will be too long"
@@ -231,7 +230,6 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
 
 
 def _try_writing(folder: Path) -> None:
-    """Write a file that has no name."""
     with tempfile.TemporaryFile(dir=folder) as stream:
         stream.write(b"autotune")
 

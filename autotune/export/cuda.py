@@ -280,7 +280,6 @@ class _Workspace:
 def _scratch(
     kernel: Kernel, configuration: Configuration, device: Device, problem: Problem
 ) -> dict[str, _Workspace]:
-    """Return the scratch buffers of a configuration, over the fields of the problem."""
     symbols = Problem(
         {name: Symbol(name) if isinstance(value, int) else value for name, value in problem.items()}
     )
@@ -474,7 +473,6 @@ def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: s
 def _provenance(
     kernel: Kernel, records: Iterable[TunedRecord], configuration: Configuration
 ) -> Iterator[str]:
-    """Yield the problems that the configuration won, by device."""
     for record in records:
         won = [e for e in record.problems if Configuration(e.configuration) == configuration]
         if won:

@@ -78,7 +78,6 @@ def _enum(name: str, about: str, values: Iterable[str]) -> _Enum:
 
 
 def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
-    """Return the identifier of each name; refuse names that share one."""
     known = {name: identifier(name) for name in names}
     alike = [name for name, cpp in known.items() if list(known.values()).count(cpp) > 1]
     if alike:

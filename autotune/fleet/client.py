@@ -290,7 +290,6 @@ class Fleet:
         return Place(COMPILE, left)
 
     def _compiling(self, backend_name: str) -> list[str]:
-        """Return the addresses of usable workers that compile for a backend."""
         with self._lock:
             known = {a: of for a, of in self._compilers.items() if a not in self._set_aside}
         return [address for address, count in known.items() if count.get(backend_name)]

@@ -212,7 +212,6 @@ def drive(
 
 
 def _decided(ended: SimpleQueue[FleetRun | BaseException]) -> Iterator[FleetRun]:
-    """Yield the runs that were stopped and had decided some problem."""
     while not ended.empty():
         done = ended.get()
         if isinstance(done, FleetRun) and done.result is not None:
@@ -227,7 +226,6 @@ def _run(
     listener_of: Callable[[Request], Listener],
     end_s: float,
 ) -> FleetRun:
-    """Run a request on all cards of its model, in the time that is left."""
     left_s = end_s - time.monotonic()
     try:
         if left_s <= 0:

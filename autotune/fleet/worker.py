@@ -204,7 +204,6 @@ class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def _found(devices: Sequence[str | Device] | None) -> list[Device]:
-    """Return the named devices; default: those of the first backend that has some."""
     if devices is None:
         return next((found for name in BACKENDS if (found := backend(name).devices())), [])
     found = []

@@ -117,7 +117,6 @@ def measured(store: Store, kernel: Kernel, device: str | None) -> dict[str, Resu
 
 
 def _folder(device_name: str, problem: Problem, timing: str) -> str:
-    """Return a relative folder, also for values such as ``../``."""
     sizes = [f"{name}{quote(str(value), '', errors='replace')}" for name, value in problem.items()]
     place = "-".join([*sizes, timing] if timing else sizes)
     return f"{Device('cuda', device_name, '').folder}/{place}"

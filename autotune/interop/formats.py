@@ -143,7 +143,6 @@ _REMEDY = "record the space again, or take another copy of the file"
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row that are metrics."""
     return {
         name: value
         for name, value in values.items()
@@ -329,7 +328,6 @@ _Read: TypeAlias = tuple[Labels, Lists, list[Measurement]]
 
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Name the place of a value that cannot be read."""
     try:
         yield
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
@@ -353,7 +351,6 @@ def _read_cache(document: dict[str, Any]) -> _Read:
 
 
 def _as_t4(entry: dict[str, Any], names: Sequence[str]) -> T4Row:
-    """Return a cache's row as T4's."""
     row = msgspec.convert(entry, CacheRow)
     failure = row.error or (row.time if isinstance(row.time, str) else "")
     words = {name: word for word, name in _FAILURES.items()}

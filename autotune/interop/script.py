@@ -266,7 +266,6 @@ class _TuneCall:
         return textwrap.dedent(text).strip("\n") + "\n"
 
     def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the arguments, and their declarations in the source, by name."""
         values = list(self._given.get("arguments") or [])
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", self._text, flags=re.DOTALL)
         found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", text)
@@ -301,7 +300,6 @@ class _TuneCall:
         return rules
 
     def _defines(self) -> str:
-        """Return the dict of the defines hook; empty where parameters are all there is."""
         given = self._given.get("defines")
         if given is not None:
             parts = [
@@ -323,7 +321,6 @@ class _TuneCall:
     # ------------------------------------------------------------------ problem and launch
 
     def _read_problem(self) -> tuple[list[str], dict[str, int]]:
-        """Return the sizes in x, y, z as expressions over ``c`` and ``p``, and the problem's fields."""
         scalars = {
             name: int(value)
             for name, value in self._arguments.items()
@@ -377,7 +374,6 @@ class _TuneCall:
     # ------------------------------------------------------------------ arguments
 
     def _made(self, name: str, value: Any) -> str:
-        """Return the expression that makes an argument."""
         if isinstance(value, bool | int | float | np.generic):
             number = value.item() if isinstance(value, np.generic) else value
             text = f"p.{name}" if self._fields.get(name) == number else repr(number)

@@ -304,7 +304,6 @@ class Declaration:
         return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
 
     def _attach(self, rules: list[Rule], rule: Rule) -> None:
-        """Add a rule; in a notebook in place of that of its name, since cells are run again."""
         if self.file is None and rule.name != "_":
             rules[:] = [known for known in rules if known.name != rule.name]
         rules.append(rule)

@@ -96,7 +96,6 @@ def fault_of(file: Path) -> ForeignPlace | None:
 
 @cache
 def _installed_folders() -> tuple[Path, ...]:
-    """Return the folders of Python's library and of installed packages."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     places = [*map(sysconfig.get_path, kinds), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
@@ -295,7 +294,6 @@ def _find(name: str, folder: Path | None) -> ModuleSpec | None:
 
 
 def _place(spec: ModuleSpec | None) -> Path | None:
-    """Return the file of a module, or the folder of a package."""
     places = list(spec.submodule_search_locations or []) if spec else []
     if spec and spec.has_location and spec.origin and not places:
         places = [spec.origin]

@@ -121,7 +121,6 @@ def matrix_product(
 
 
 def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -> tuple[int, ...]:
-    """Check all operands and return the shape of C."""
     check_arrays(dtype, a=a, b=b, **({} if out is None else {"out": out}))
     shapes = f"a {list(a.shape)} and b {list(b.shape)}"
     if not {a.ndim, b.ndim} <= {2, 3}:
@@ -153,7 +152,6 @@ def _without_batch(a: Operand, b: Operand, c: Operand) -> tuple[Operand, Operand
 
 
 def _is_shared(array: Operand) -> bool:
-    """Return whether all products of a batch read the same matrix."""
     return array.ndim == 2 or len(array) == 1 or array.strides[0] == 0
 
 

@@ -66,7 +66,6 @@ def travelling(kernel: Kernel) -> bytes:
 
 
 def _own_modules(folder: Path | None) -> list[str]:
-    """Return the names of the imported modules that are a person's own files."""
     files = {
         name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)
     }

@@ -58,7 +58,6 @@ def flattened(file: Path) -> str:
 
 
 def _inlined(file: Path, met: set[Path]) -> str:
-    """Return a file with its includes, without those that were met before."""
     met.add(file.resolve())
     try:
         refuse_foreign(file)

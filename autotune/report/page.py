@@ -1,4 +1,4 @@
-"""The files of a report: Markdown, one HTML page, and the index of pages.
+"""The files of a report: Markdown and one HTML page.
 
 A page fetches nothing but the script in its folder. ``figures.js`` and ``configurations.js`` draw
 the figures from the data of `autotune.report.evidence`, which the page holds as JSON.
@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,7 @@ from autotune.files import write_atomically
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ReportContent
 from autotune.report.table import Table, unbroken
-from autotune.report.wording import NONE, markdown
-from autotune.tuned.record import TunedRecord
+from autotune.report.wording import markdown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -138,7 +137,6 @@ def _script_name() -> str:
 
 @cache
 def _library() -> str:
-    """Return plotly as a script that holds it compressed: two fifths of its size."""
     from plotly.offline import get_plotlyjs
 
     return f'var PLOTLY="{packed(get_plotlyjs())}";'
@@ -147,40 +145,3 @@ def _library() -> str:
 def packed(text: str) -> str:
     """Return text as gzip in base64, which needs no escape in HTML."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-# ---------------------------------------------------------------------- the index
-
-
-def write_index(records: Iterable[TunedRecord], folder: Path) -> Path:
-    """Write ``index.html`` with links to the reports below its folder; return its path."""
-    ordered = sorted(records, key=lambda record: record.kernel)
-    tuned = Table.of(
-        [_index_row(record) for record in ordered],
-        words=("Tuned",),
-        links=[_page(record, folder) for record in ordered],
-    )
-    version = max((record.provenance.version for record in ordered), default="")
-    page = _environment().get_template("index.html.j2").render(tuned=tuned, version=version)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "index.html"
-    write_atomically(file, page.encode())
-    return file
-
-
-def _index_row(record: TunedRecord) -> dict[str, str]:
-    entries = record.problems
-    return {
-        "Report": wording.one_line(f"{record.kernel} on {record.device.name}"),
-        "Problems": wording.count(len(entries)),
-        "Speed vs the vendor's library": f"{answer.vendor_speed(entries)} "
-        f"{answer.vendor_names(entries)}".strip(),
-        "Share of measured limit": answer.limit_share(entries),
-        "Tuned": max((entry.origin.tuned_on[:10] for entry in entries), default=NONE),
-    }
-
-
-def _page(record: TunedRecord, folder: Path) -> str:
-    """Return the address of a record's report; empty where there is none."""
-    places = (Path(record.device.folder, record.kernel + end) for end in (".html", ".md"))
-    return next((place.as_posix() for place in places if (folder / place).is_file()), "")

@@ -147,7 +147,6 @@ def _write_header(json_file: Path, record: TunedRecord) -> Path:
 
 
 def _html(content: ReportContent, file: Path) -> Path | None:
-    """Write the page where its plotting library is installed: all else is in the Markdown too."""
     try:
         write_html(content, file)
     except MissingDependencyError as error:

@@ -26,8 +26,6 @@ class Table:
     numeric: frozenset[int] = frozenset()
     wide: frozenset[int] = frozenset()
     strong: frozenset[int] = frozenset()
-    #: Address that each row's first cell leads to in HTML; empty where there is none.
-    links: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -36,7 +34,6 @@ class Table:
         words: Sequence[str] = (),
         wide: str = "",
         strong: Iterable[int] = (),
-        links: Sequence[str] = (),
     ) -> Table:
         """Return a table of rows; a value that is missing is a dash, a column without any is left out.
 
@@ -50,7 +47,6 @@ class Table:
             numeric=frozenset(i for i, name in enumerate(columns) if i and name not in words),
             wide=frozenset(i for i, name in enumerate(columns) if name == wide),
             strong=frozenset(strong),
-            links=tuple(links),
         )
 
     def markdown(self) -> str:
@@ -73,10 +69,7 @@ class Table:
 
     def _row(self, number: int, cells: Sequence[str]) -> str:
         start = '<tr class="strong">' if number in self.strong else "<tr>"
-        first, *others = map(unbroken, cells)
-        if self.links and self.links[number]:
-            first = f'<a href="{escape(self.links[number])}">{first}</a>'
-        row = (self._cell("td", i, cell) for i, cell in enumerate((first, *others)))
+        row = (self._cell("td", i, unbroken(cell)) for i, cell in enumerate(cells))
         return f"{start}{''.join(row)}</tr>\n"
 
     def _cell(self, tag: str, column: int, inner: str) -> str:

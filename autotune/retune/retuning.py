@@ -454,7 +454,6 @@ def _alike(target: Target) -> tuple[str, str, str]:
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
-    """Return the kernel with the old winners among its seeds."""
     old = [target.known.entry.configuration for target in targets if target.known]
     seeded = copy.copy(kernel)
     seeded.seeds = (*kernel.seeds, *(dict(configuration) for configuration in old))
@@ -582,7 +581,6 @@ def over_recorded(now: Estimate, then: Estimate) -> Estimate:
 
 
 def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measurement:
-    """Compile and verify one configuration on the data sets of a job."""
     compiled = _compiled(bench, job, configuration)
     if compiled.binary is None:
         return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
@@ -596,7 +594,6 @@ def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
 def _raced(
     bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
 ) -> Remeasured:
-    """Race the winner, who comes first, with the others, all of them right."""
     contenders = [
         Contender(
             configuration,

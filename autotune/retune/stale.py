@@ -237,7 +237,6 @@ def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> Us
 
 
 def _local_devices() -> list[Device]:
-    """Return one device per GPU model; the first of any other kind where there is no GPU."""
     for name in BACKENDS:
         found = backend(name).devices()
         if found and name == "cuda":
@@ -248,7 +247,6 @@ def _local_devices() -> list[Device]:
 
 
 def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Target]:
-    """Yield the stale problems of one kernel on one device: entries, then problems never tuned."""
     entries = known_entries(kernel.name, device, query.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():

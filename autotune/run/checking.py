@@ -127,7 +127,6 @@ class _DeviceCheck:
         self._report.notes.append(f"{self._device.arch}: {text}")
 
     def _space(self) -> Space | None:
-        """Enumerate the space, and trace a launch."""
         kernel, device = self._kernel, self._device
         try:
             space = enumerate_space(kernel, device)
@@ -154,7 +153,6 @@ class _DeviceCheck:
             )
 
     def _check_sample(self, space: Space, check: Callable[[Configuration], SampleResult]) -> None:
-        """Check the default, where it is valid, and random configurations."""
         default = space.index(self._kernel.default())
         drawn = space.sample(np.random.default_rng(self._seed), self._samples)
         numbers = dict.fromkeys([*([] if default is None else [default]), *drawn])

@@ -289,7 +289,6 @@ class Finals:
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[Contender], seconds: float
     ) -> tuple[Race | None, list[Measurement]]:
-        """Race finalists and the vendor's calls; None where no finalist was timed. Rows of failures."""
         request, kernel, problem = self.bench.request, self.bench.kernel, evaluator.job.problem
         vendors = [call.name for call in kernel.baselines if call.backend == request.device.backend]
         rules = RaceRules(

@@ -121,7 +121,6 @@ def _compile(
     problems: Sequence[Problem],
     configurations: Sequence[Configuration],
 ) -> None:
-    """Compile all that will be asked for, so that no problem's time goes into it."""
     listener(Phase(problems[0], "compiling"))
     jobs = [
         bench.compile_job(configuration, problem)

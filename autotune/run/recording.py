@@ -273,7 +273,6 @@ def _portfolio(
     measured: Portfolio,
     tuned_here: Sequence[TunedProblem],
 ) -> Portfolio:
-    """Return measured times with the answers for other problems that are made of them."""
 
     @cache
     def planned(configuration: Configuration, problem: Problem) -> Plan:
@@ -316,7 +315,6 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
-    """Return three dimensions: missing ones are 1."""
     if grid is None:
         return None
     x, y, z = (*grid, 1, 1)[:3]
@@ -354,14 +352,12 @@ def _steps(
 
 
 def _rate(amount: float, median_ms: float) -> float:
-    """Return an amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
     return amount / median_ms / 1e6
 
 
 def _metrics(
     request: Request, problem: Problem, row: Measurement, winner: ContenderResult
 ) -> Mapping[str, float]:
-    """Return the kernel's metrics of a winner: of its median in the finals, not of its search."""
     measured = replace(row, samples_ms=(winner.time_ms.value,))
     if winner.energy and winner.energy.power_w is not None:
         energy = Energy(winner.energy.call_mj.value, winner.energy.power_w, calls=1)

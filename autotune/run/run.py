@@ -144,7 +144,6 @@ class Run(Bench):
         return space.restricted(self.request.goal.fixed) if self.request.goal.fixed else space
 
     def _search_problems(self, run_id: int) -> list[SearchedProblem]:
-        """Search every problem, each beginning with what won on those before it."""
         search = ProblemSearch(self, self.store, run_id, self.listener)
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
@@ -186,7 +185,6 @@ class Run(Bench):
 
     @property
     def _kept_share(self) -> float:
-        """Return the share of the time that is kept for what follows the searches."""
         finals = self.request.objective.finals_share
         if total_s := self.request.total_budget.seconds:
             least = _LEAST_FINALS_S * len(self.request.problems) / total_s
@@ -202,7 +200,6 @@ class Run(Bench):
 
     @property
     def _portfolio_share(self) -> float:
-        """Return the share of the time that is kept for the portfolio: one problem needs none."""
         return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
 
     def _seconds_left(self, but: float = 0.0) -> float:
@@ -217,7 +214,6 @@ class Run(Bench):
     def _hold_finals(
         self, run_id: int, searched: Sequence[SearchedProblem]
     ) -> Iterator[ProblemResult]:
-        """Hold the finals of each problem, the last first."""
         finals = Finals(self, self.store, run_id, self.listener, self._sanitizer)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
@@ -311,7 +307,6 @@ class _Left:
 
 
 def _gain(found: SearchedProblem) -> float:
-    """Return the share of time that going on is expected to save; infinite where not known, 0 at an end."""
     if len(found.asked) == len(found.space):
         return 0.0
     if found.outlook is None:

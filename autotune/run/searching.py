@@ -146,7 +146,6 @@ class ProblemSearch:
         )
 
     def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
-        """Return known good configurations: recorded, imported, of problems before, declared."""
         kernel = self.bench.kernel
         return [
             *recorded(kernel.name, self.bench.device, problem),
@@ -157,7 +156,6 @@ class ProblemSearch:
         ]
 
     def _strategy(self, budget: Budget) -> Strategy:
-        """Return the strategy, told how much to have measured and compiled at once."""
         request = self.bench.request
         if isinstance(request.goal, VerifyOne):
             return in_given_order([])
@@ -199,13 +197,11 @@ def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
 
 
 def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
-    """Return the best configurations of the nearest problems searched before."""
     nearest = sorted(before, key=lambda other: _apart(problem, other.problem))[:_NEAR_PROBLEMS]
     best = [row for other in nearest for row in verdict.candidates(other.choice, 1)]
     return list(dict.fromkeys(row.configuration for row in best))
 
 
 def _apart(problem: Problem, other: Problem) -> float:
-    """Return the distance of two problems; infinite where they differ in a word."""
     steps = distance(place_of(tuple(problem.values())), place_of(tuple(other.values())))
     return math.inf if steps is None else steps

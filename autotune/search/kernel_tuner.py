@@ -242,7 +242,6 @@ class _CachedPoint:
 
 
 def _options(name: str, runner: Runner) -> Any:
-    """Return the options dict that ``tune_kernel`` would make."""
     from kernel_tuner.interface import Options
     from kernel_tuner.util import TuningBudget
 

@@ -100,7 +100,6 @@ class Lattice:
         return sorted(found)
 
     def _steps(self, position: int, rank: int) -> NDArray[np.int32]:
-        """Return the steps from one rank of a parameter to each of its ranks."""
         steps = np.abs(np.arange(self.sizes[position], dtype=np.int32) - rank)
         return np.minimum(steps, 1) if self.is_text[position] else steps
 
@@ -142,7 +141,6 @@ class Ledger:
 
 
 def _order(values: tuple[Any, ...]) -> list[int]:
-    """Return value indices in ascending order of value; text in declared order."""
     if isinstance(values[0], str):
         return list(range(len(values)))
     return sorted(range(len(values)), key=values.__getitem__)

@@ -87,7 +87,6 @@ def available() -> list[StrategyInfo]:
 
 
 def _missing(package: str | None) -> str:
-    """Return why a package makes a strategy unavailable; empty where it is installed."""
     if package is None or find_spec(package):
         return ""
     extra = extra_of(package)

@@ -170,7 +170,6 @@ def _sampler(name: str, seed: int) -> Any:
 
 
 def _distributions(lattice: Lattice, name: str) -> dict[str, Any]:
-    """Return one distribution for each parameter that has a choice."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     return {

@@ -279,7 +279,6 @@ class Proposer:
         return None
 
     def _spread(self, count: int) -> list[int]:
-        """Choose random configurations far from each other and from those known."""
         pool = self._rng.permutation(self._some(POOL))
         features = self._encoding.features(pool)
         known = [*self._learnt, *self.awaited]
@@ -294,7 +293,6 @@ class Proposer:
         return chosen
 
     def _some(self, count: int) -> Numbers:
-        """Choose open configurations at random, or all in order where there are no more."""
         return self._few(np.flatnonzero(self._open), count)
 
     def _any(self) -> int:
@@ -347,7 +345,6 @@ class Proposer:
 
     @cached_property
     def _transfer(self) -> _Transfer:
-        """The points of related problems that are conditioned on."""
         points, log_times = [self._points(np.zeros(0, np.int64), self._features)], [np.zeros(0)]
         for features, found in self._related:
             chosen = self._best_and_others(_ranked(found), 2 * OF_RELATED)
@@ -356,13 +353,11 @@ class Proposer:
         return _Transfer(Points.joined(*points), np.concatenate(log_times))
 
     def _points(self, numbers: Numbers, problem: Sequence[float]) -> Points:
-        """Return configurations at a problem as the covariance sees them."""
         features = self._encoding.features(numbers)
         repeated = np.tile(np.array(problem, np.float32), (len(numbers), 1))
         return Points(np.hstack([features, repeated]), self._encoding.indicators(numbers))
 
     def _considered(self, best: Numbers) -> Numbers:
-        """Return open configurations that the next proposals are chosen from."""
         most = FEWER if self._related else CANDIDATES
         some = self._some(most)
         if len(some) == self._open_count:
@@ -372,7 +367,6 @@ class Proposer:
         return np.concatenate([some, neighbours, self._few(near, most), self._few(compiled, most)])
 
     def _near(self, best: Numbers, steps: int) -> Numbers:
-        """Return open configurations that differ from one of the best in at most ``steps`` parameters."""
         found = [self._encoding.near(int(number), steps) for number in best]
         near: Numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
         return near[self._open[near]]
@@ -397,7 +391,6 @@ def _ranked(results: Mapping[int, Observation]) -> Numbers:
 
 
 def _relative(related: RelatedProblem) -> dict[int, Observation]:
-    """Return a problem's results relative to its best time; none where nothing was timed."""
     found = {
         number: Observation.of(row.cost, row.status is Status.STOPPED_EARLY)
         for number, row in related.measured.items()
@@ -575,7 +568,6 @@ class _Fit:
         return float(-np.expm1(np.log1p(-np.minimum(chances, 1 - 1e-9)).sum()))
 
     def _neighbours_of_best(self, own: Vector) -> NDArray[np.bool_]:
-        """Return which candidates differ from the best of these values in one parameter."""
         if np.isnan(own).all():
             return np.zeros(len(self._candidates), bool)
         best = self._numbers[int(np.nanargmin(own))]

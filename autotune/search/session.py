@@ -265,7 +265,6 @@ class SearchSession:
             self.store.open_attempts(self.run_id, self.scope, [configuration])
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:
-        """Return a remembered row, or the verdict on a configuration that killed earlier runs."""
         known = self._answer(configuration)
         if known is not None:
             return known
@@ -280,7 +279,6 @@ class SearchSession:
         return verdict
 
     def _read(self, configurations: Iterable[Configuration]) -> None:
-        """Read the remembered rows of these at once."""
         for memory in self._memories:
             memory.rows.read(configurations)
 

@@ -122,7 +122,6 @@ class Encoding:
 
 
 def _table(values: Sequence[Value], used: Rows) -> Features:
-    """Return columns by value index; values that do not occur have zeros."""
     if any(isinstance(value, str) for value in values):
         # Two different texts are as far apart as the ends of an ordered parameter.
         table = np.eye(len(values))[:, used] / np.sqrt(2)

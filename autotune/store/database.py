@@ -177,7 +177,6 @@ def _use_wal(engine: sa.Engine) -> None:
 
 
 def _prepare(engine: sa.Engine, address: Address) -> None:
-    """Make the tables where the database is empty; refuse one that is not of this version."""
     with engine.begin() as connection:
         if _has_tables(connection, address):
             return

@@ -102,7 +102,6 @@ class _Merge:
             yield connection
 
     def _add_runs(self, connection: sa.Connection, batch: Sequence[sa.RowMapping]) -> None:
-        """Add runs that are missing, and the ends of those that had not ended."""
         begun = {run["started"] for run in batch}
         found = connection.execute(sa.select(runs).where(runs.c.started.in_(begun))).mappings()
         there = {_content(run, _RUN): run for run in found}
@@ -136,7 +135,6 @@ class _Merge:
             self.scopes |= {row["id"]: numbers[row["fingerprint"]] for row in named}
 
     def _add_rows(self, connection: sa.Connection, batch: Sequence[sa.RowMapping]) -> int:
-        """Add the measurements that are missing; return their count."""
         renumbered = (
             {**row, "run_id": self.runs[row["run_id"]], "scope_id": self.scopes[row["scope_id"]]}
             for row in batch

@@ -163,7 +163,6 @@ def tuned_config(
 
 
 def _grid(kernel: str, hit: Hit, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
-    """Return a plan's grid for a problem; None where it is not known or cannot be launched."""
     if hit.plan.grid is None:
         tuned = hit.row.tuned if hit.row and hit.row.problem == problem else None
         is_winner = tuned and tuned.configuration == hit.plan.configuration
@@ -176,7 +175,6 @@ def _grid(kernel: str, hit: Hit, problem: ProblemKey, fields: Mapping[str, Any])
 
 
 def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
-    """Return the problem's values in the kernel's order; refuse wrong fields and values."""
     for name in problem:
         if name not in table.fields and name not in table.layout:
             known = unknown("problem field", name, [*table.fields, *table.layout])
@@ -230,7 +228,6 @@ def _arch_of(device: Any) -> str | None:
 
 
 def _folder(table: LookupTable, device: Any) -> str | None:
-    """Return the folder of a device among the records; its own name where it has none."""
     if device is None:
         return None
     known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]

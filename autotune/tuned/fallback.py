@@ -176,7 +176,6 @@ def _further_plans(
 
 
 def _plans(portfolio: Portfolio, columns: Sequence[int], planner: Planner) -> list[Plan | None]:
-    """Return of each configuration the plan for the first of some problems that it runs."""
     plans: list[Plan | None] = []
     for configuration, times in zip(portfolio.configurations, portfolio.median_ms, strict=True):
         runs = [portfolio.problems[column] for column in columns if times[column]]
@@ -197,7 +196,6 @@ def _counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
 
 
 def _by_category(portfolio: Portfolio) -> list[list[int]]:
-    """Return the columns of problems of equal categories, without those that nothing runs."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for column, problem in enumerate(portfolio.problems):
         category = tuple(value for value in problem.values() if isinstance(value, str))

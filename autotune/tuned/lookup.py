@@ -121,7 +121,6 @@ def clear_cache() -> None:
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:
-    """Return what is cached if no file changed since, else a new table."""
     from autotune.tuned.reading import stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():

@@ -106,7 +106,6 @@ def kernel_names(wanted: str | None = None) -> set[str]:
 
 
 def _listed(directory: str) -> list[os.DirEntry[str]]:
-    """List a folder by name; warn of one that cannot be read."""
     try:
         with os.scandir(directory) as found:
             return sorted(found, key=lambda file: file.name)
@@ -118,7 +117,6 @@ def _listed(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
-    """Yield layer, device folder and path of every record of a kernel."""
     for layer, directory in layers():
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
@@ -142,7 +140,6 @@ def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
 
 
 def _readable(path: Path | str) -> TunedRecord | None:
-    """Read a record; warn of one that cannot be used, or is of another kernel than its name says."""
     kernel = os.path.basename(path).removesuffix(".json")
     try:
         record = read(path)

@@ -573,7 +573,6 @@ def check(record: TunedRecord) -> None:
 
 
 def _check_members(record: TunedRecord) -> None:
-    """Check that problems have the record's fields, and configurations its parameters."""
     contenders = [found for tuned in record.problems for found in tuned.race.contenders]
     if any(bool(found.vendor) == (found.configuration is not None) for found in contenders):
         raise ValueError("a contender is a configuration or a vendor's call")

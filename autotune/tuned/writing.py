@@ -200,7 +200,6 @@ def encode(record: TunedRecord) -> bytes:
 
 
 def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:
-    """Return JSON with the names of problems and configurations in declared order."""
     if isinstance(value, dict):
         names = next((names for names in orders if value.keys() == set(names)), list(value))
         return {name: _in_order(value[name], orders) for name in names}

@@ -16,6 +16,7 @@ import pytest
 from contracts.faults import SPACES
 from contracts.overlap import OverlapContract
 
+from autotune import lookup
 from autotune.calling.load import TunedKernel, load
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import bundled_folder, find_kernel
@@ -233,7 +234,7 @@ def test_four_graphs_of_a_hundred_calls_replayed_at_once_are_right(calls: Calls)
 def test_exclusive_winners_are_among_them(cupy: Any) -> None:
     """Of reduce and sgemm; else the tests above would show little."""
     for name, fields in (("reduce", {"n": 1 << 16}), ("sgemm", {"m": 64, "n": 64, "k": 65536})):
-        tuned = load(name).choice(fields).tuned
+        tuned = lookup(name, **fields)
         assert tuned is not None and tuned.exclusive
 
 
