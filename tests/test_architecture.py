@@ -50,7 +50,7 @@ LINES = {
     "report": 1490,
     "retune": 1100,
     "run": 2410,
-    "search": 2390,
+    "search": 2400,
     "store": 1350,
     "tuned": 2620,
 }

@@ -186,8 +186,19 @@ def _searchspace(space: Space) -> Any:
             return sample
 
         def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
-            """Return a random sample: Kernel Tuner's Latin hypercube has no seed."""
-            return self.get_random_sample_indices(num_samples)
+            """Return the configurations nearest to a Latin hypercube; the inherited one has no seed."""
+            from scipy.stats.qmc import LatinHypercube
+
+            sizes = self.lattice.sizes
+            hypercube = LatinHypercube(
+                len(sizes), rng=np.random.default_rng(random.getrandbits(63))
+            )
+            points = hypercube.integers([0] * len(sizes), u_bounds=sizes, n=num_samples).tolist()
+            nearest = (self.lattice.nearest(point)[0] for point in points)
+            chosen = dict.fromkeys(self.size - 1 - number for number in nearest)
+            while len(chosen) < num_samples:
+                chosen[random.randrange(self.size)] = None
+            return list(chosen)
 
         def get_neighbors_indices_no_cache(
             self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
