@@ -31,13 +31,13 @@ from autotune.values import Configuration
 _RESAMPLES = 2000
 #: Most configurations that are measured on every problem.
 PORTFOLIO_SIZE = 48
-#: Finalists that are deterministic, where a search found so many.
+#: Least number of deterministic finalists, if a search found so many.
 _LEAST_DETERMINISTIC = 2
 #: A contender is tied with the best unless its ratio to it is surely above 1 plus this.
 _TIE_TOLERANCE = 0.002
-#: The probability, per race, of calling any of equally fast contenders slower.
+#: Most probability, per race, that any contender as fast as the best is called slower.
 _FALSE_DIFFERENCE = 0.05
-#: The most speed, as measured, that is given up for fewer registers.
+#: Most median cost over the best's, as a share, that a tied winner with fewer registers may have.
 _WINNER_TOLERANCE = 0.003
 #: A time, a ratio or a choice that may be wrong by a larger share is noisy.
 _NOISY = 0.05
@@ -110,7 +110,7 @@ def judge(
     1. Rank configurations by their median cost.
     2. Where the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
        only deterministic ones can win.
-    3. All that cannot be told from the best of these are tied with it.
+    3. Of these, all that are not surely `_TIE_TOLERANCE` costlier than the best are tied with it.
     4. Of the tied within 0.3 % of the best the winner is the one with fewest registers, which leave
        most room for other kernels, then the one with the smallest median.
 
