@@ -301,7 +301,8 @@ def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
 def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         ([], "retune --stale"),
-        (["--stale", "--max-age", "soon"], "not a valid float"),
+        (["--stale", "--max-age", "soon"], "not a valid integer"),
+        (["--stale", "--max-age", "1e400"], "not a valid integer"),
         (["sgem", "--stale"], "did you mean 'sgemm'"),
         (["--stale", "--strategy", "kt:genetic"], "kt:genetic_algorithm"),
     ):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.record import TunedProblem, TunedRecord, TuningOrigin
 
+_COUNT = click.IntRange(1, 10**9)
 _OPTIONAL_KERNEL = click.argument("kernel", required=False, shell_complete=kernel_names)
 _OUT = out_option("Folder to write to.")
 
@@ -121,9 +122,9 @@ def _changes(kernel: str, spaces: Path | None, origin: TuningOrigin | None) -> t
 @click.command("results")
 @_OPTIONAL_KERNEL
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
-@click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option("--best", type=_COUNT, metavar="N", help="Only the best N per problem.")
 @click.option("--runs", is_flag=True, help="List runs and how they ended.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="With --runs: the newest N.")
+@click.option("--last", type=_COUNT, metavar="N", help="With --runs: the newest N.")
 @JSON
 def results(
     kernel: str | None,

@@ -93,7 +93,7 @@ def _options(
 @click.option(
     "--max-age",
     "max_days",
-    type=click.FloatRange(min=0),
+    type=click.IntRange(0, 36500),
     default=90,
     show_default=True,
     metavar="DAYS",
