@@ -79,7 +79,7 @@ def test_a_plan_keeps_the_order_of_several_steps(kernel):
         ("Launch(grid=(p.n // 4096,), block=64)", "one to three positive integers"),
         ("Launch(grid=1, block=(64, -1))", "one to three positive integers"),
         ("Launch(grid=(1, 1, 1, 1), block=64)", "one to three positive integers"),
-        ("Launch(grid=2**70, block=64)", "positive integers of 31 bits"),
+        ("Launch(grid=2**70, block=64)", "positive integers of 63 bits"),
         ("None", "expected Launch"),
         ("(Launch(1, 1), 'again')", "'again' is neither Launch nor Fill"),
         ("Launch(grid=(1 // 0,), block=64)", r"launch: ZeroDivisionError.*scale\.py:\d+"),

@@ -205,9 +205,9 @@ def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
         raise kernel.error(
             f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
         ) from error
-    if not 1 <= len(whole) <= 3 or min(whole) < 1 or max(whole) >= 2**31:
+    if not 1 <= len(whole) <= 3 or min(whole) < 1 or max(whole) >= 2**63:
         raise kernel.error(
-            f"launch: {what}={sizes!r}; one to three positive integers of 31 bits expected"
+            f"launch: {what}={sizes!r}; one to three positive integers of 63 bits expected"
         )
     return _as_three(whole)
 
