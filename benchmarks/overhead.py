@@ -1,4 +1,4 @@
-"""What the framework costs per configuration without compilers and devices: time and memory.
+"""Time and memory that the framework takes per configuration, without compilers and devices.
 
 A recorded space goes through engine, strategy, store and events, 10,000 configurations at full speed, on
 so many cores; the clock runs from the first configuration to the last row, and resident memory is read on

@@ -142,7 +142,7 @@ def undescribed(names: list[str], node: Definition) -> list[str]:
 
 
 def faults(node: Definition) -> list[str]:
-    """What a docstring leaves out: arguments or fields, what is returned, and errors."""
+    """Return what a docstring leaves out: arguments or fields, the returned value, errors."""
     if isinstance(node, ast.Module) or section(node, "Attributes"):
         return []
     if isinstance(node, ast.ClassDef):
