@@ -49,9 +49,9 @@ LINES = {
     "measure": 4100,
     "report": 1490,
     "retune": 1100,
-    "run": 2410,
+    "run": 2430,
     "search": 2400,
-    "store": 1350,
+    "store": 1365,
     "tuned": 2620,
 }
 

@@ -568,6 +568,8 @@ def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so
     assert bad.message.startswith("on n=63 with other inputs: out[0] is 0, expected")
     assert result.winner.BLOCK == 32
     assert len(result.measured) == 2
+    statuses = {trial.configuration.BLOCK: trial.status for trial in result.trials}
+    assert statuses == {32: Status.OK, 64: Status.WRONG_RESULT}
     with Store.open(path) as store:
         last = store.rows()[-1].measurement
     assert (last.configuration, last.status) == (bad.configuration, bad.status)

@@ -278,15 +278,21 @@ def test_errors_name_what_is_wrong():
     assert "text" not in space
 
 
-def test_nothing_valid_says_what_each_constraint_removes():
-    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2))
+def test_nothing_valid_says_how_many_each_constraint_excludes():
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2), B=(1, 2))
+
+    @kernel.constraint
+    def small(B):
+        """B is small."""
+        return B < 2
 
     @kernel.constraint
     def impossible(A):
         """A is three."""
         return A == 3
 
-    with pytest.raises(NothingValidError, match=r"impossible removes 100\.0%"):
+    words = r"of 4 combinations impossible \(A is three\.\) excludes 4; small .* excludes 2; relax"
+    with pytest.raises(NothingValidError, match=words):
         enumerate_space(kernel, DEVICE)
 
 

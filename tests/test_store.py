@@ -34,6 +34,7 @@ from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.store import Appender, RunInfo, RunState, Scope, Store, default_url
 from autotune.store.access import WAITING
+from autotune.store.flat import best_rows, last_rows
 from autotune.store.rows import encode
 from autotune.values import Configuration, Problem
 
@@ -517,6 +518,18 @@ def test_the_fastest_and_the_newest_are_asked_of_the_database(store: Store) -> N
     newest = [row.measurement.configuration.NUMBER for row in store.rows("reduce", most=3)]
     assert newest == [598, 599, 0]
     assert len(store.rows("reduce", most=700)) == 601
+
+
+def test_a_row_that_was_disqualified_later_is_not_among_the_best(store: Store) -> None:
+    run = store.begin_run(RUN)
+    store.add_many(run, SCOPE, map(numbered, (1, 2)))
+    store.add(run, SCOPE, replace(numbered(1), status=Status.WRONG_RESULT, message="in the finals"))
+    assert [row.measurement for row in best_rows(store, 3, None, None)] == [numbered(2)]
+    last = [row.measurement for row in last_rows(store.rows())]
+    assert [(each.configuration.NUMBER, each.status) for each in last] == [
+        (1, Status.WRONG_RESULT),
+        (2, Status.OK),
+    ]
 
 
 def test_rows_from_before_a_field_was_added_are_read(store: Store, url: str) -> None:

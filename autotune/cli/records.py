@@ -143,7 +143,7 @@ def results(
     """
     from autotune.kernel.catalog import space_files
     from autotune.store import Store, default_url
-    from autotune.store.flat import best_rows, stored_row
+    from autotune.store.flat import best_rows, last_rows, stored_row
 
     with Store.open(default_url()) as store:
         if runs:
@@ -151,7 +151,7 @@ def results(
         elif best:
             found = best_rows(store, best, kernel, device)
         else:
-            found = store.rows(kernel, device)
+            found = last_rows(store.rows(kernel, device))
     if not (past if runs else found) and kernel and kernel not in (known := space_files()):
         raise UsageError(unknown("kernel", kernel, sorted(known)))
     if runs:

@@ -306,7 +306,7 @@ def show_winners(result: RunResult, published: Published) -> None:
 def say_where(result: RunResult, published: Published) -> None:
     """Print to stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
-        counts = Counter(measurement.status for measurement in found.measured)
+        counts = Counter(measurement.status for measurement in found.trials)
         how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
         if found.ended_by == "all":
             how_many = f"all of {len(result.space)} tried"

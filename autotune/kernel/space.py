@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import signature
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,11 +211,14 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     removed = tuple(1 - table.share for table in constraints)
     rows = _join(kernel, constraints, applicability)
     if not len(rows):
-        pairs = zip(kernel.constraint_rules, removed, strict=True)
-        shares = "; ".join(f"{rule.name} removes {share:.1%}" for rule, share in pairs)
+        pairs = sorted(zip(removed, kernel.constraint_rules, strict=True), key=itemgetter(0))
+        excluded = "; ".join(
+            f"{rule.name} ({rule.doc}) excludes {round(share * total)}"
+            for share, rule in reversed(pairs)
+        )
         raise NothingValidError(
-            f"{kernel.name}: no valid configuration for {device.name} ({shares}); "
-            f"try: autotune show {kernel.name}"
+            f"{kernel.name}: no valid configuration for {device.name}: of {total} combinations "
+            f"{excluded}; relax these constraints, or declare more values"
         )
     return Space(kernel.parameters, rows, removed, applicability)
 

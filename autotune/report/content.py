@@ -12,6 +12,7 @@ from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
 from autotune.report.wording import listed, without_paths
+from autotune.run.recording import newest
 from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
@@ -172,10 +173,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         "source": run.source,
         "toolchain": run.toolchain,
     }
-    problems = [
-        ProblemContent(result.problem, _newest((*result.measured, *result.disqualified)))
-        for result in run.problems
-    ]
+    problems = [ProblemContent(result.problem, result.trials) for result in run.problems]
     return content_of(record, problems, run.space, about)
 
 
@@ -215,7 +213,7 @@ def from_rows(
     """
     chosen = _comparable(rows, record)
     problems = [
-        ProblemContent(problem, _newest(row.measurement for row in found))
+        ProblemContent(problem, newest(row.measurement for row in found))
         for problem, found in chosen.items()
     ]
     about = _about_rows([row for found in chosen.values() for row in found])
@@ -238,11 +236,6 @@ def _is_of(row: Row, record: TunedRecord) -> bool:
     """Return whether a row is of the record's kernel, and not of another kernel of that name."""
     names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
     return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
-
-
-def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return the last measurement of each configuration, in the place of the first."""
-    return tuple({trial.configuration: trial for trial in measured}.values())
 
 
 def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:

@@ -90,9 +90,22 @@ class ProblemResult:
     ended_by: str = ""
 
     @property
+    def trials(self) -> tuple[Measurement, ...]:
+        """Return one measurement per configuration, in the order of the search.
+
+        That of a disqualified configuration is its failure.
+        """
+        return newest((*self.measured, *self.disqualified))
+
+    @property
     def winner(self) -> Configuration | None:
         """Return the configuration that won; None where nothing was right."""
         return Configuration(self.result.winner.configuration) if self.result else None
+
+
+def newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return the last measurement of each configuration, in the place of the first."""
+    return tuple({trial.configuration: trial for trial in measured}.values())
 
 
 def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
@@ -144,7 +157,7 @@ class RunResult:
                 "timing": self.request.timing_of(tried.problem).value,
             }
             for tried in self.problems
-            for measurement in tried.measured
+            for measurement in tried.trials
         ]
 
     def require_complete(self) -> None:

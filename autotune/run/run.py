@@ -316,7 +316,7 @@ def _gain(found: SearchedProblem) -> float:
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     """Return the message of a run without a winner: how often what happened, with an example."""
-    rows = [row for result in results for row in (*result.measured, *result.disqualified)]
+    rows = [row for result in results for row in result.trials]
     if not rows:
         return f"{kernel.name}: the budget ended before anything was measured; give it more"
     counts = Counter(row.status for row in rows).most_common()

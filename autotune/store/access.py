@@ -196,8 +196,11 @@ class Store(Database):
             return connection.scalar(query) or 0
 
     def fastest(self, scope: str, count: int) -> list[Row]:
-        """Return the correct rows of a scope with the smallest medians, best first."""
-        right = _table.status == Status.OK, _table.median_ms.is_not(None)
+        """Return the correct rows of a scope with the smallest medians, best first.
+
+        Of each configuration only its newest row counts: it may have been disqualified later.
+        """
+        right = _table.status == Status.OK, _table.median_ms.is_not(None), _is_newest()
         query = _ROWS.where(_table.scope_id == number_of(scope), *right)
         query = query.order_by(_table.median_ms, _table.id).limit(count)
         with self.reading() as connection:
@@ -287,13 +290,10 @@ class Remembered(Mapping[Configuration, Measurement]):
 
     def by_time(self, status: Status) -> Iterator[Configuration]:
         """Yield the configurations whose newest row has this status and a median, smallest first."""
-        newer = measurements.alias()
-        later = newer.c.configuration == _table.configuration, newer.c.id > _table.id
         query = (
             sa.select(_table.configuration)
             .where(_table.scope_id == self._scope_id, _table.status == status)
-            .where(_table.median_ms.is_not(None))
-            .where(~sa.exists().where(newer.c.scope_id == self._scope_id, *later))
+            .where(_table.median_ms.is_not(None), _is_newest())
             .order_by(_table.median_ms, _table.id)
         )
         with self._store.reading() as connection:
@@ -371,6 +371,13 @@ def _columns_of_scope(scope: Scope) -> dict[str, object]:
 def number_of(scope: str) -> sa.ScalarSelect[int]:
     """Return a query for the number of a scope with this fingerprint."""
     return sa.select(scopes.c.id).where(scopes.c.fingerprint == scope).scalar_subquery()
+
+
+def _is_newest() -> sa.ColumnElement[bool]:
+    """Return the condition that a row is the newest of its configuration in its scope."""
+    newer = measurements.alias()
+    same = newer.c.scope_id == _table.scope_id, newer.c.configuration == _table.configuration
+    return ~sa.exists().where(*same, newer.c.id > _table.id)
 
 
 def _chosen(

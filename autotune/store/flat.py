@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from autotune.measure.measurement import Measurement
@@ -59,6 +60,16 @@ def stored_row(row: Row) -> dict[str, Any]:
         "created": row.created,
         "source": row.source,
     }
+
+
+def last_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return a run's last row of each configuration, in the place of the first.
+
+    A configuration that the finals disqualified has two rows in a run: its time, then its failure.
+    """
+    return list(
+        {(row.run_id, row.scope, row.measurement.configuration): row for row in rows}.values()
+    )
 
 
 def best_rows(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
