@@ -280,12 +280,12 @@ def _slower(chosen: Plan) -> ContenderResult:
 
 
 def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
-    """One that may be asked, whatever it says: costs of all signs."""
+    """One that may be asked, whatever it says."""
     products = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
 
     def terms() -> tuple[Any, ...]:
         chosen = rng.sample(products, rng.randrange(4))
-        return tuple((rng.uniform(-0.2, 1) * 10 ** rng.randrange(-9, 2), names) for names in chosen)
+        return tuple((rng.random() * 10 ** rng.randrange(-9, 2), names) for names in chosen)
 
     costs = [
         Cost(

@@ -39,20 +39,20 @@ LAYERS = (
 LINES = {
     "": 1320,
     "calling": 1810,
-    "cli": 2550,
+    "cli": 2560,
     "devices": 2190,
     "doctor": 380,
     "export": 1080,
     "fleet": 1250,
-    "interop": 1020,
+    "interop": 1030,
     "kernel": 3000,
     "measure": 4100,
     "report": 1490,
     "retune": 1100,
-    "run": 2430,
+    "run": 2760,
     "search": 2400,
     "store": 1365,
-    "tuned": 2620,
+    "tuned": 2550,
 }
 
 

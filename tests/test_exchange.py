@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.errors import RecordError
 from autotune.export import export_measurements
-from autotune.interop import exchange
+from autotune.interop import exchange, formats
 from autotune.interop.formats import Labels, Results, read
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import Store, default_url
@@ -323,6 +324,23 @@ def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture
         printed = capsys.readouterr()
         assert message in printed.err
         assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_has_a_limit_before_it_is_unpacked(
+    packed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(formats, "MAX_BYTES", 1 << 20)
+    content = b" " * (64 << 20)
+    (tmp_path / "large.json").write_bytes(gzip.compress(content, 1) if packed else content)
+    tracemalloc.start()
+    assert run(["import", str(tmp_path / "large.json")]) == 1
+    assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    tracemalloc.stop()
+    assert "large.json: more than 1 MiB unpacked" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------- kept apart

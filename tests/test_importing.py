@@ -1,24 +1,39 @@
 """`autotune import`: of what others wrote, only what a run could have written is merged."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from sample_records import PARAMETERS, change, entry, plan, problem, record, with_entry
+from sample_records import entry, plan, problem, record
+from sample_spaces import write_space
 
 from autotune.cli import run
-from autotune.devices.device import Device
 from autotune.errors import RecordError
-from autotune.kernel.catalog import find_kernel
-from autotune.kernel.source import changed_since
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.kernel.source import arguments_fingerprint, changed_since, source_fingerprint
 from autotune.kernel.spec import Kernel
-from autotune.tuned.comparison import check_values
-from autotune.tuned.reading import decode, read, read_all
-from autotune.tuned.record import RecordedDevice, TunedRecord
-from autotune.tuned.writing import encode
-from autotune.values import Problem
+from autotune.run.importing import checked
+from autotune.run.recording import recomputed
+from autotune.tuned.answer import tuned_config
+from autotune.tuned.comparison import by_effort_and_date
+from autotune.tuned.reading import RecordFile, decode, read, read_all
+from autotune.tuned.record import (
+    Checks,
+    ContenderResult,
+    Estimate,
+    Portfolio,
+    Provenance,
+    RaceResult,
+    RecordedDevice,
+    TunedProblem,
+    TunedRecord,
+    TuningOrigin,
+)
+from autotune.tuned.table import build_table, pick
+from autotune.tuned.writing import encode, update
 
 REPORTS = Path(__file__).parents[1] / "reports"
 COPY = REPORTS / "NVIDIA_H200" / "copy.json"
@@ -26,117 +41,11 @@ COPY = REPORTS / "NVIDIA_H200" / "copy.json"
 SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
-FOREIGN = {"configuration": {"BM": 99999, "SWIZZLE": False, "VARIANT": "simt"}}
-WRONG = {
-    "undeclared value": (with_entry(**FOREIGN), r"\(m=64, .*BM=99999 is not among its values"),
-    "day to come": (with_entry(tuned_on="9999-01-01"), "9999-01-01 has not come yet"),
-    "large block": (with_entry(block=[1024, 2, 1]), "a block of 2048 threads"),
-}
-
-
-@pytest.mark.parametrize(("data", "message"), WRONG.values(), ids=WRONG)
-def test_values_that_no_run_writes_are_refused_and_nothing_is_written(
-    data: bytes,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Of a kernel that is not known here: what the record says of itself has to agree."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    with pytest.raises(RecordError, match=rf"demo_gemm on .*: not imported: .*{message}"):
-        check_values(decode(data), None)
-    (tmp_path / "r.json").write_bytes(data)
-    assert run(["import", str(tmp_path / "r.json")]) == 1
-    assert "not imported" in capsys.readouterr().err
-    assert not (tmp_path / "data").exists()
-
-
-def gemm(**changes: Any) -> Kernel:
-    """The kernel of the sample records."""
-    sizes = [Problem(problem(64, 64))]
-    return Kernel("demo_gemm.cu", **{"problems": sizes, **PARAMETERS, **changes})
-
-
-def two_entries(**changes: Any) -> TunedRecord:
-    return record([entry(problem(64, 64)), entry(problem(8, 8), plan(128), **changes)])
-
-
-def of_today(known: TunedRecord) -> TunedRecord:
-    """A record of the first entry's source."""
-    provenance = msgspec.structs.replace(known.provenance, source=known.problems[0].origin.source)
-    return msgspec.structs.replace(known, provenance=provenance)
-
-
-def test_configurations_are_of_the_kernels_space_where_it_is_known() -> None:
-    kernel = gemm()
-    check_values(two_entries(), kernel)
-
-    @kernel.constraint
-    def small(BM: int) -> bool:
-        """Of half the size."""
-        return BM <= 64
-
-    with pytest.raises(RecordError, match=r"\(m=8, .*'BM': 128.* is not in the space"):
-        check_values(two_entries(), kernel)
-    check_values(of_today(two_entries(source="older")), kernel)
-
-
-def test_what_a_cpu_could_do_is_not_recorded_and_not_asked_about() -> None:
-    """Its blocks, say, may be larger than any GPU's."""
-    kernel = gemm()
-
-    @kernel.constraint
-    def fits(BM: int, device: Device) -> bool:
-        """Into a block."""
-        return device.max_threads_per_block >= 64 * BM
-
-    large = plan(128, block=(4096, 1, 1))
-    cpu = RecordedDevice(backend="opencl", name="CPU", arch="opencl_cpu")
-    made = msgspec.structs.replace(record([entry(problem(8, 8), large)]), device=cpu)
-    check_values(made, kernel)
-    foreign = plan(configuration={"BM": 256, "SWIZZLE": True, "VARIANT": "simt"})
-    made = msgspec.structs.replace(made, problems=(entry(problem(8, 8), foreign),))
-    with pytest.raises(RecordError, match="BM=256 is not among its values"):
-        check_values(made, kernel)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"MORE": (1,)}, r"another kernel .* parameters BM, .* there, .*MORE here"),
-        (
-            {"problems": [Problem(m=1)]},
-            r"another kernel .* problem fields m, n, dtype there, m here",
-        ),
-    ],
-)
-def test_a_record_of_another_kernel_of_that_name_is_refused(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(RecordError, match=message):
-        check_values(record(), gemm(**changes))
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_a_time_that_no_device_reaches_is_refused(stale: bool) -> None:
-    """Of a kernel whose work is known; what the record calls stale may have been other work."""
-    kernel = find_kernel("copy")
-    document = json.loads(COPY.read_text())
-    change(document["problems"][0], median_ms=1e-5, **({"source": "older"} if stale else {}))
-    forged = decode(json.dumps(document).encode())
-    if stale:
-        check_values(forged, kernel)
-    else:
-        with pytest.raises(RecordError, match=r"1e-05 ms is below the device's bound of .*"):
-            check_values(forged, kernel)
-
-
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
     made, kernel = read(file), find_kernel(file.stem)
-    check_values(made, kernel)
+    assert checked(made, kernel).problems == made.problems
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
     for known in made.problems:
@@ -144,31 +53,283 @@ def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path
         origin = known.origin
         assert not changed_since(kernel, origin.source, origin.arguments), dict(known.problem)
         assert known.checks is not None
-        assert known.checks.max_error <= known.checks.bound
     assert (file.parent / f"{made.kernel}.md").is_file()
 
 
-def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shipped record, against the bundled space; with one value changed it is not."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    mine = tmp_path / "autotune" / "tuned"
-    assert run(["import", str(COPY)]) == 0
-    (known,) = read_all(mine)
-    document = json.loads(COPY.read_text())
-    first = document["problems"][0]
-    change(first, configuration={**first["plans"][0]["configuration"], "BLOCK": 96})
-    (tmp_path / "copy.json").write_text(json.dumps(document))
-    assert run(["import", str(tmp_path / "copy.json")]) == 1
-    assert read_all(mine) == [known]
+# ---------------------------------------------------------------------- a small record of a small kernel
+
+EDITS = (
+    ("BLOCK=(32, 64),  # threads per block", "BLOCK=(32, 64, 128),\n    VEC=(1, 2),"),
+    ("def whole_warps(BLOCK)", "def whole_warps(BLOCK, VEC)"),
+    ("return BLOCK % 32 == 0", "return BLOCK * VEC <= 128"),
+    ("block=(c.BLOCK,))", "block=(c.BLOCK,), shared_bytes=4 * c.BLOCK)"),
+    (
+        "@scale.launch",
+        "@scale.requires\ndef even(c, p):\n    return p.n % c.VEC == 0\n\n\n"
+        "@scale.work\ndef work(p):\n    return Work(bytes_read=4 * p.n, bytes_written=4 * p.n)\n\n\n"
+        "@scale.tolerance\ndef tolerance(p):\n    return 1e-5\n\n\n"
+        "@scale.metric\ndef per_element(time_ms, p):\n    return time_ms / p.n\n\n\n"
+        "@scale.launch",
+    ),
+)
+SIZES = (1000, 50_000, 90_000, 1_000_000)
+CONFIGURATIONS = ({"BLOCK": 32, "VEC": 1}, {"BLOCK": 64, "VEC": 2})
 
 
-# ---------------------------------------------------------------------- whose, and which of two
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the kernel's space file."""
+    return write_space(tmp_path_factory.mktemp("scale"), *EDITS).parent
 
 
-def put(folder: Path, *entries: Any, name: str = "theirs.json") -> str:
-    """A record of the sample kernel as a file."""
-    (folder / name).write_bytes(encode(record(list(entries))))
-    return str(folder / name)
+@pytest.fixture(scope="module")
+def kernel(spaces: Path) -> Kernel:
+    """A kernel whose configurations differ most in what they cost per block."""
+    return load_file(spaces / "scale.py")
+
+
+@pytest.fixture(scope="module")
+def small(kernel: Kernel) -> TunedRecord:
+    """A record with every member that records have, as a run would have written it."""
+    times = [[0.002 + n * 4e-8, 0.004 + n * 1e-8] for n in SIZES]
+    made = TunedRecord(
+        kernel="scale",
+        device=RecordedDevice(
+            backend="cuda",
+            name="Test GPU",
+            arch="sm_90",
+            uuid="GPU-1",
+            driver="580.1",
+            sm_count=132,
+            shared_bytes_per_block=232448,
+            peak_gb_per_s=4000.0,
+        ),
+        fields={"n": "integer"},
+        parameters=dict(kernel.parameters),
+        default=plan(),
+        problems=tuple(map(_tuned(kernel), SIZES, times)),
+        portfolio=Portfolio(
+            configurations=CONFIGURATIONS,
+            problems=tuple({"n": n} for n in SIZES),
+            median_ms=tuple(zip(*times, strict=True)),
+        ),
+        provenance=Provenance(
+            version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created="2026-11-21"
+        ),
+    )
+    return recomputed(made, kernel)
+
+
+def _tuned(kernel: Kernel) -> Callable[[int, list[float]], TunedProblem]:
+    def tuned(n: int, times_ms: list[float]) -> TunedProblem:
+        ranked = sorted(range(2), key=times_ms.__getitem__)
+        contenders = [
+            ContenderResult(
+                configuration=CONFIGURATIONS[place],
+                tied=place == ranked[0],
+                time_ms=Estimate(times_ms[place], 0.9 * times_ms[place], 1.1 * times_ms[place]),
+                ratio=Estimate(times_ms[place] / times_ms[ranked[0]]),
+                registers=32,
+            )
+            for place in ranked
+        ]
+        return TunedProblem(
+            problem={"n": n},
+            plans=(plan(),),
+            race=RaceResult(timing="cold:graph", rounds=30, contenders=tuple(contenders)),
+            limit_fraction=0.5,
+            limit_name="copy",
+            checks=Checks(max_error=1e-6, rms_error=1e-7, bound=1e-5),
+            metrics={"per_element": 0.5},
+            origin=TuningOrigin(
+                tuned_on="2026-11-21",
+                source=source_fingerprint(kernel),
+                arguments=arguments_fingerprint(kernel),
+                driver="580.1",
+                toolchain="NVRTC 13.0",
+                device_uuid="GPU-1",
+                effort="quick",
+                strategy="random",
+                seed=1,
+                evaluations=40,
+            ),
+        )
+
+    return tuned
+
+
+def edited(made: TunedRecord, path: tuple[Any, ...], value: Any) -> bytes:
+    """The bytes of a record with one place changed."""
+    document = json.loads(encode(made))
+    place = document
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return json.dumps(document).encode()
+
+
+TABLE = ("portfolio", "tables", 0)
+COST = (*TABLE, "prediction", "costs", 0)
+FIRST = ("problems", 0)
+FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "undeclared value": (
+        (*COST, "plan", "configuration", "BLOCK"),
+        31337,
+        r"portfolio.tables\[0\].prediction.costs\[0\].plan.configuration.BLOCK is 31337, "
+        r"expected one of \(32, 64, 128\)",
+    ),
+    "threads": (
+        (*COST, "plan", "block"),
+        [1024, 1024, 64],
+        r"costs\[0\].plan.block\[0\] is 1024, expected 32",
+    ),
+    "row's threads": (
+        (*TABLE, "rows", 1, "plans", 0, "block", 1),
+        2,
+        r"block\[1\] is 2, expected 1",
+    ),
+    "grid": (
+        (*FIRST, "plans", 0, "grid", 1),
+        2,
+        r"problems\[0\].plans\[0\].grid\[1\] is 2, expected 1",
+    ),
+    "concrete grid": (
+        (*FIRST, "steps", 0, "concrete_grid", 0),
+        31,
+        r"steps\[0\].concrete_grid\[0\] is 31, expected 32",
+    ),
+    "shared bytes": (
+        ("default", "shared_bytes"),
+        0,
+        "default.shared_bytes is 0, expected 128",
+    ),
+    "condition": ((*FIRST, "plans", 0, "requires"), 0, r"plans\[0\].requires"),
+    "architecture": ((*FIRST, "plans", 0, "archs", 0), "sm_9000", "'sm_9000', expected 'sm_75'"),
+    "device's architecture": (("device", "arch"), "sm_9000", "unknown architecture 'sm_9000'"),
+    "constraint": (
+        ("portfolio", "configurations", 1),
+        {"BLOCK": 128, "VEC": 2},
+        "a configuration of the space .it breaks whole_warps",
+    ),
+    "cost": ((*COST, "fixed", 0, 0), -1e300, ">= 0.0 - at .*fixed"),
+    "other cost": (
+        (*COST, "fixed", 0, 0),
+        1e-3,
+        r"costs\[0\].fixed\[0\]\[0\] is 0.001, expected 0.0",
+    ),
+    "bound": ((*FIRST, "checks", "bound"), 5.0, r"checks.bound is 5.0, expected at most 1e-05"),
+    "error": ((*FIRST, "checks", "max_error"), 1e-4, "checks.max_error is 0.0001"),
+    "share": ((*FIRST, "limit_fraction"), 5.0, "limit_name is .'copy', 5.0"),
+    "rate": ((*FIRST, "gb_per_s"), 1e9, r"problems\[0\].gb_per_s is 1000000000.0, expected"),
+    "time": ((*FIRST, "race", "contenders", 0, "time_ms"), [1e-9], "1e-09 ms is below the device"),
+    "matrix": (("portfolio", "median_ms", 0, 3), 1e-9, r"median_ms\[0\]\[3\]: 1e-09 ms is below"),
+    "interval": (
+        (*FIRST, "race", "contenders", 0, "time_ms"),
+        [0.002, 0.003, 0.004],
+        "time_ms is 0.002, expected between",
+    ),
+    "timing": ((*FIRST, "race", "timing"), "by hand", "race.timing is 'by hand', expected one of"),
+    "metric": ((*FIRST, "metrics"), {"made_up": 1.0}, "metrics is 'made_up', expected"),
+    "day": (
+        (*FIRST, "origin", "tuned_on"),
+        "9999-01-01",
+        "tuned_on is '9999-01-01', expected a past",
+    ),
+    "objective": (("objective",), "energy", "objective is 'energy', expected 'time'"),
+    "source": (
+        (*FIRST, "origin", "source"),
+        "0" * 64,
+        "before the kernel was changed .* autotune run",
+    ),
+    "provenance": (("provenance", "source"), "", "provenance.source is '', expected"),
+    "fields": (("fields",), {"n": "categorical"}, "not a tuned record, or damaged"),
+    "parameters": (("parameters", "MORE"), [1], "not a tuned record, or damaged"),
+    "long text": (("device", "name"), "x" * 9999, "length <= 1000"),
+    "portfolio's size": (
+        ("portfolio",),
+        {
+            "configurations": [{"BLOCK": 32, "VEC": 1}] * 49,
+            "problems": [{"n": 7}],
+            "median_ms": [[1.0]] * 49,
+        },
+        "at most 48",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "message"), FALSIFIED.values(), ids=FALSIFIED)
+def test_the_first_place_that_no_run_writes_is_named(
+    path: tuple[Any, ...], value: Any, message: str, small: TunedRecord, kernel: Kernel
+) -> None:
+    with pytest.raises(RecordError, match=message) as refused:
+        checked(decode(edited(small, path, value)), kernel)
+    assert "\n" not in str(refused.value)
+
+
+def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The values of a document that hold no others, with their places."""
+    if isinstance(document, dict | list) and document:
+        keys = list(document) if isinstance(document, dict) else range(len(document))
+        for key in keys:
+            yield from leaves(document[key], (*path, key))
+    else:
+        yield path, document
+
+
+def mutated(value: Any) -> list[Any]:
+    """Other values of a leaf."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, 2 * value + 64]
+        case float():
+            return [value * 3, value / 3, -1e300]
+        case str():
+            return [value + "x", ""]
+        case _:
+            return [0, "x", 1.5]
+
+
+def answers(made: TunedRecord) -> list[Any]:
+    """The answers of a record for some sizes, without the measurements that they quote."""
+    table = build_table([RecordFile("imported", "folder", made)])
+    found = [
+        tuned_config(table, pick(table, (n,), device, arch), (n,), arch=arch)
+        for n in (1, 1000, 1001, 6000, 20_000, 90_000, 10**7)
+        for device, arch in (("folder", None), (None, "sm_90"), (None, "sm_75"))
+    ]
+    return [
+        (
+            *(dict(each), each.block, each.grid, each.shared_bytes, each.quality, each.objective),
+            *(each.exclusive, each.deterministic, each.requires_met, each.stale_reasons),
+        )
+        for each in found
+    ]
+
+
+def test_a_changed_leaf_is_refused_or_changes_no_answer(small: TunedRecord, kernel: Kernel) -> None:
+    """Of equal members, such as the problems, those of the first; of the times all."""
+    right, accepted = answers(small), set()
+    assert small.portfolio.tables[0].prediction is not None
+    for path, value in leaves(json.loads(encode(small))):
+        if "median_ms" not in path and any(type(part) is int and part > 1 for part in path):
+            continue
+        if path[:2] == ("problems", 1) or ("archs" in path and path[-1]):
+            continue
+        for other in mutated(value):
+            try:
+                found = checked(decode(edited(small, path, other)), kernel)
+            except RecordError as error:
+                assert "\n" not in str(error)
+            else:
+                accepted.add(path[-1])
+                assert answers(found) == right, (path, other)
+    assert {"seed", "driver", "rounds"} <= accepted
+    assert not accepted & {"kernel", "arch", "BLOCK", "block", "grid", "requires", "source"}
+
+
+# ---------------------------------------------------------------------- the command
 
 
 @pytest.fixture
@@ -178,9 +339,68 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data" / "autotune" / "tuned"
 
 
-def winner(folder: Path) -> Any:
-    (known,) = read_all(folder)
-    return known.problems[0].configuration["BM"]
+def test_what_a_run_wrote_is_imported_and_a_refusal_loses_nothing(
+    small: TunedRecord,
+    spaces: Path,
+    mine: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "theirs.json"
+    command = ["import", str(file), "--spaces", str(spaces)]
+    file.write_bytes(encode(small))
+    assert run(command) == 0
+    assert capsys.readouterr().out.startswith("n=1000: added, not tuned before\n")
+    (known,) = read_all(mine)
+    assert known == small
+    file.write_bytes(edited(small, (*FIRST, "plans", 0, "block", 0), 1024))
+    assert run(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "problems[0].plans[0].block[0] is 1024, expected 32" in line
+    assert read_all(mine) == [known]
+
+
+def test_a_record_of_an_unknown_kernel_is_refused(
+    small: TunedRecord, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "theirs.json").write_bytes(encode(small))
+    assert run(["import", str(tmp_path / "theirs.json")]) == 2
+    assert "no kernel of that name is known here" in capsys.readouterr().err
+    assert not mine.exists()
+
+
+def test_a_record_of_another_kernel_of_that_name_is_refused(small: TunedRecord) -> None:
+    with pytest.raises(
+        RecordError, match=r"of another kernel .* problem fields n there, m, n here"
+    ):
+        checked(small, find_kernel("transpose"))
+
+
+def test_what_a_cpu_can_do_is_recorded_and_asked(tmp_path: Path, small: TunedRecord) -> None:
+    """Its blocks may be larger than any GPU's."""
+    asking = (
+        *EDITS[:1],
+        ("def whole_warps(BLOCK)", "def fits(BLOCK, device)"),
+        ("return BLOCK % 32 == 0", "return device.max_threads_per_block >= 64 * BLOCK"),
+        *EDITS[3:],
+    )
+    kernel = load_file(write_space(tmp_path, *asking))
+    cpu = RecordedDevice(
+        backend="opencl", name="CPU", arch="opencl_cpu", max_threads_per_block=4096
+    )
+    origins = {"source": source_fingerprint(kernel), "arguments": arguments_fingerprint(kernel)}
+    entries = [
+        msgspec.structs.replace(each, origin=msgspec.structs.replace(each.origin, **origins))
+        for each in small.problems
+    ]
+    made = recomputed(msgspec.structs.replace(small, device=cpu, problems=tuple(entries)), kernel)
+    assert checked(made, kernel) == made
+    less = msgspec.structs.replace(cpu, max_threads_per_block=1024)
+    with pytest.raises(RecordError, match="it breaks fits"):
+        checked(msgspec.structs.replace(made, device=less), kernel)
+
+
+# ---------------------------------------------------------------------- which of two
 
 
 @pytest.mark.parametrize(
@@ -198,21 +418,13 @@ def winner(folder: Path) -> Any:
     ],
 )
 def test_of_two_entries_effort_and_then_the_date_decide(
-    ours: dict[str, Any],
-    theirs: dict[str, Any],
-    stays: int,
-    why: str,
-    mine: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    ours: dict[str, Any], theirs: dict[str, Any], stays: int, why: str, tmp_path: Path
 ) -> None:
     at = {"tuned_on": "2026-03-01", "effort": "quick"}
-    first = put(tmp_path, entry(problem(64, 64), plan(32), **{**at, **ours}), name="first.json")
-    assert run(["import", first]) == 0
-    capsys.readouterr()
-    second = put(tmp_path, entry(problem(64, 64), plan(64), **{**at, **theirs}))
-    assert run(["import", second]) == 0
-    assert why in capsys.readouterr().out
-    assert winner(mine) == stays
-    assert run(["import", second]) == 0
-    assert why in capsys.readouterr().out and winner(mine) == stays
+    first = entry(problem(64, 64), plan(32), **{**at, **ours})
+    second = entry(problem(64, 64), plan(64), **{**at, **theirs})
+    update(tmp_path, record([first]), by_effort_and_date)
+    for _ in range(2):
+        merged = update(tmp_path, record([second]), by_effort_and_date)
+        assert why in merged.outcomes[0].reason
+        assert merged.record.problems[0].configuration["BM"] == stays

@@ -24,12 +24,12 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.measure.measurement import Status
 from autotune.run.checking import check_kernel
+from autotune.run.importing import checked
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.tuned.comparison import check_values
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
@@ -266,7 +266,7 @@ def test_a_run_records_the_layout_that_it_tuned(gather, opencl_device, tmp_path)
     assert made.layout == {"step": 1, "offset_x": 0}
     assert list(made.fields) == ["n"]
     assert made.problems[0].plan.requires == ["==", ["%", "offset_x", 2], 0]
-    check_values(made, gather)
+    assert checked(made, gather) == made
 
 
 # ---------------------------------------------------------------------- bundled kernels

@@ -403,8 +403,8 @@ def import_(
 ) -> None:
     """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
 
-    A tuned record is checked and merged into yours; lookup then finds it. If both have a problem, the
-    entry of more effort stays, then the later one.
+    A tuned record is compared with what a run of its kernel would have written, and merged into yours;
+    lookup then finds it. If both have a problem, the entry of more effort stays, then the later one.
 
     Measurements are kept separately and not verified. lookup never answers with them; a run of the
     kernel measures the best of them first.
@@ -415,10 +415,12 @@ def import_(
     """
     from autotune.cli.console import sizes
     from autotune.interop.formats import Labels, content_of
+    from autotune.tuned.reading import decode
     from autotune.tuned.record import FORMAT
     from autotune.values import Problem
 
-    if f'"{FORMAT}"'.encode() not in content_of(file):
+    content = content_of(file)
+    if f'"{FORMAT}"'.encode() not in content:
         _import_measurements(
             file, Labels(kernel or "", device or "", Problem(sizes(problem or ""))), spaces
         )
@@ -427,19 +429,25 @@ def import_(
             f"{file}: a tuned record; --kernel, --device and --problem are for files of other tools"
         )
     else:
-        _import_record(file, spaces)
+        _import_record(decode(content, str(file)), spaces)
 
 
-def _import_record(file: Path, spaces: Path | None) -> None:
+def _import_record(record: TunedRecord, spaces: Path | None) -> None:
     from autotune.kernel.catalog import known_kernel
-    from autotune.tuned.comparison import by_effort_and_date, check_values
-    from autotune.tuned.reading import read, user_folder
+    from autotune.run.importing import checked
+    from autotune.tuned.comparison import by_effort_and_date
+    from autotune.tuned.reading import user_folder
     from autotune.tuned.writing import update
 
-    record = read(file)
-    check_values(record, known_kernel(record.kernel, spaces))
-    for outcome in update(Path(user_folder()), record, by_effort_and_date).outcomes:
-        click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
+    kernel = known_kernel(record.kernel, spaces)
+    if kernel is None:
+        raise UsageError(
+            f"{record.kernel}: not imported: no kernel of that name is known here to check the record "
+            "against; name the folder of its space file: --spaces FOLDER"
+        )
+    found = update(Path(user_folder()), checked(record, kernel), by_effort_and_date)
+    for outcome in found.outcomes:
+        click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:

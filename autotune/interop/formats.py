@@ -137,6 +137,8 @@ _FAILURES: dict[Invalidity, str] = {
 _FAILED_TIME = 1e20
 #: Names in a row of a cache, which Kernel Tuner lists among T4's measurements, that are no metric.
 _NO_METRIC = frozenset(CacheRow.__struct_encode_fields__) | {"strategy_time", "framework_time"}
+#: Most bytes of a file that is imported, unpacked: a million configurations of a cache.
+MAX_BYTES = 256 << 20
 #: Milliseconds of a unit; of the others one.
 _MS: dict[TimeUnit, float] = {"s": 1e3, "seconds": 1e3}
 _REMEDY = "record the space again, or take another copy of the file"
@@ -257,17 +259,22 @@ class Labels:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a file, unpacked; a pipe would be waited for."""
+    """Return the content of a file, unpacked, of at most `MAX_BYTES`; a pipe would be waited for."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise RecordError(f"{path}: cannot be read (not a file); check the path")
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_packed else path.open("rb") as opened:
+            content: bytes = opened.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or f"the gzip data is damaged: {error}"
         raise RecordError(
             f"{path}: cannot be read ({why}); check it, or take another copy"
         ) from None
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"{path}: more than {MAX_BYTES >> 20} MiB unpacked; import a part of it")
+    return content
 
 
 def read(path: Path, labels: Labels | None = None) -> Results:

@@ -49,6 +49,8 @@ _OF_A_RUN = ("strategy", "strategy_options", "metrics", "observers", "objective"
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
 #: A smaller number divides a size by chance, or is a size of its own.
 _LEAST_SIZE = 64
+#: Most bytes of a script.
+_MAX_BYTES = 16 << 20
 
 
 def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[str]]:
@@ -61,6 +63,8 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
     """
     if not script.is_file():
         raise UsageError(f"{script}: no such file")
+    if script.stat().st_size > _MAX_BYTES:
+        raise UsageError(f"{script}: more than {_MAX_BYTES >> 20} MiB, so no script")
     refuse_foreign(script)
     calls = _calls_of(script)
     if name and len(calls) > 1:

@@ -10,6 +10,7 @@
 `verdict`   who enters, who wins, ties, ratios, noise
 `portfolio` the best of every problem measured on every problem
 `recording` what a run returns, and its tuned record
+`importing` a record of others, compared with what a run would have written
 `checking`  a kernel checked without tuning it
 =========== ==============================================================================
 """

@@ -172,22 +172,14 @@ def record_of(run: RunResult) -> TunedRecord:
     Merge it into what is known with `autotune.tuned.writing.update`.
     """
     kernel, device = run.request.kernel, run.request.device
-    example = next(iter(run.request.problems))
     problems = tuple(_tuned(run, result) for result in run.solved)
     wrong = wrong_somewhere(run.problems)
     right = [tuned for tuned in problems if Configuration(tuned.configuration) not in wrong]
     measured = run.portfolio
     portfolio = _portfolio(kernel, device, measured, right) if measured else Portfolio()
     return TunedRecord(
-        kernel=kernel.name,
         device=RecordedDevice.of(device),
-        fields={
-            name: "integer" if isinstance(value, int) else "categorical"
-            for name, value in example.items()
-        },
-        parameters=dict(kernel.parameters),
-        layout=dict(kernel.layout),
-        default=default_plan(kernel, example, device),
+        **_declared(kernel, device),
         problems=problems,
         portfolio=portfolio,
         provenance=Provenance(
@@ -206,7 +198,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     if race is None or outcome is None:
         raise AutotuneError(f"{request.kernel.name} ({result.problem}): no winner to record")
     kernel, problem, device = request.kernel, result.problem, request.device
-    winner, second = outcome.winner, outcome.best_deterministic
+    winner = outcome.winner
     configuration = Configuration(winner.configuration)
     row = next(each.row for each in race.finalists if each.configuration == configuration)
     assert row is not None
@@ -217,15 +209,8 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         fraction = limit = None  # the memory's rate is no limit of what is in a cache
     return TunedProblem(
         problem=dict(problem),
-        plans=tuple(
-            _plan(kernel, Configuration(found.configuration), problem, device)
-            for found in (winner, second)
-            if found is not None
-        ),
-        steps=_steps(kernel, configuration, problem, device),
         race=outcome,
-        gb_per_s=_rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
-        gflop_per_s=_rate(work.flops, median_ms) if work else None,
+        **_of_winner(kernel, problem, outcome, device),
         limit_fraction=fraction,
         limit_name=limit,
         checks=_checks(row.checks),
@@ -244,6 +229,72 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
             evaluations=len(result.measured),
             who=os.environ.get("AUTOTUNE_WHO", "")[:200],
         ),
+    )
+
+
+def _declared(kernel: Kernel, device: Device) -> dict[str, Any]:
+    """Return the fields of a record that a kernel alone decides."""
+    example = kernel.first_problem(device.backend)
+    return {
+        "kernel": kernel.name,
+        "fields": {
+            name: "integer" if isinstance(example[name], int) else "categorical"
+            for name in kernel.fields
+        },
+        "parameters": dict(kernel.parameters),
+        "layout": dict(kernel.layout),
+        "default": default_plan(kernel, example, device),
+    }
+
+
+def _of_winner(
+    kernel: Kernel, problem: Problem, race: RaceResult, device: Device
+) -> dict[str, Any]:
+    """Return the fields of a tuned problem that follow from the result of its race."""
+    configurations = [
+        Configuration(found.configuration)
+        for found in (race.winner, race.best_deterministic)
+        if found
+    ]
+    work, median_ms = kernel.work_of(problem), race.winner.time_ms.value
+    return {
+        "plans": tuple(_plan(kernel, each, problem, device) for each in configurations),
+        "steps": _steps(kernel, configurations[0], problem, device),
+        "gb_per_s": _rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
+        "gflop_per_s": _rate(work.flops, median_ms) if work else None,
+    }
+
+
+def recomputed(record: TunedRecord, kernel: Kernel) -> TunedRecord:
+    """Return a record with all that follows from its kernel computed again; measurements stay."""
+    device = record.device.planned_for()
+    source = source_fingerprint(kernel)
+    return msgspec.structs.replace(
+        refitted(record, kernel, record.portfolio),
+        **_declared(kernel, device),
+        problems=tuple(_recomputed(entry, kernel, device) for entry in record.problems),
+        provenance=msgspec.structs.replace(record.provenance, source=source),
+    )
+
+
+def _recomputed(entry: TunedProblem, kernel: Kernel, device: Device) -> TunedProblem:
+    problem = Problem(dict(entry.problem))
+    contenders = tuple(
+        found
+        if found.vendor
+        else msgspec.structs.replace(
+            found,
+            deterministic=kernel.is_deterministic(Configuration(found.configuration), problem),
+        )
+        for found in entry.race.contenders
+    )
+    race = msgspec.structs.replace(entry.race, contenders=contenders)
+    options = kernel.compiler_options(Configuration(race.winner.configuration), device)
+    return msgspec.structs.replace(
+        entry,
+        race=race,
+        **_of_winner(kernel, problem, race, device),
+        origin=msgspec.structs.replace(entry.origin, options=options),
     )
 
 

@@ -9,6 +9,6 @@
 `answer`     a picked plan as the mapping that lookup returns
 `fallback`   answers for problems that were not measured
 `prediction` the time of each configuration, fitted to the measured problems
-`comparison` checks of a record of others, and two records problem by problem
+`comparison` two records problem by problem, two entries of a problem
 ============ =====================================================================
 """

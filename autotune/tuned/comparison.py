@@ -1,67 +1,21 @@
-"""Compares tuned records: one of others before it is merged, and two records problem by problem.
-
-Every record that is read obeys `record.check`. A record of others must also hold what a run could have
-written: declared values, past dates, and configurations and times that its kernel and device allow.
-"""
+"""Chooses between two entries of one problem, and compares two records problem by problem."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from autotune.errors import RecordError, SpecError, UsageError
-from autotune.kernel.space import is_member
-from autotune.kernel.spec import Kernel
-from autotune.measure.limits import implausible
-from autotune.measure.timing import Timing
+from autotune.errors import UsageError
 from autotune.tuned.record import (
     EFFORTS,
-    Plan,
     Sizes,
     TunedProblem,
     TunedRecord,
     Value,
     key_of,
     moment,
-    other_kernel,
 )
 from autotune.tuned.writing import by_rule
-from autotune.values import Problem
-
-#: Clocks of two machines differ by less.
-_CLOCKS_APART = timedelta(days=1)
-
-
-# ---------------------------------------------------------------------- a record of others
-
-
-def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
-    """Check the values of a record of others, against its kernel's space where that is known.
-
-    Stale entries may have values and configurations of another space.
-    """
-    times = [record.provenance.created, *(entry.origin.tuned_on for entry in record.problems)]
-    times += [entry.confirmed.on for entry in record.problems if entry.confirmed]
-    try:
-        for time in times:
-            if moment(time) > datetime.now(UTC) + _CLOCKS_APART:
-                raise ValueError(f"{time} has not come yet")
-        if kernel and (told := other_kernel(kernel, "it", record.fields, record.parameters)):
-            raise ValueError(told)
-        for where, plan in _current_plans(record):
-            _check_plan(record, kernel, where, plan)
-        for entry in record.problems:
-            if kernel and not record.stale_reasons(entry):
-                _check_time(record, kernel, entry)
-    except (SpecError, RecordError):
-        raise
-    except (ValueError, UsageError) as error:
-        raise RecordError(
-            f"{record.kernel} on {record.device.name}: not imported: {error}"
-        ) from error
 
 
 def by_effort_and_date(
@@ -73,47 +27,6 @@ def by_effort_and_date(
     if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
         return "kept", f"tuned later here ({mine.tuned_on[:10]}, theirs {theirs.tuned_on[:10]})"
     return by_rule(old, new)
-
-
-def _current_plans(record: TunedRecord) -> Iterator[tuple[Sizes | None, Plan]]:
-    """Yield the default, and the plans of entries and rows that are not stale, with their problems."""
-    yield None, record.default
-    stale = {key_of(entry.problem) for entry in record.problems if record.stale_reasons(entry)}
-    found = [(entry.problem, entry.plans) for entry in record.problems]
-    found += [(row.problem, row.plans) for table in record.portfolio.tables for row in table.rows]
-    for problem, plans in found:
-        if key_of(problem) not in stale:
-            yield from ((problem, plan) for plan in plans)
-
-
-def _check_plan(
-    record: TunedRecord, kernel: Kernel | None, problem: Sizes | None, plan: Plan
-) -> None:
-    where = "the default" if problem is None else f"({Problem(dict(problem))})"
-    declared = record.parameters if kernel is None or problem is None else kernel.parameters
-    for name, value in plan.configuration.items():
-        if value not in declared[name]:
-            raise ValueError(f"{where}: {name}={value!r} is not among its values {declared[name]}")
-    device = record.device.planned_for()
-    # What a device that is no CUDA architecture can do, which rules may ask, is not recorded.
-    if not device.is_cuda:
-        return
-    if (threads := math.prod(plan.block)) > device.max_threads_per_block:
-        raise ValueError(f"{where}: a block of {threads} threads")
-    # A default need not be valid everywhere.
-    if kernel and problem is not None and not is_member(kernel, plan.configuration, device):
-        raise ValueError(
-            f"{where}: {dict(plan.configuration)} is not in the space that {kernel.file} declares; "
-            "it was tuned with another, or changed since"
-        )
-
-
-def _check_time(record: TunedRecord, kernel: Kernel, entry: TunedProblem) -> None:
-    problem = Problem(dict(entry.problem))
-    work, is_cold = kernel.work_of(problem), Timing(entry.race.timing).is_cold
-    device = record.device.planned_for()
-    if work and (why := implausible(entry.median_ms, work, device, is_cold)):
-        raise ValueError(f"({problem}): {why}")
 
 
 # ---------------------------------------------------------------------- two records of one kernel

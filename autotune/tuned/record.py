@@ -42,7 +42,9 @@ Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+#: Words that no rule depends on: of a driver, a compiler, a library.
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
 #: Part of a path, in some folders.
 Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
@@ -60,17 +62,20 @@ Distance: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 #: The share of the best speed to expect at least, and the distance up to which.
 Expectation: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
-Term: TypeAlias = tuple[float, tuple[str, ...]]
+Term: TypeAlias = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e15)], tuple[str, ...]]
 
 
-class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device that a record was measured on; see `autotune.devices.device.Device`."""
 
     backend: Word
-    name: str
+    name: Text
     arch: Word
-    uuid: str = ""
-    driver: str = ""
+    uuid: Text = ""
+    driver: Text = ""
+    #: Of every CUDA device 32 and 1024.
+    warp_size: Positive = 32
+    max_threads_per_block: Positive = 1024
     sm_count: Count = 1
     shared_bytes_per_block: Count = 0
     l2_bytes: Count = 0
@@ -98,7 +103,13 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
         known = msgspec.structs.asdict(self)
         device = Device(**known)
-        return replace(for_arch(self.arch), **known) if device.is_cuda else device
+        if device.is_cuda:
+            return replace(for_arch(self.arch), **known)
+        return replace(
+            device,
+            max_threads_per_sm=self.max_threads_per_block,
+            shared_bytes_per_sm=self.shared_bytes_per_block,
+        )
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
@@ -195,7 +206,7 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     #: None for a vendor's call.
     configuration: Mapping[str, Value] | None = None
-    vendor: str = ""
+    vendor: Text = ""
     #: Whether it is too close to the best to call; None where this was not recorded.
     tied: bool | None = None
     time_ms: Estimate
@@ -221,14 +232,14 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of one race; `autotune.run.verdict.judge` makes it."""
 
     #: How samples were taken: ``cold:graph``, ``cold:flush`` ...; see `autotune.measure.timing.Timing`.
-    timing: str
+    timing: Text
     rounds: Count
     #: SM clock under load; None where the device does not say.
     sm_mhz: Count | None = None
     #: Number of configurations too close to call, the winner included.
     tied: Count = 1
     #: Why the time or the choice may be wrong by more than usual, one clause each.
-    noise: tuple[str, ...] = ()
+    noise: tuple[Text, ...] = ()
     #: The winner, the other configurations best first, then vendor calls by their time.
     contenders: Annotated[tuple[ContenderResult, ...], msgspec.Meta(min_length=1)]
 
@@ -280,8 +291,8 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
     #: When; see `timestamp`.
     on: str
-    driver: str
-    toolchain: str
+    driver: Text
+    toolchain: Text
     #: Time then over the recorded one: above 1 it was slower.
     ratio: Amount
     ratio_interval: tuple[Amount, Amount]
@@ -298,12 +309,12 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     arguments: str
     #: Compiler options of the winner, without its defines.
     options: tuple[str, ...] = ()
-    driver: str
-    toolchain: str
+    driver: Text
+    toolchain: Text
     #: The device that held the finals.
-    device_uuid: str
+    device_uuid: Text
     effort: Literal["quick", "full"]
-    strategy: str
+    strategy: Text
     seed: int
     evaluations: Count
     #: Who measured, as ``AUTOTUNE_WHO`` said; empty where nobody asked to be named.
@@ -326,7 +337,7 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     gflop_per_s: Amount | None = None
     #: Share of the device's measured limit that binds, and which limit that is.
     limit_fraction: Amount | None = None
-    limit_name: str | None = None
+    limit_name: Text | None = None
     checks: Checks | None = None
     #: The kernel's own metrics of the winner.
     metrics: Mapping[str, float] = {}
@@ -373,7 +384,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[Term, ...]
     #: Blocks that run at a time, and the terms.
     waves: tuple[tuple[Positive, tuple[Term, ...]], ...]
-    misaligned: Mapping[str, float] = {}
+    misaligned: Mapping[str, Measured] = {}
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -421,9 +432,9 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """The versions and the time of the latest run that wrote the record."""
 
-    version: str
-    toolchain: str
-    driver: str
+    version: Text
+    toolchain: Text
+    driver: Text
     #: Fingerprint of the kernel's sources; empty: not known.
     source: str = ""
     #: When; see `timestamp`. Of several records of a kernel the latest says what its shape is.

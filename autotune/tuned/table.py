@@ -241,16 +241,17 @@ def _fastest(
     chosen, least_ms = None, inf
     for cost in prediction.costs:
         try:
-            predicted_ms = _time_ms(cost, prediction.multiple, fields)
+            time_ms = predicted_ms(cost, prediction.multiple, fields)
         except ValueError:
             continue
         # Conditions last: they take longer than times.
-        if (chosen is None or predicted_ms < least_ms) and is_able(cost.plan):
-            chosen, least_ms = cost.plan, predicted_ms
+        if (chosen is None or time_ms < least_ms) and is_able(cost.plan):
+            chosen, least_ms = cost.plan, time_ms
     return chosen
 
 
-def _time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
+def predicted_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
+    """Return the time of a configuration that its cost predicts for a problem."""
     total = _sum_of(cost.fixed, fields)
     blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
     for slots, terms in cost.waves:

@@ -1,0 +1,271 @@
+"""Checks a tuned record of others before it is merged into one's own.
+
+All that follows from the kernel's files is computed again and must agree. Measurements cannot be
+computed again: they must be possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from autotune.devices.device import Device, for_arch
+from autotune.errors import RecordError, UsageError
+from autotune.kernel.source import changed_since
+from autotune.kernel.space import broken_constraints, is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.limits import implausible
+from autotune.measure.timing import Timing
+from autotune.run.recording import recomputed
+from autotune.run.verdict import PORTFOLIO_SIZE
+from autotune.tuned.record import (
+    TIME,
+    AnswerTable,
+    Cost,
+    Estimate,
+    TableRow,
+    TunedProblem,
+    TunedRecord,
+    key_of,
+    moment,
+    other_kernel,
+)
+from autotune.tuned.table import predicted_ms
+from autotune.values import Configuration, Problem
+
+#: Clocks of two machines differ by less.
+_CLOCKS_APART = timedelta(days=1)
+#: Architectures of OpenCL devices.
+_OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
+#: Two fits to the same times predict times that differ by less, as a share: where two models fit
+#: equally well, the last bits of a sum decide which one is taken.
+_FITS_APART = 0.05
+#: The measured limits of a device, and the most of one that a winner reaches: another program may
+#: have slowed the measurement of the limit.
+_LIMITS, _MOST_OF_LIMIT = (None, "read", "copy", "ffma"), 3.0
+
+
+def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
+    """Return a record of others as a run of its kernel would have written it.
+
+    Raise `RecordError` with the first place that no run writes. Fitted numbers, and the values that
+    parameters may have, which may have changed since, are those of here.
+    """
+    try:
+        _refuse_first(_impossible(record, kernel))
+        again = recomputed(record, kernel)
+        ours, theirs = again.portfolio.tables, record.portfolio.tables
+        alike = (*map(_with_fits, ours, theirs), *ours[len(theirs) :])
+        expected = msgspec.structs.replace(
+            again,
+            parameters=record.parameters,
+            portfolio=msgspec.structs.replace(again.portfolio, tables=alike),
+        )
+        _refuse_first(_differences("", _document(record), _document(expected)))
+    except (ValueError, UsageError) as error:
+        raise RecordError(
+            f"{record.kernel} on {record.device.name}: not imported: {error}"
+        ) from error
+    return again
+
+
+def _refuse_first(faults: Iterator[str]) -> None:
+    for fault in faults:
+        raise ValueError(fault)
+
+
+def _wrong(path: str, found: object, expected: str) -> str:
+    return f"{path} is {found!r:.120}, expected {expected:.120}"
+
+
+# ---------------------------------------------------------------------- what cannot be computed again
+
+
+def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
+    """Yield the places that no run writes, of those that cannot be computed again."""
+    if record.objective != TIME:
+        yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers with the least time")
+    if told := other_kernel(kernel, "it", record.fields, record.parameters):
+        yield told
+    yield from _device_faults(record)
+    for number, entry in enumerate(record.problems):
+        if why := changed_since(kernel, entry.origin.source, entry.origin.arguments):
+            yield (
+                f"problems[{number}].origin: tuned before the kernel was changed ({', '.join(why)}); "
+                f"import it next to the files it was tuned with, or run: autotune run {kernel.name}"
+            )
+    device = record.device.planned_for()
+    yield from _configuration_faults(record, kernel, device)
+    yield from _date_faults("provenance.created", record.provenance.created)
+    for number, entry in enumerate(record.problems):
+        yield from _entry_faults(f"problems[{number}]", entry, kernel, device)
+    yield from _portfolio_faults(record, kernel, device)
+
+
+def _date_faults(path: str, text: str) -> Iterator[str]:
+    try:
+        is_past = moment(text) <= datetime.now(UTC) + _CLOCKS_APART
+    except ValueError:
+        is_past = False
+    if not is_past:
+        yield _wrong(path, text, "a past time of ISO 8601")
+
+
+def _device_faults(record: TunedRecord) -> Iterator[str]:
+    device = record.device
+    if device.backend == "cuda":
+        known = for_arch(device.arch).shared_bytes_per_block
+        if device.shared_bytes_per_block != known:
+            yield _wrong("device.shared_bytes_per_block", device.shared_bytes_per_block, f"{known}")
+    elif device.backend != "opencl" or device.arch not in _OPENCL_ARCHS:
+        yield _wrong("device.arch", device.arch, f"one of {_OPENCL_ARCHS} of OpenCL")
+
+
+def _configuration_faults(record: TunedRecord, kernel: Kernel, device: Device) -> Iterator[str]:
+    """Yield the configurations that are not in the space of the kernel; the default need not be."""
+    members = set()
+    for path, values in _places("", _document(record)):
+        is_one = path.endswith(".configuration") or path.startswith("portfolio.configurations[")
+        if not is_one or not isinstance(values, dict) or path.startswith("default."):
+            continue
+        if (configuration := Configuration(values)) in members:
+            continue
+        for name, value in values.items():
+            if value not in kernel.parameters[name]:
+                yield _wrong(f"{path}.{name}", value, f"one of {kernel.parameters[name]}")
+        if not is_member(kernel, values, device):
+            rules = ", ".join(rule.name for rule in broken_constraints(kernel, values, device))
+            yield _wrong(
+                path, values, f"a configuration of the space (it breaks {rules or 'a rule'})"
+            )
+        members.add(configuration)
+
+
+def _entry_faults(path: str, entry: TunedProblem, kernel: Kernel, device: Device) -> Iterator[str]:
+    race, problem = entry.race, Problem(dict(entry.problem))
+    yield from _date_faults(f"{path}.origin.tuned_on", entry.origin.tuned_on)
+    if entry.confirmed:
+        yield from _date_faults(f"{path}.confirmed.on", entry.confirmed.on)
+    timing = Timing(race.timing)
+    if timing is Timing.OTHER:
+        yield _wrong(f"{path}.race.timing", race.timing, f"one of {', '.join(Timing)}")
+    for number, found in enumerate(race.contenders):
+        place = f"{path}.race.contenders[{number}]"
+        for name in ("time_ms", "ratio", "time_ratio"):
+            estimate: Estimate | None = getattr(found, name)
+            low, high = estimate.interval if estimate else (1.0, 1.0)
+            if estimate and not low <= estimate.value <= high:
+                yield _wrong(f"{place}.{name}", estimate.value, f"between {low} and {high}")
+        if not found.vendor:
+            values = Configuration(found.configuration)
+            yield from _time_faults(
+                f"{place}.time_ms", found.time_ms.value, values, problem, timing, kernel, device
+            )
+    if checks := entry.checks:
+        if not checks.rms_error <= checks.max_error <= checks.bound:
+            yield _wrong(f"{path}.checks.max_error", checks.max_error, "at most the bound")
+        declared = kernel.tolerance_of(problem)
+        if declared is not None and checks.bound > declared:
+            yield _wrong(f"{path}.checks.bound", checks.bound, f"at most {declared}")
+    if entry.limit_name not in _LIMITS or (entry.limit_fraction or 0) > _MOST_OF_LIMIT:
+        found_limit = (entry.limit_name, entry.limit_fraction)
+        yield _wrong(f"{path}.limit_name", found_limit, f"one of {_LIMITS}, up to {_MOST_OF_LIMIT}")
+    if unknown := [name for name in entry.metrics if name not in kernel.metrics]:
+        yield _wrong(f"{path}.metrics", unknown[0], f"one of {tuple(kernel.metrics)}")
+
+
+def _portfolio_faults(record: TunedRecord, kernel: Kernel, device: Device) -> Iterator[str]:
+    portfolio = record.portfolio
+    if len(portfolio.configurations) > PORTFOLIO_SIZE:
+        found = len(portfolio.configurations)
+        yield _wrong("len(portfolio.configurations)", found, f"at most {PORTFOLIO_SIZE}")
+    if len(set(map(key_of, portfolio.problems))) < len(portfolio.problems):
+        yield "portfolio.problems has one problem several times"
+    tuned = {key_of(entry.problem): entry for entry in record.problems}
+    for row, times_ms in enumerate(portfolio.median_ms):
+        values = Configuration(portfolio.configurations[row])
+        for column, time_ms in enumerate(times_ms):
+            if time_ms is not None:
+                problem = portfolio.problems[column]
+                entry = tuned.get(key_of(problem))
+                timing = Timing(entry.race.timing) if entry else Timing.OTHER
+                path = f"portfolio.median_ms[{row}][{column}]"
+                yield from _time_faults(
+                    path, time_ms, values, Problem(dict(problem)), timing, kernel, device
+                )
+
+
+def _time_faults(
+    path: str,
+    time_ms: float,
+    values: Configuration,
+    problem: Problem,
+    timing: Timing,
+    kernel: Kernel,
+    device: Device,
+) -> Iterator[str]:
+    """Yield why a configuration cannot have taken a time on a problem."""
+    if not kernel.allows(values, problem):
+        yield _wrong(path, time_ms, f"no time: ({problem}) breaks what {values} requires")
+    work, is_cold = kernel.work_of(problem), timing.is_cold and timing is not Timing.OTHER
+    if work and (why := implausible(time_ms, work, device, is_cold)):
+        yield f"{path}: {why}"
+
+
+# ---------------------------------------------------------------------- what is computed again
+
+
+def _with_fits(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
+    """Return our table with their expectations, and their costs that predict the same times as ours."""
+    mine, other = ours.prediction, theirs.prediction
+    if mine and other:
+        pairs = itertools.zip_longest(mine.costs, other.costs[: len(mine.costs)])
+        costs = tuple(
+            msgspec.structs.replace(there, plan=here.plan)
+            if there and _predict_alike(here, there, mine.multiple, ours.rows)
+            else here
+            for here, there in pairs
+        )
+        mine = msgspec.structs.replace(mine, costs=costs)
+    return msgspec.structs.replace(ours, prediction=mine, expected=theirs.expected)
+
+
+def _predict_alike(ours: Cost, theirs: Cost, multiple: int, rows: Iterable[TableRow]) -> bool:
+    times = ([predicted_ms(cost, multiple, row.problem) for cost in (ours, theirs)] for row in rows)
+    return all(math.isclose(here, there, rel_tol=_FITS_APART) for here, there in times)
+
+
+def _document(record: TunedRecord) -> Any:
+    return msgspec.to_builtins(record, enc_hook=dict)
+
+
+def _places(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield everything in a document with its path."""
+    yield path, value
+    for name, inner in _parts(path, value):
+        yield from _places(name, inner)
+
+
+def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{path}.{name}" if path else str(name), value[name]) for name in value)
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{number}]", inner) for number, inner in enumerate(value))
+
+
+def _differences(path: str, found: Any, expected: Any) -> Iterator[str]:
+    """Yield the places in which two documents differ; floats only beyond rounding."""
+    theirs, ours = dict(_parts(path, found)), dict(_parts(path, expected))
+    if theirs and ours:
+        for name in dict.fromkeys([*theirs, *ours]):
+            yield from _differences(name, theirs.get(name), ours.get(name))
+    elif isinstance(found, float) and isinstance(expected, float):
+        if not math.isclose(found, expected, rel_tol=1e-9):
+            yield _wrong(path, found, repr(expected))
+    elif type(found) is not type(expected) or found != expected:
+        yield _wrong(path, found, repr(expected))
