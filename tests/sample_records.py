@@ -375,6 +375,11 @@ WRONG = {
     "wrong type": (with_entry(median_ms="fast"), r"float.*\$\.problems\[0\]\.race"),
     "other fields": (with_entry(problem={"m": 1}), "other fields"),
     "extra parameter": (with_entry(configuration={"BM": 1}), "has other parameters"),
+    "code as value": (
+        with_entry(configuration={**plan().configuration, "VARIANT": "simt\n#include <x>"}),
+        "regex",
+    ),
+    "long text": (with_entry(driver="5" * 1001), "length <= 1000"),
     "code as grid": (with_entry(grid=["__import__('os')", 1, 1]), "expression"),
     "unknown operator": (with_entry(grid=[["**", "m", 2], 1, 1]), "expression"),
     "nested deeply": (changed()[:-2] + b', "x": ' + b"[" * 100_000, "damaged"),

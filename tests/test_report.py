@@ -1,6 +1,7 @@
 """Reports: contents, statistics, escaping, odd cases, and the page in a headless Chromium."""
 
 import base64
+import functools
 import gzip
 import json
 import re
@@ -17,13 +18,14 @@ import numpy as np
 import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
-from sample_records import entered, race, tuned_problem, vendor_call
+from sample_records import entered, places, race, tuned_problem, vendor_call
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
 from autotune.cli import runs
 from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
+from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
@@ -37,7 +39,7 @@ from autotune.run import verdict
 from autotune.run.recording import ProblemResult, RunResult
 from autotune.run.request import Request
 from autotune.store import Row
-from autotune.tuned.reading import read_all
+from autotune.tuned.reading import decode, read_all
 from autotune.tuned.record import (
     AnswerTable,
     Checks,
@@ -650,6 +652,40 @@ def test_markdown_escapes_what_users_write(tmp_path: Path) -> None:
     assert len(widths) > 0
 
 
+def test_no_control_character_of_a_record_reaches_a_page_or_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In any text that a record may hold: a terminal obeys the first three, a reader is misled by the last."""
+    control = "\x1b[31m\x9b\x07\u202e"
+    document = json.loads((ROOT / "reports/NVIDIA_H200/ffma.json").read_bytes())
+    for path in places(json.loads(json.dumps(document))):
+        *outer, last = path
+        holder = functools.reduce(lambda value, key: value[key], outer, document)
+        if isinstance(text := holder[last], str) and last != "kernel":
+            holder[last] = text + control
+            try:
+                decode(json.dumps(document).encode())
+            except RecordError:
+                holder[last] = text
+    file = tmp_path / "records" / "device" / "ffma.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(document))
+    assert file.read_text().count("u202e") > 50
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "records"))
+    source = ["--from", str(tmp_path / "records"), "--out", str(tmp_path / "out")]
+    for words in (
+        ["report", *source],
+        ["report", str(file), "--against", str(file)],
+        ["export", "ffma", "cuda", *source],
+        ["lookup", "ffma", "n=1024", "steps=64", "--arch", "sm_90"],
+    ):
+        assert command(words) == 0, capsys.readouterr().err
+    printed = "".join(capsys.readouterr())
+    written = [f.read_text() for f in tmp_path.joinpath("out").rglob("*.*") if f.is_file()]
+    assert len(written) > 5
+    assert not [text for text in (printed, *written) if set("\x1b\x9b\x07\u202e") & set(text)]
+
+
 @pytest.mark.parametrize(
     ("text", "harmless"),
     [
@@ -771,7 +807,7 @@ def test_brushes_choose_the_rows_of_the_table_and_columns_sort_it(
 def test_wide_pages_show_every_column_and_narrow_ones_break_no_name(
     pages: Callable[[], Page], tmp_path: Path
 ) -> None:
-    """The largest record that ships, and the index of all."""
+    """A page with all figures, and the largest record that ships."""
     records = read_all(ROOT / "reports")
     (sgemm,) = (r for r in records if (r.kernel, r.device.name) == ("sgemm", "NVIDIA H200"))
     first = sgemm.problems[0]
@@ -779,14 +815,19 @@ def test_wide_pages_show_every_column_and_narrow_ones_break_no_name(
     doubtful = msgspec.structs.replace(first, race=noisy_race)
     noisy = msgspec.structs.replace(sgemm, problems=(doubtful, *sgemm.problems[1:]))
     page = pages()
-    for file in (write_html(from_rows([], noisy), tmp_path / "page.html", single=True),):
+    for content in (full(), from_rows([], noisy)):
+        file = write_html(content, tmp_path / "page.html", single=True)
         page.open(file, width=1400)
         page.wait_for(f"{DRAWN} || document.scripts.length === 0")
         cut = (
-            "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+            "[...document.querySelectorAll('.scroll:has(table)')]"
+            ".filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.ariaLabel)"
         )
-        assert page.evaluate(f"{cut}.map((e) => e.ariaLabel)") == []
+        assert page.evaluate(cut) == []
         page.resize(390)
+        page.wait_for(f"{cut}.length === 0")
+        named = "[...document.querySelectorAll('td')].every((cell) => cell.dataset.name)"
+        assert page.evaluate(named)
         broken = page.evaluate(
             """(() => {
               const found = [], range = document.createRange();

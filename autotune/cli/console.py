@@ -190,7 +190,7 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
 
     Nothing is shown of None, and four digits of a float.
     """
-    rows = [{name: _text(value) for name, value in row.items()} for row in values]
+    rows = [{shown(name): _text(value) for name, value in row.items()} for row in values]
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     numeric = [all(row[name][:1].isdigit() or not row[name] for row in rows) for name in columns]
     cells = tuple(tuple(row[name] for name in columns) for row in rows)

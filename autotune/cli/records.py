@@ -79,10 +79,10 @@ def lookup(
     if as_json:
         emit_json(facts)
         return
-    click.echo(", ".join(f"{name}={value}" for name, value in found.items()))
+    click.echo(shown(", ".join(f"{name}={value}" for name, value in found.items())))
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
-            click.echo(f"  {name}: {facts[name]}")
+            click.echo(shown(f"  {name}: {facts[name]}"))
     notes = {
         f"objective: {found.objective}": found.objective != "time",
         "not valid: no tuned configuration is allowed for this problem and device": (
@@ -94,7 +94,7 @@ def lookup(
         f"noise: {found.noise}": found.noise,
     }
     for text in (text for text, applies in notes.items() if applies):
-        click.echo(f"  {text}")
+        click.echo(shown(f"  {text}"))
 
 
 #: Attributes of an answer, as `autotune lookup --json` has them.

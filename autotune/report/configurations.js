@@ -87,6 +87,14 @@ function columns(problem) {
   return made;
 }
 
+// Gives each cell the name of its column, which narrow pages show next to it.
+function nameCells(table) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const row of table.tBodies[0].rows)
+    [...row.cells].forEach((cell, column) => { cell.dataset.name = names[column]; });
+  table.classList.add("named");
+}
+
 FIGURES.configurations = (box, problem) => {
   const t = problem.trials, all = t.time.map((_, i) => i);
   const state = (problem.sorting ??= { column: 1, down: false, shown: PAGE_ROWS, all: false });
@@ -124,6 +132,7 @@ FIGURES.configurations = (box, problem) => {
     if (t.message[i]) row.title = t.message[i];
     for (const { text } of made) element("td", text(i), row).className = "n";
   }
+  nameCells(table);
   const which = document.createElement("p");
   const scope = element("span", undefined, which);
   scope.className = "switch";

@@ -6,6 +6,7 @@
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   }
+  document.querySelectorAll(".scroll table").forEach(nameCells);
   if (typeof PLOTLY === "undefined") {
     document.getElementById("alone").hidden = false;
     return;

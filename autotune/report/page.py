@@ -91,12 +91,13 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
 
 
 def _environment() -> Any:
-    """Return the environment of the templates in this folder; it escapes all values."""
+    """Return the environment of the templates in this folder; it prints values without control characters, escaped."""
     import jinja2
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
+        finalize=lambda value: wording.printable(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

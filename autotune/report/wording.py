@@ -135,10 +135,16 @@ def without_paths(text: str) -> str:
     return _ADDRESS_OR_PATH.sub(lambda found: found["address"] or f"…/{found['last']}", text)
 
 
+def printable(text: str) -> str:
+    """Return text with a space in place of each control character and change of direction."""
+    if text.isprintable():
+        return text
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+
+
 def one_line(text: str, limit: int = 300) -> str:
     """Return text on one line, without control characters and paths, and not too long."""
-    kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
-    line = " ".join(without_paths(kept).split())
+    line = " ".join(without_paths(printable(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

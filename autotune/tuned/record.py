@@ -48,7 +48,10 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
 #: Part of a path, in some folders.
 Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
-Value: TypeAlias = Integer | bool | float | str
+#: A value of a parameter; a text is part of a C identifier.
+Value: TypeAlias = (
+    Integer | bool | float | Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]+\Z")]
+)
 #: Values of a problem's fields.
 Sizes: TypeAlias = Mapping[str, Integer | str]
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
