@@ -95,6 +95,7 @@ def tune(
     config: Mapping[str, Value] | None = None,
     timing: Literal["cold", "hot", "mixed"] | None = None,
     fresh: bool = False,
+    accept: bool = False,
     sanitize: bool | None = None,
     out: str | Path | None = None,
     spaces: str | Path | None = None,
@@ -130,16 +131,20 @@ def tune(
     seed : int
         Seed of search and inputs.
     fixed : mapping, optional
-        Search only these values of a parameter, or this one.
+        Search only these values of a parameter, or this one: an experiment, which answers no
+        `lookup`. Its files go to ``out/experiments/<device>/``.
     config : mapping, optional
         Verify and time this one configuration instead of a search; parameters left out keep the
-        kernel's default. Nothing is recorded.
+        kernel's default. Nothing is recorded without `accept`.
     timing : {"cold", "hot", "mixed"}, optional
         Whether the L2 cache is flushed before each sample; ``mixed``: the geometric mean of a time
         from a flushed cache and a hot one. Default: mixed where what a call reads and writes fits a
         GPU's L2 cache, else cold.
     fresh : bool
         Measure again instead of reading results from the store.
+    accept : bool
+        Let `lookup` answer with the result of an experiment (`fixed`, `config`), and with a result
+        that is slower than the recorded one or of less effort.
     sanitize : bool, optional
         Run the finalists under NVIDIA's compute-sanitizer too; one with a fault cannot win.
         Default: with ``effort="full"`` on a GPU, where it is installed.
@@ -199,12 +204,13 @@ def tune(
         effort=EFFORTS[effort],
         goal=Search(strategy, restriction, first_to_try(declared.name), fresh)
         if config is None
-        else VerifyOne(console.configuration(declared, config), restriction),
+        else VerifyOne(console.configuration(declared, config), restriction, accept),
         objective=wanted,
         budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,
         caches=Caches(timing) if timing else None,
         sanitize=sanitize,
+        accept=accept,
         command="autotune.tune",
     ).with_default_problems()
     folder = Path(out) if out else wanted.folder(Path("reports"))

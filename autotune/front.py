@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.run.bench import LOCAL, Site
 from autotune.run.recording import RunResult
 from autotune.run.request import Request
 from autotune.run.run import execute
 from autotune.search.session import Listener, ignore
 from autotune.store import default_url, open_for_runs
-from autotune.tuned.writing import require_mergeable
+from autotune.tuned.writing import mergeable
+from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
     from autotune.report.publish import Published
@@ -29,9 +32,27 @@ def tune(
 
     A run that ended early is published too; `RunResult.require_complete` then raises what ended it.
     """
-    require_mergeable(out, request.device, request.kernel, request.objective.name)
+    others = tuple(others)
+    request = with_recorded(request, out, others)
     with open_for_runs(default_url()) as store:
         result = execute(request, store, listener, site)
     from autotune.report.publish import publish  # takes long, and nobody waits for it before
 
     return result, publish(result, out, others)
+
+
+def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> Request:
+    """Return a request with the winners that its result may replace; an experiment replaces none.
+
+    They are of the same source, arguments and device model. Refuses a run that cannot be merged.
+    """
+    if request.is_experiment:
+        return request
+    kernel, found = request.kernel, dict[Problem, dict[Configuration, None]]()
+    current = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    for record in mergeable(out, request.device, kernel, request.objective.name, others):
+        for problem in request.problems:
+            entry = record.tuned(problem)
+            if entry and (entry.origin.source, entry.origin.arguments) == current:
+                found.setdefault(problem, {})[Configuration(entry.configuration)] = None
+    return replace(request, recorded={problem: tuple(those) for problem, those in found.items()})

@@ -28,7 +28,7 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook" / "blend.ipynb"
 #: What the notebook is tuned with here: two configurations of each problem.
 TUNED_WITH = """
     budget="8evals", strategy="random", fixed={"BLOCK": (64, 128), "ITEMS": 2}, quiet=True,
-    listener=seen.append, device=opencl_device
+    accept=True, listener=seen.append, device=opencl_device
 """
 
 
@@ -97,7 +97,7 @@ def test_a_result_says_its_winners_in_a_line_each(tuned_notebook: Tuned) -> None
     assert first == f"blend on {tuned_notebook.record.device.name}:"
     for line, entry in zip(lines, tuned_notebook.record.problems, strict=True):
         chosen = f"BLOCK={entry.configuration['BLOCK']}, ITEMS=2"
-        pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(noisy\))? with {chosen}"
+        pattern = rf"  n={entry.problem['n']}: [\d.]+ [nµ]s( \(noisy\))? with {chosen}"
         assert re.fullmatch(pattern, line)
 
 

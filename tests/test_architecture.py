@@ -37,9 +37,9 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1320,
+    "": 1345,
     "calling": 1810,
-    "cli": 2560,
+    "cli": 2600,
     "devices": 2190,
     "doctor": 380,
     "export": 1080,
@@ -47,12 +47,12 @@ LINES = {
     "interop": 1030,
     "kernel": 3000,
     "measure": 4100,
-    "report": 1490,
+    "report": 1510,
     "retune": 1100,
-    "run": 2760,
+    "run": 2765,
     "search": 2400,
     "store": 1365,
-    "tuned": 2550,
+    "tuned": 2575,
 }
 
 

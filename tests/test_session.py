@@ -622,6 +622,19 @@ def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(tuned
     assert 3 <= best.identical_runs <= 100
 
 
+def test_a_recorded_winner_races_however_slow_it_was_in_the_search(tuned, saxpy, tmp_path):
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    slow = "#if BLOCK == 32\nfor (int k = 0; k < 300; ++k) ((GLOBAL volatile float*)out)[i] = 0;\n#endif\n"
+    kernel, (before, _, after) = saxpy(), source.read_text().partition("if (i < n) out")
+    source.write_text(f"{before}if (i >= n) break;\n{slow}out{after}")
+    known = Configuration(BLOCK=32, ITEMS=2)
+    only = {"effort": replace(EFFORTS["quick"], finalists=1), "fixed": FIXED, "problems": (N,)}
+    (alone,) = tuned(kernel, **only).problems
+    (raced,) = tuned(kernel, recorded={N: (known,)}, **only).problems
+    assert alone.winner == raced.winner != known
+    assert [len(found.result.finalists) for found in (alone, raced)] == [1, 2]
+
+
 def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, wrong):
     kernel = wrong("!= 32", 63, EDGES)
     effort = replace(EFFORTS["quick"], finalists=1)

@@ -30,8 +30,8 @@ from sample_records import (
 from autotune.errors import RecordError, UsageError
 from autotune.tuned.fallback import answer_tables
 from autotune.tuned.reading import path_of, read, read_all
-from autotune.tuned.record import AnswerTable, Plan, Portfolio
-from autotune.tuned.writing import encode, merge, update
+from autotune.tuned.record import AnswerTable, ContenderResult, Estimate, Plan, Portfolio
+from autotune.tuned.writing import accepted, by_rule, encode, merge, update
 
 
 def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
@@ -88,6 +88,35 @@ def test_an_entry_is_replaced_by_effort_or_when_stale(
     assert [outcome.action for outcome in result.outcomes] == [action]
     assert result.record.tuned(at).median_ms == (1.0 if action == "kept" else 2.0)
     assert result.record.tuned(problem(8, 8)) is not None
+
+
+#: The old winner, in the race that the new one won.
+RACED = ContenderResult(configuration=plan(64).configuration, time_ms=Estimate(2.1))
+
+
+@pytest.mark.parametrize(
+    ("new_ms", "changes", "action"),
+    [
+        (2.0, {}, "kept"),
+        (1.01, {}, "replaced"),  # the intervals overlap
+        (0.5, {}, "replaced"),
+        (2.0, {"source": "beef"}, "replaced"),
+        (2.0, {"timing": "hot:flush"}, "replaced"),
+        (2.0, {"runners_up": (RACED,)}, "replaced"),
+    ],
+)
+def test_a_slower_entry_replaces_a_faster_one_only_after_a_race_with_it(
+    new_ms: float, changes: dict[str, Any], action: str
+) -> None:
+    at = problem(64, 64)
+    old = entry(at, plan(64), median_ms=1.0, interval_ms=(0.99, 1.02))
+    interval_ms = (new_ms - 0.01, new_ms + 0.01)
+    new = entry(at, plan(32), median_ms=new_ms, interval_ms=interval_ms, **changes)
+    (outcome,) = merge(record([old]), record([new])).outcomes
+    assert outcome.action == action
+    if action == "kept":
+        assert outcome.reason == "faster before (1 ms, now 2 ms)"
+    assert by_rule(old, new, is_settled=True)[0] == accepted(old, new)[0] == "replaced"
 
 
 def test_entries_of_an_older_source_are_marked_stale() -> None:

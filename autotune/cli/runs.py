@@ -87,13 +87,18 @@ if TYPE_CHECKING:
     help="What to optimise: time, energy (of a call, by the GPU's counter) or edp (energy times time). "
     "The last two write to reports-NAME by default.",
 )
-@click.option("--config", metavar="NAME=V,...", help="Verify and time this configuration.")
+@click.option(
+    "--config",
+    metavar="NAME=V,...",
+    help="Verify and time this configuration. Nothing is recorded without --accept.",
+)
 @click.option(
     "--fix",
     "fixed",
     multiple=True,
     metavar="NAME=V,V",
-    help="Search only these values of a parameter (repeatable).",
+    help="Search only these values of a parameter (repeatable): an experiment, which lookup does not "
+    "read. Its files go to OUT/experiments/<device>/.",
 )
 @click.option(
     "--timing",
@@ -115,6 +120,12 @@ if TYPE_CHECKING:
     help="Run finalists under compute-sanitizer (memory, races, initialisation, barriers), in addition "
     "to the budget. Default: with --effort full on a GPU, if it is installed.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Let lookup answer with the result of an experiment (--fix, --config), or with a result that "
+    "is slower than the recorded one or of less effort.",
+)
 @out_option("Write record, header and report to OUT/<device>/.")
 @SPACES
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record; of several, a list.")
@@ -134,6 +145,7 @@ def run(
     seed: int,
     fresh: bool,
     sanitize: bool | None,
+    accept: bool,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -172,7 +184,7 @@ def run(
     def goal(kernel: Kernel) -> Goal:
         restriction = console.restriction(kernel.name, kernel.parameters, allowed)
         if config:
-            return VerifyOne(console.configuration(kernel, config), restriction)
+            return VerifyOne(console.configuration(kernel, config), restriction, accept)
         return Search(strategy, restriction, imported[kernel.name], fresh)
 
     def request(kernel: Kernel, devices: Sequence[Device]) -> Request:
@@ -188,6 +200,7 @@ def run(
             caches=Caches(timing) if timing else None,
             objective=find_objective(objective),
             sanitize=sanitize,
+            accept=accept,
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
@@ -242,9 +255,9 @@ def _run_on_fleet(
     """Tune kernels on every model of a fleet; publish each as soon as it is finished."""
     from autotune.cli.progress import RunsProgress
     from autotune.errors import AutotuneError, needing
+    from autotune.front import with_recorded
     from autotune.report.publish import publish
     from autotune.store import default_url
-    from autotune.tuned.writing import require_mergeable
 
     with needing("a fleet"):
         from autotune.fleet import client
@@ -258,8 +271,7 @@ def _run_on_fleet(
             for kernel in kernels
             for model in fleet.fitting(kernel, models)
         )
-        for each in requests:
-            require_mergeable(out, each.device, each.kernel, each.objective.name)
+        requests = [with_recorded(each, out) for each in requests]
         with _documents(len(requests) > 1) as documents:
             for done in drive(fleet, requests, default_url(), progress.listener_of, seconds):
                 if done.error is not None:
@@ -285,6 +297,7 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
             print_measurements(rows)
         else:
             documents.append(json_text(rows))
+        say_answers(result)
         return
     if documents is None:
         show_winners(result, published)
@@ -329,10 +342,34 @@ def say_where(result: RunResult, published: Published) -> None:
         warn(text)
     for outcome in published.outcomes:
         if outcome.action == "kept":
-            click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
+            why = f"{outcome.reason}; --accept replaces it"
+            click.echo(f"{words(outcome.problem)}: record kept, {why}", err=True)
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
     click.echo(f"report:  {published.html_file or published.markdown_file}", err=True)
+    say_answers(result)
+
+
+def say_answers(result: RunResult) -> None:
+    """Print to stderr what lookup answers now for the run's problems."""
+    from autotune.run.searching import recorded
+    from autotune.tuned.lookup import clear_cache
+
+    clear_cache()  # the records changed a moment ago
+    request, others = result.request, []
+    for solved in result.solved:
+        answers = recorded(request.kernel.name, request.device, solved.problem)
+        if solved.winner not in answers:
+            others.append(f"{words(solved.problem)}: {answers[0] if answers else 'nothing tuned'}")
+    text = "lookup:  answers with this run's winners"
+    if others:
+        more = f"; and {len(others) - 1} more" if len(others) > 1 else ""
+        text = f"lookup:  answers as before ({others[0]}{more})"
+        if request.is_experiment:
+            text += "; --accept lets this run answer"
+        elif request.objective.needs_energy:
+            text += f"; it reads records tuned for {request.objective.name} in AUTOTUNE_TUNED only"
+    click.echo(text, err=True)
 
 
 def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:

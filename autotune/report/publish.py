@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
@@ -19,8 +20,12 @@ from autotune.report.page import write_html, write_markdown
 from autotune.run.recording import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
-from autotune.tuned.record import TIME, TunedRecord, other_kernel
-from autotune.tuned.writing import MergedProblem, update
+from autotune.tuned.record import TIME, TunedProblem, TunedRecord, other_kernel
+from autotune.tuned.writing import Choice, MergedProblem, accepted, by_rule, update
+from autotune.values import Configuration, Problem
+
+#: Folder of experiments below that of a run's files: no lookup reads so deep.
+EXPERIMENTS = "experiments"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Published:
 
 def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published | None:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
+
+    An experiment goes into ``out/experiments`` alone, where no lookup reads, in place of the latest one.
 
     Into ``out`` alone where it was tuned for something else than time. Files go to ``out/<device>/``;
     ``others`` are further folders of tuned records to merge it into. None for a run of one
@@ -67,11 +74,15 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
 
 
 def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Path]) -> Published:
-    # What lookup answers with by default is tuned for time.
-    mine = [Path(user_folder())] if record.objective == TIME else []
-    for directory in (*mine, *others):
-        amend(directory, record)
-    merged = update(out, record)
+    request, choose = run.request, _choice(run)
+    if request.is_experiment:
+        merged = update(out := out / EXPERIMENTS, record, alone=True)
+    else:
+        # What lookup answers with by default is tuned for time.
+        mine = [Path(user_folder())] if record.objective == TIME else []
+        for directory in (*mine, *others):
+            amend(directory, record, choose)
+        merged = update(out, record, choose)
     json_file = path_of(out, merged.record)
     folder, name = json_file.parent, merged.record.kernel
     try:
@@ -94,9 +105,20 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
     )
 
 
-def amend(directory: Path, record: TunedRecord) -> TunedRecord:
+def _choice(run: RunResult) -> Choice:
+    """Return the rule by which a run's entries replace recorded ones."""
+    request = run.request
+
+    def choose(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
+        recorded = request.recorded.get(Problem(dict(new.problem)), ())
+        return by_rule(old, new, is_settled=Configuration(old.configuration) in recorded)
+
+    return accepted if request.accept else choose
+
+
+def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> TunedRecord:
     """Merge a record into a folder of tuned records, renew a header there, and return the merged record."""
-    merged = update(directory, record).record
+    merged = update(directory, record, choose).record
     json_file = path_of(directory, merged)
     if json_file.with_suffix(".hpp").exists():
         _write_header(json_file, merged)

@@ -78,6 +78,9 @@ class Finals:
 
         Where all finalists turn out to be wrong, or fail in the race, the next best take their places.
 
+        The recorded winners race too and are verified first, however slow they were in the search: what
+        replaces one is faster in the same race, or the recorded one is wrong.
+
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
         verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race. compute-sanitizer takes no
         time of the budget.
@@ -98,14 +101,18 @@ class Finals:
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
         most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
+        recorded = self.bench.request.recorded.get(problem, ())
         out: list[Measurement] = []
         result = None
         while left and result is None:
+            known = [row for row in left if row.configuration in recorded]
+            first = verdict.candidates(known, len(known))
             chosen = verdict.candidates(left, effort.finalists, repeats)
-            left = [row for row in left if row not in chosen]
+            chosen = [row for row in chosen if row not in first]
             # The best that is deterministic has a turn, though there be little time.
-            repeating = [row for row in chosen if repeats(row.configuration)][:1]
-            chosen = [*repeating, *(row for row in chosen if row not in repeating)]
+            first += [row for row in chosen if repeats(row.configuration)][:1]
+            chosen = [*first, *(row for row in chosen if row not in first)]
+            left = [row for row in left if row not in chosen]
             verify_until = begun_s + seconds / 2
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left += unverified

@@ -45,7 +45,7 @@ class VerifyOne:
     strategy: ClassVar[str] = "none"
     #: It is to be timed, though it may have been stopped early.
     fresh: ClassVar[bool] = True
-    writes_record: ClassVar[bool] = False
+    writes_record: bool = False
 
     def require_member(self, kernel: Kernel, device: Device, space: Space) -> None:
         """Raise NothingValidError where the configuration is not in the space."""
@@ -108,9 +108,18 @@ class Request:
     objective: Objective = TIME
     #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists; None: see `Effort`.
     sanitize: bool | None = None
+    #: Whether the result replaces any recorded entry, and answers though a part of the space was searched.
+    accept: bool = False
+    #: Winners of the records that the result is merged into, which enter the finals.
+    recorded: Mapping[Problem, Sequence[Configuration]] = field(default_factory=dict)
     #: Longest time one configuration may take to be verified and timed.
     timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""
+
+    @property
+    def is_experiment(self) -> bool:
+        """Return whether the result stays apart from the records that lookup reads."""
+        return not self.accept and bool(self.goal.fixed or not self.goal.writes_record)
 
     def with_default_problems(self) -> Request:
         """Return the request with each named problem once, or the kernel's own for backend and effort."""

@@ -148,6 +148,7 @@ class ProblemSearch:
     def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
         kernel = self.bench.kernel
         return [
+            *self.bench.request.recorded.get(problem, ()),
             *recorded(kernel.name, self.bench.device, problem),
             *first_on(problem, self.bench.request.goal.imported),
             *_winners_near(problem, before),

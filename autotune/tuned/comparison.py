@@ -26,7 +26,7 @@ def by_effort_and_date(
     has_less_effort = EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
     if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
         return "kept", f"tuned later here ({mine.tuned_on[:10]}, theirs {theirs.tuned_on[:10]})"
-    return by_rule(old, new)
+    return by_rule(old, new, is_settled=True)
 
 
 # ---------------------------------------------------------------------- two records of one kernel

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -48,8 +48,14 @@ RESHAPED: tuple[Literal["replaced"], str] = (
 Choice: TypeAlias = Callable[[TunedProblem, TunedProblem], tuple[Literal["kept", "replaced"], str]]
 
 
-def by_rule(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose the new entry, unless it was tuned with less effort from the same source and arguments."""
+def by_rule(
+    old: TunedProblem, new: TunedProblem, is_settled: bool = False
+) -> tuple[Literal["kept", "replaced"], str]:
+    """Choose the new entry, unless the old one is of the same source and arguments, and better.
+
+    It is better if it had more effort, or if it is surely faster. The latter is not asked where the
+    new finals settled it: both raced there, or the old winner was wrong.
+    """
     if old.origin.source != new.origin.source:
         return "replaced", "the source changed since"
     if old.origin.arguments != new.origin.arguments:
@@ -59,7 +65,17 @@ def by_rule(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "repl
             "kept",
             f"tuned with more effort before ({old.origin.effort}, now {new.origin.effort})",
         )
+    is_settled = is_settled or new.race.of(old.configuration) is not None
+    if old.race.timing == new.race.timing and not is_settled:
+        (_, most_ms), (least_ms, _) = old.winner.time_ms.interval, new.winner.time_ms.interval
+        if most_ms < least_ms:
+            return "kept", f"faster before ({old.median_ms:.4g} ms, now {new.median_ms:.4g} ms)"
     return "replaced", f"tuned again with effort {new.origin.effort}"
+
+
+def accepted(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
+    """Choose the new entry, because the user said so."""
+    return "replaced", "accepted"
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -72,8 +88,10 @@ class Merged(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------------- files
 
 
-def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merged:
-    """Merge newly tuned problems into the record on disk and write it.
+def update(
+    directory: Path, new: TunedRecord, choose: Choice = by_rule, alone: bool = False
+) -> Merged:
+    """Merge newly tuned problems into the record on disk and write it; ``alone``: replace that record.
 
     Processes that tune on several devices of one name may do so at once. A damaged file is set
     aside as ``<kernel>.json.damaged``; a file that is no record or of a newer schema is refused.
@@ -81,7 +99,7 @@ def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merge
     path = path_of(directory, new)
     encode(new)
     with _locked_folder(path):
-        merged = merge(_existing(path), new, choose)
+        merged = merge(None if alone else _existing(path), new, choose)
         data = encode(merged.record)
         write_atomically(path, data)
     return msgspec.structs.replace(merged, record=decode(data))
@@ -121,12 +139,16 @@ def _locked_folder(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str) -> None:
-    """Refuse, before anything is measured, a run whose objective differs from the record in ``out``.
+def mergeable(
+    out: Path, device: Device, kernel: Kernel, objective: str, others: Iterable[Path] = ()
+) -> Iterator[TunedRecord]:
+    """Yield the records that a run will be merged into: those of the user, of ``out`` and of ``others``.
 
-    Warns of records that the run will replace, since they are of another kernel of that name.
+    Refuses a run whose objective differs from the record in ``out``. Warns of records that the run
+    will replace, since they are of another kernel of that name.
     """
-    for directory in (out, *([Path(user_folder())] if objective == TIME else [])):
+    mine = [Path(user_folder())] if objective == TIME else []
+    for directory in dict.fromkeys((out, *mine, *others)):
         path = directory / device.folder / f"{kernel.name}.json"
         with contextlib.suppress(RecordError):  # merging it warns
             if not path.exists():
@@ -134,6 +156,7 @@ def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str)
             old = read(path)
             if directory == out and old.objective != objective:
                 raise _other_objective(old, objective)
+            yield old
             if warning := other_kernel(kernel, str(path), old.fields, old.parameters):
                 warn(warning)
                 return
