@@ -47,10 +47,10 @@ LINES = {
     "interop": 1030,
     "kernel": 3000,
     "measure": 4100,
-    "report": 1510,
+    "report": 1490,
     "retune": 1100,
     "run": 2765,
-    "search": 2400,
+    "search": 2402,
     "store": 1365,
     "tuned": 2575,
 }

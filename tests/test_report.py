@@ -19,6 +19,7 @@ import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
 from sample_records import entered, places, race, tuned_problem, vendor_call
+from sample_spaces import write_space
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
@@ -114,6 +115,7 @@ def entry(problem: Problem, configuration: Configuration, **changes: Any) -> Tun
         "source": "ab" * 32,
         "evaluations": 6,
         "seed": 3,
+        "command": "autotune run sgemm",
         "gb_per_s": 100.0,
         "gflop_per_s": 23456.0,
         "limit_fraction": 0.7,
@@ -162,13 +164,9 @@ def raced() -> RaceResult:
     return result
 
 
-def run(
-    problems: Sequence[ProblemResult],
-    command: str = "autotune run sgemm",
-    searched: Space | None = None,
-) -> RunResult:
+def run(problems: Sequence[ProblemResult], searched: Space | None = None) -> RunResult:
     kernel = Kernel("sgemm.cu", **PARAMETERS)
-    request = Request(kernel, for_arch("sm_90"), (SMALL,), command=command)
+    request = Request(kernel, for_arch("sm_90"), (SMALL,))
     return RunResult(request, tuple(problems), searched or space(), 1, "ab" * 32, "nvrtc 13.4")
 
 
@@ -195,13 +193,13 @@ def evil() -> ReportContent:
     finalists = [entered(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
     finals = verdict.judge(race(finalists, {EVIL: (2.0, 2.0, 2.0)}))
     vendor = vendor_call(EVIL, 2.0, 2.0, 1.9, 2.1)
-    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, noise=(EVIL,))
+    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, noise=(EVIL,), command=EVIL)
     tuned_entry = msgspec.structs.replace(tuned_entry, limit_name=EVIL)
     written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
     written = msgspec.structs.replace(written, device=device, parameters=parameters)
     result = ProblemResult(problem, tuple(found), result=finals)
-    return from_run(run([result], command=f"autotune run {EVIL!r}", searched=attacked), written)
+    return from_run(run([result], searched=attacked), written)
 
 
 # ---------------------------------------------------------------------- what is said
@@ -271,7 +269,7 @@ def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
     rows = dict(answer.provenance(full()).rows)
     assert rows["Device"] == "NVIDIA Test (sm_90)"
     assert rows["Toolchain"] == "nvrtc 13.4" and rows["Driver"] == "580.1"
-    assert rows["Seed"] == "0" and rows["Strategy"] == "auto" and rows["autotune"] == "0.1.0"
+    assert rows["Seed"] == "3" and rows["Strategy"] == "random" and rows["autotune"] == "0.1.0"
     assert rows["Source (sha256)"] == "ab" * 8 and len(rows["Space (sha256)"]) == 16
     assert rows["Command"] == "autotune run sgemm"
 
@@ -477,8 +475,26 @@ def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:
     (problem,) = content.problems
     assert len(problem.trials) == 6 and problem.best_ms == 1.25
     assert problem.trials[0].median_ms == 1.9  # the newest, in the place of the first
-    about = dict(answer.provenance(content).rows)
-    assert about["Runs"] == "2" and about["Date"] == "2026-11-20 to 2026-11-21"
+
+
+@pytest.mark.opencl
+def test_report_writes_the_page_that_the_run_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: str
+) -> None:
+    """After several runs, one of them accepted, with a problem each and failures."""
+    monkeypatch.chdir(tmp_path)
+    space_file = write_space(tmp_path)
+    source = tmp_path / "kernels" / "scale.cu"
+    source.write_text(source.read_text().replace("i < n", "i < n && (BLOCK < 64 || n > 500)"))
+    tuning = ["run", str(space_file), "--device", opencl_device, "--strategy", "exhaustive"]
+    for options in (["n=100"], ["n=1000", "--budget", "1evals"], ["n=1000", "--fix", "BLOCK=32"]):
+        assert command([*tuning, "--problem", *options, "--accept"]) == 0
+        written = {file: file.read_text() for file in (tmp_path / "reports").rglob("scale.*")}
+        assert command(["report", "scale", "--spaces", str(space_file.parent)]) == 0
+        pages = [file for file in written if file.suffix in (".md", ".html")]
+        assert len(pages) == 2
+        for file in pages:
+            assert file.read_text().splitlines() == written[file].splitlines()
 
 
 def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
@@ -619,8 +635,8 @@ def test_without_anything_tuned_no_report_is_written(
 def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     found = [replace(trial, message="in /home/bob/space/x.cu: bad") for trial in trials()]
     result = ProblemResult(SMALL, tuple(found))
-    command = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
-    content = from_run(run([result], command), record())
+    ran = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
+    content = from_run(run([result]), record([entry(SMALL, found[4].configuration, command=ran)]))
     page = write_html(content, tmp_path / "page.html").read_text()
     texts = [write_markdown(content, tmp_path).read_text(), page, json.dumps(page_data(page))]
     assert not [text for text in texts if "/home" in text or "bob" in text]

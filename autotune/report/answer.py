@@ -12,7 +12,7 @@ from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.table import Table
-from autotune.report.wording import NONE, limit_words, listed, plural, value_text
+from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
@@ -284,33 +284,32 @@ def _determinism(entry: TunedProblem) -> str:
 def provenance(content: ReportContent) -> Table:
     """Return device, versions and settings: all that is needed to measure again."""
     device, about = content.record.device, content.record.provenance
-    run, entries = dict(content.run), content.entries
+    entries = content.entries
+    origins = [entry.origin for entry in entries]
     trials = [trial for problem in content.problems for trial in problem.trials]
     clocks = sorted(t.clocks.sm_mhz for t in trials if t.clocks.sm_mhz is not None)
     limits_w = {e.winner.energy.limit_w for e in entries if e.winner.energy}
-    sources = {"source": listed(entry.origin.source for entry in entries), **run}.get("source", "")
     named = {
         "Kernel": content.record.kernel,
         "Device": f"{device.name} ({device.arch})",
         "Device uuid": device.uuid,
         "Driver": device.driver or about.driver,
-        "Toolchain": run.get("toolchain") or about.toolchain,
+        "Toolchain": about.toolchain,
         "autotune": about.version,
-        "Date": run.get("measured") or about.created[:10],
-        "Measured by": listed(filter(None, (entry.origin.who for entry in entries))),
-        "Commit": listed(c[:12] + c[40:] for entry in entries if (c := entry.origin.commit)),
-        "Command": run.get("command", ""),
-        "Strategy": run.get("strategy") or listed(entry.origin.strategy for entry in entries),
-        "Seed": run.get("seed") or listed(str(entry.origin.seed) for entry in entries),
-        "Effort": run.get("effort") or listed(entry.origin.effort for entry in entries),
-        "Budget": run.get("budget", ""),
-        "Runs": run.get("runs", ""),
+        "Date": about.created[:10],
+        "Measured by": listed(filter(None, (origin.who for origin in origins))),
+        "Commit": listed(c[:12] + c[40:] for origin in origins if (c := origin.commit)),
+        "Command": listed(without_paths(each.command) for each in origins if each.command),
+        "Strategy": listed(origin.strategy for origin in origins),
+        "Seed": listed(str(origin.seed) for origin in origins),
+        "Effort": listed(origin.effort for origin in origins),
+        "Budget": listed(origin.budget for origin in origins if origin.budget),
         "SM clock": " to ".join(dict.fromkeys(f"{mhz} MHz" for mhz in (*clocks[:1], *clocks[-1:]))),
         "Throttled": _throttled(trials),
         "Objective": "" if content.record.objective == TIME else content.record.objective,
         "Power limit": listed(f"{wording.number(w)} W" for w in sorted(filter(None, limits_w))),
-        "Timing": run.get("timing") or listed(entry.race.timing for entry in entries),
-        "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
+        "Timing": listed(entry.race.timing for entry in entries),
+        "Source (sha256)": listed(origin.source[:16] for origin in origins),
         "Measured limits": listed(
             f"{limit_words(name)} {wording.limit_rate(name, rate)}"
             for name, rates in content.measured_limits.items()

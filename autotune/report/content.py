@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
-from autotune.report.wording import listed, without_paths
 from autotune.run.recording import newest
 from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
@@ -68,8 +67,6 @@ class ReportContent:
     #: All problems that were tuned now or are in the record.
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
-    #: Command, seed, strategy and other settings of the run, as text.
-    run: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trials(self) -> int:
@@ -135,7 +132,6 @@ def content_of(
     record: TunedRecord,
     problems: Sequence[ProblemContent],
     space: Space | None = None,
-    run: Mapping[str, str] | None = None,
 ) -> ReportContent:
     """Join searches with the record.
 
@@ -148,7 +144,7 @@ def content_of(
         for entry in record.problems
         if Problem(dict(entry.problem)) not in searched
     ]
-    return ReportContent(record, (*joined, *others), space, dict(run or {}))
+    return ReportContent(record, (*joined, *others), space)
 
 
 # ---------------------------------------------------------------------- from a run, from rows
@@ -159,22 +155,8 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
 
     ``record`` is the one that lookup answers from, after the run was merged into it.
     """
-    request = run.request
-    budget = request.total_budget
-    seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
-    count = [] if budget.evaluations is None else [f"{budget.evaluations} evaluations"]
-    about = {
-        "command": without_paths(request.command),
-        "strategy": request.goal.strategy,
-        "seed": str(request.seed),
-        "effort": request.effort.name,
-        "budget": " or ".join(seconds + count),
-        "timing": listed(request.timing_of(problem).value for problem in request.problems),
-        "source": run.source,
-        "toolchain": run.toolchain,
-    }
     problems = [ProblemContent(result.problem, result.trials) for result in run.problems]
-    return content_of(record, problems, run.space, about)
+    return content_of(record, problems, run.space)
 
 
 def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
@@ -189,8 +171,8 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
 
     Of many rows of a problem it takes the newest and the fastest: as many as a page can draw.
     """
-    newest = store.newest_of_scopes(record.kernel, record.device.name)
-    scopes = [last.scope for found in _comparable(newest, record).values() for last in found]
+    last_ones = store.newest_of_scopes(record.kernel, record.device.name)
+    scopes = [last.scope for found in _comparable(last_ones, record).values() for last in found]
     rows = [row for scope in scopes for row in rows_of(store, scope)]
     return from_rows(sorted(rows, key=attrgetter("id")), record, space)
 
@@ -216,8 +198,7 @@ def from_rows(
         ProblemContent(problem, newest(row.measurement for row in found))
         for problem, found in chosen.items()
     ]
-    about = _about_rows([row for found in chosen.values() for row in found])
-    return content_of(record, problems, space, about)
+    return content_of(record, problems, space)
 
 
 def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[Row]]:
@@ -247,15 +228,3 @@ def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row
     ]
     kind = _kind((fitting or rows)[-1])
     return [row for row in rows if _kind(row) == kind]
-
-
-def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
-    if not rows:
-        return {}
-    shown = ("strategy", "seed", "timing", "source", "toolchain")
-    days = sorted({row.created[:10] for row in rows})
-    return {
-        **{name: listed(str(getattr(row, name)) for row in rows) for name in shown},
-        "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
-        "runs": str(len({row.run_id for row in rows})),
-    }

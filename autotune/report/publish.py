@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.devices.choose import backend
-from autotune.devices.device import for_arch
-from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.errors import AutotuneError, MissingDependencyError, StoreError
 from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
@@ -18,7 +17,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.report.content import ReportContent, from_rows, from_run, from_store
 from autotune.report.page import write_html, write_markdown
 from autotune.run.recording import RunResult
-from autotune.store import Store
+from autotune.store import Store, default_url
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord, other_kernel
 from autotune.tuned.writing import Choice, MergedProblem, accepted, by_rule, update
@@ -87,7 +86,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
     folder, name = json_file.parent, merged.record.kernel
     try:
         header = _write_header(json_file, merged.record)
-        content = from_run(run, merged.record)
+        content = _content_of(run, merged.record)
         markdown = write_markdown(content, folder)
         html = _html(content, folder / f"{name}.html")
     except OSError as error:
@@ -114,6 +113,20 @@ def _choice(run: RunResult) -> Choice:
         return by_rule(old, new, is_settled=Configuration(old.configuration) in recorded)
 
     return accepted if request.accept else choose
+
+
+def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
+    """Return what `report_recorded` would show now; of an experiment its own search."""
+    request = run.request
+    if request.is_experiment:
+        return from_run(run, record)
+    space = enumerate_space(request.kernel, request.device) if request.goal.fixed else run.space
+    try:
+        with Store.open(default_url()) as store:
+            return from_store(store, record, space)
+    except StoreError as error:  # the server of a shared store, which no record waits for
+        warnings.warn(f"the report shows the searches of this run only: {error}", stacklevel=2)
+        return from_run(run, record)
 
 
 def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> TunedRecord:
@@ -155,8 +168,9 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
         if other := other_kernel(kernel, where, record.fields, record.parameters):
             warnings.warn(f"{other}; the report leaves out its space", stacklevel=2)
             return None
-        if record.device.planned_for().is_cuda:
-            return enumerate_space(kernel, for_arch(record.device.arch))
+        device = record.device.planned_for()
+        if device.is_cuda:
+            return enumerate_space(kernel, device)
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])
     except (AutotuneError, IndexError):
         return None

@@ -227,6 +227,8 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
             strategy=request.goal.strategy,
             seed=request.seed,
             evaluations=len(result.measured),
+            command=request.command.encode("ascii", "backslashreplace").decode()[:2000],
+            budget=str(request.total_budget),
             who=os.environ.get("AUTOTUNE_WHO", "")[:200],
         ),
     )

@@ -62,6 +62,11 @@ class Budget:
             return cls(seconds=float(number) * _SECONDS[unit])
         raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
 
+    def __str__(self) -> str:
+        seconds = [] if self.seconds is None else [f"{self.seconds:g} s"]
+        count = [] if self.evaluations is None else [f"{self.evaluations} evaluations"]
+        return " or ".join(seconds + count)
+
 
 @dataclass(frozen=True)
 class SearchStarted:

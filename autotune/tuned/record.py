@@ -320,6 +320,9 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     strategy: Text
     seed: int
     evaluations: Count
+    #: The command of the run, without folders, and its budget; empty in older records.
+    command: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    budget: Annotated[str, msgspec.Meta(max_length=200)] = ""
     #: Who measured, as ``AUTOTUNE_WHO`` said; empty where nobody asked to be named.
     who: Annotated[str, msgspec.Meta(max_length=200)] = ""
     #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
