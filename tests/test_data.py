@@ -377,7 +377,7 @@ def test_what_a_killed_process_left_half_made_is_removed_a_day_later(kernel):
 def _prepare_at_once(file, barrier, results):
     kernel = load_file(file)
     barrier.wait(60)
-    dataset = prepare(kernel, Problem(n=300_000), RANDOM)
+    dataset = prepare(kernel, Problem(n=300_000), EXACT)
     results.put((str(dataset.folder), float(np.asarray(dataset.array("x"), float).sum())))
 
 

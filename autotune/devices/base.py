@@ -88,6 +88,8 @@ class Comparison:
     count: int
     #: Largest absolute error allowed.
     bound: float
+    #: Buffer of such a bound for each element, float32 or of a float64 output float64, or None.
+    bounds: Any = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,10 @@
 #define EXPECTED double
 #endif
 
+#ifndef BOUND  // type of the bounds of elements
+#define BOUND float
+#endif
+
 typedef unsigned long long u64;
 
 #define FOR_EACH(i, count)                                                                   \
@@ -31,10 +35,11 @@ __device__ double distance(TYPE found, EXPECTED expected) {
 }
 #endif
 
-// Error size of an output of TYPE against expected values, and the first index over the bound. The
-// three results start as 0, 0 and all ones.
+// Error size of an output of TYPE against expected values, and the first index over the bound: of its own
+// where there are bounds, else of all. The three results start as 0, 0 and all ones.
 extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u64 count, double bound,
-                                   u64* max_error, double* square_sum, u64* first_wrong) {
+                                   const BOUND* bounds, u64* max_error, double* square_sum,
+                                   u64* first_wrong) {
     double worst = 0.0, squares = 0.0;
     u64 first = ~0ull;
     FOR_EACH(i, count) {
@@ -42,7 +47,7 @@ extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u6
         worst = fmax(worst, error);
         squares += error * error;
         // The first wrong element of this thread is its smallest index: i only grows.
-        if (error > bound && first == ~0ull) first = i;
+        if (error > (bounds ? (double)bounds[i] : bound) && first == ~0ull) first = i;
     }
     // Within the warp first: every thread of a full device at one address takes longer than the data.
     for (int lane = 16; lane > 0; lane /= 2) {

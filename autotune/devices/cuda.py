@@ -314,6 +314,7 @@ class CudaExecutor:
             comparison.expected.inner,
             np.uint64(count),
             np.float64(comparison.bound),
+            np.uintp(0) if comparison.bounds is None else comparison.bounds.inner,
             sizes,
             sizes[8:],
             first,
@@ -676,7 +677,8 @@ def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
         c_type, ["-DTYPE_IS_INTEGER"]
     )
     # A #define, because an option cannot hold a type of two words.
-    text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n" + source
+    bound = "double" if c_type == "double" else "float"
+    text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n#define BOUND {bound}\n{source}"
     return nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *kind]).code
 
 

@@ -240,13 +240,24 @@ class OpenclExecutor:
         with (
             self._mapped(comparison.buffer.inner, raw, count) as got,
             self._mapped(expected.inner, stored, count) as want,
+            self._bounds(comparison) as bounds,
         ):
-            parts = in_pieces(partial(_difference, got, want, comparison.bound), count)
+            parts = in_pieces(partial(_difference, got, want, bounds), count)
         return Difference(
             max_error=max((worst for worst, _, _ in parts), default=0.0),
             rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
             first_wrong=next((first for _, _, first in parts if first is not None), None),
         )
+
+    @contextmanager
+    def _bounds(self, comparison: Comparison) -> Iterator[float | NDArray[Any]]:
+        bounds, count = comparison.bounds, comparison.count
+        if bounds is None:
+            yield comparison.bound
+        else:
+            kind = np.float32 if bounds.nbytes == 4 * count else np.float64
+            with self._mapped(bounds.inner, kind, count) as mapped:
+                yield mapped
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         if constants:
@@ -344,7 +355,12 @@ class OpenclExecutor:
 
 
 def _difference(
-    got: NDArray[Any], want: NDArray[Any], bound: float, _: int, begin: int, end: int
+    got: NDArray[Any],
+    want: NDArray[Any],
+    bounds: float | NDArray[Any],
+    _: int,
+    begin: int,
+    end: int,
 ) -> tuple[float, float, int | None]:
     """Return the largest error of a piece, the sum of its squares, and the first wrong index."""
     values, wanted = got[begin:end], want[begin:end]
@@ -352,7 +368,8 @@ def _difference(
         return 0.0, 0.0, None
     error = _errors(values, wanted)
     worst = float(error.max())
-    first = begin + int(np.argmax(error > bound)) if worst > bound else None
+    wrong = error > (bounds[begin:end] if isinstance(bounds, np.ndarray) else bounds)
+    first = begin + int(np.argmax(wrong)) if wrong.any() else None
     with np.errstate(over="ignore"):
         return worst, float(np.square(error, out=error).sum()), first
 

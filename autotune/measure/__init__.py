@@ -3,6 +3,7 @@
 ============= ==============================================================
 `measurement` a measurement, its status, and its cost by time or energy
 `data`        inputs and references of a problem, and their generator
+`tolerance`   the default tolerance, by element
 `cache`       data sets and binaries on disk
 `process`     actors, which run tasks in processes of their own
 `compiler`    the processes that compile

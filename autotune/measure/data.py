@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import converted, in_pieces, narrowed
-from autotune.errors import AutotuneError, unknown
+from autotune.errors import AutotuneError, SpecError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.kernel.modules import TRUST, fault_of
@@ -28,15 +29,15 @@ from autotune.kernel.names import OFFSET, fault
 from autotune.kernel.snapshot import Origin, restored
 from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
-from autotune.measure import cache
+from autotune.measure import cache, tolerance
 from autotune.values import Problem
 
 EXACT, RANDOM = "exact", "random"
-#: Default tolerance: this many rounding errors of the largest expected value.
-_DEFAULT_ROUNDINGS = 64
 _MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 5
+_VERSION = 6
+#: Seed of the exact data that tell whether exact data decide an output.
+_DECIDING_SEED = 0
 #: As NumPy takes it; None is one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 #: A function that draws so many numbers from a generator.
@@ -194,6 +195,8 @@ class Dataset:
     #: Largest absolute error allowed, by output; 0 means bit for bit.
     bounds: dict[str, float]
     seed: int = 0
+    #: Outputs with a bound for each element, of which `bounds` has the largest.
+    by_element: tuple[str, ...] = ()
 
     def array(self, name: str) -> NDArray[Any]:
         """Map an input, read-only."""
@@ -209,12 +212,16 @@ class Dataset:
         """
         return _mapped(self.folder / f"{name}.expected.npy")
 
+    def element_bounds(self, name: str) -> NDArray[Any] | None:
+        """Map the bounds of an output's elements, two for a complex one; None where one serves all."""
+        return _mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
-#: Arguments, and bounds by output.
-_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float]]
+
+#: Arguments, bounds by output, and outputs with a bound for each element.
+_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...]]
 
 
-def _mapped(file: Path, mode: Literal["r"] | None = "r") -> NDArray[Any]:
+def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
     array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
     return array
 
@@ -229,10 +236,12 @@ def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Data
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # it was whole when it got its name
+    is_undeclared = which == RANDOM and kernel.tolerance_of(problem) is None
+    exact = prepare(kernel, problem, EXACT, _DECIDING_SEED) if is_undeclared else None
     cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _make(kernel, problem, which, int(key[:32], 16), Path(scratch))
+            _make(kernel, problem, which, int(key[:32], 16), Path(scratch), exact)
             if is_damaged:
                 shutil.rmtree(folder, ignore_errors=True)
             Path(scratch).rename(folder)
@@ -265,7 +274,10 @@ def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
     return kernel
 
 
-def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
+def _make(
+    kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, exact: Dataset | None
+) -> None:
+    """Write a data set; ``exact`` is the exact one where it decides how random data are compared."""
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
@@ -283,16 +295,31 @@ def _make(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) 
         if array is not None:
             arrays[name] = array
             np.save(folder / f"{name}.npy", array)
-    expected = expected_outputs(kernel, arguments, arrays)
-    dtypes = {argument.name: np.dtype(argument.dtype) for argument in arguments}
+    expected, by_element = expected_outputs(kernel, arguments, arrays), list[str]()
+    outputs = {argument.name: argument for argument in arguments}
+    inputs = max((array.size for array in arrays.values()), default=1)
     for name in list(expected):
         wide = expected.pop(name)
         # Exact data may have no finite value: all are integers, some of them negative.
         if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
             raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
-        bounds[name], stored = _bounded(kernel, problem, which, wide, dtypes[name])
+        output, bounds[name] = outputs[name], 0.0
+        stored, is_held = _stored(wide, np.dtype(output.dtype))
+        del wide
         np.save(folder / f"{name}.expected.npy", stored)
-    (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode((arguments, bounds)))
+        if stored.dtype.kind not in "fc" or (which == EXACT and is_held):
+            continue
+        if exact and exact.bounds[name]:
+            by_element.append(name)
+        else:
+            bounds[name] = _bound(kernel, problem, output, stored, exact, inputs)
+    if by_element:
+        arrays.clear()
+        made = Dataset(which, folder, tuple(arguments), bounds)
+        for name, of_elements in _element_bounds(kernel, made, by_element, key):
+            bounds[name] = float(of_elements.max(initial=0))
+            np.save(folder / f"{name}.bounds.npy", of_elements)
+    (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode((arguments, bounds, by_element)))
 
 
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
@@ -424,34 +451,110 @@ def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]
     return whole
 
 
-def _bounded(
-    kernel: Kernel, problem: Problem, which: str, expected: NDArray[Any], dtype: np.dtype[Any]
-) -> tuple[float, NDArray[Any]]:
-    """Return the largest absolute error allowed, 0 for an exact result, and the values to store."""
+def _stored(expected: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], bool]:
+    """Return the values to store, and whether the output's type holds all of them exactly."""
     if dtype.kind not in "fc":
-        return 0.0, expected
-    parts, info = expected, np.finfo(dtype)
+        return expected, True
+    flat, info = expected, np.finfo(dtype)
     if dtype.kind == "c":
-        parts = converted(expected, expected.dtype).reshape(-1).view(np.float64)
+        flat = converted(expected, expected.dtype).reshape(-1).view(np.float64)
     # Every float64 is one. Only a value that is a float32, too, was computed without rounding.
-    narrow = narrowed(parts, np.float32 if info.dtype == np.float64 else info.dtype)
+    narrow = narrowed(flat, np.float32 if info.dtype == np.float64 else info.dtype)
     stored = narrow
     if stored is None or info.dtype != np.float32:
-        stored = converted(parts, np.float64)
+        stored = converted(flat, np.float64)
     if dtype.kind == "c":
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
-    if which == EXACT and narrow is not None:
-        return 0.0, stored
+    return stored, narrow is not None
+
+
+def _bound(
+    kernel: Kernel,
+    problem: Problem,
+    output: Argument,
+    expected: NDArray[Any],
+    exact: Dataset | None,
+    inputs: int,
+) -> float:
+    """Return the largest absolute error allowed in all elements of an output that is rounded.
+
+    ``exact`` is the exact data set where this one is random and no tolerance is declared; ``inputs``
+    are the elements of the largest input.
+    """
     declared = kernel.tolerance_of(problem)
     if declared is not None:
-        return float(declared), stored
-    flat = converted(parts, np.float64).reshape(-1)
+        return declared
+    info, ours = np.finfo(output.dtype), tolerance.parts(expected)
+    if exact is None:
+        return tolerance.common_bound(info, tolerance.largest(ours, 1.0))
+    theirs = tolerance.largest(tolerance.parts(exact.expected(output.name)))
+    return tolerance.wide_bound(info, tolerance.largest(ours), theirs, inputs / output.count)
 
-    def largest(_: int, begin: int, end: int) -> float:
-        part = flat[begin:end]
-        return float(np.max(np.abs(part), where=np.isfinite(part), initial=1.0))
 
-    return _DEFAULT_ROUNDINGS * float(info.eps) * max(in_pieces(largest, flat.size)), stored
+def _element_bounds(
+    kernel: Kernel, made: Dataset, names: Sequence[str], key: int
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the bounds of outputs that exact data do not decide; see `autotune.measure.tolerance`."""
+    arrays = {o.name: np.dtype(o.dtype) for o in made.arguments if o.kind not in ("out", "scalar")}
+    changed = [name for name, dtype in arrays.items() if dtype.kind in "fc"]
+
+    def results(
+        number: int, change: tolerance.Change, arguments: Sequence[Argument] = made.arguments
+    ) -> dict[str, NDArray[Any]]:
+        """Return rows of the outputs for changed inputs; none where the reference fails."""
+        inputs = {
+            name: tolerance.changed(made.array(name), change, key + place, number)
+            for place, name in enumerate(changed)
+        }
+        with suppress(SpecError):  # such as for a number that is no size any more
+            found = reevaluated(kernel, replace(made, arguments=tuple(arguments)), inputs)
+            return {
+                name: tolerance.parts(converted(found[name], found[name].dtype)) for name in names
+            }
+        return {}
+
+    expected = {name: tolerance.parts(made.expected(name)) for name in names}
+    sensitivity = {name: np.zeros(values.size) for name, values in expected.items()}
+    done = 0
+    for number in range(tolerance.EVALUATIONS):
+        scalars = [
+            _perturbed_scalar(o, number >> place % 3) for place, o in enumerate(made.arguments)
+        ]
+        found = results(number, tolerance.perturb, scalars)
+        for name, values in found.items():
+            tolerance.add_change(sensitivity[name], expected[name], values)
+        done += bool(found)
+    is_whole = done and changed and len(changed) == len(arrays)
+    reached = results(tolerance.EVALUATIONS, tolerance.strike) if is_whole else {}
+    for name in names:
+        sensitivity[name] /= tolerance.STEP * max(1, done) ** 0.5
+        info = np.finfo(next(o.dtype for o in made.arguments if o.name == name))
+        bounds = tolerance.element_bounds(
+            info, expected[name], sensitivity[name], reached.get(name)
+        )
+        yield name, bounds
+
+
+def _perturbed_scalar(argument: Argument, number: int) -> Argument:
+    """Return a scalar argument slightly off, unless it is an integer: sizes are, and signs."""
+    is_real = argument.kind == "scalar" and np.dtype(argument.dtype).kind == "f"
+    if not is_real or float(argument.scalar).is_integer():
+        return argument
+    sign = 1 if number % 2 else -1
+    changed = float(argument.scalar) * (1 + sign * tolerance.STEP)
+    return replace(argument, dtype="<f8", value=changed)
+
+
+def reevaluated(
+    kernel: Kernel, dataset: Dataset, changed: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return the expected outputs for a data set of which some inputs are changed."""
+    kept = {
+        o.name: _mapped(dataset.folder / f"{o.name}.npy", "c" if o.count else None)
+        for o in dataset.arguments
+        if o.kind in ("input", "inout", "constant") and o.name not in changed
+    }
+    return expected_outputs(kernel, list(dataset.arguments), {**kept, **changed})
 
 
 def _folder(key: str) -> Path:
@@ -478,13 +581,14 @@ def _read(folder: Path, which: str, seed: int) -> Dataset | None:
     """Read a data set; None if a file is absent or truncated."""
     try:
         manifest = (folder / _MANIFEST).read_bytes()
-        arguments, bounds = msgspec.msgpack.decode(manifest, type=_Manifest)
-        dataset = Dataset(which, folder, arguments, bounds, seed)
+        arguments, bounds, by_element = msgspec.msgpack.decode(manifest, type=_Manifest)
+        dataset = Dataset(which, folder, arguments, bounds, seed, by_element)
         for argument in arguments:
             if argument.kind in ("input", "inout", "constant"):
                 dataset.array(argument.name)
         for name in bounds:
             dataset.expected(name)
+            dataset.element_bounds(name)
     except (OSError, EOFError, ValueError):
         return None
     cache.touch(folder)

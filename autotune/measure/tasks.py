@@ -239,7 +239,11 @@ def _launch_at_once(ready: Launchable) -> None:
     # Module symbols are one data set's: on another's a side of the same module would be wrong.
     second = others[-1] if others and not data.constants(first) else first
     twin = verify.DeviceData(
-        executor, data.datasets, pristine=data.pristine, expected=data.expected
+        executor,
+        data.datasets,
+        pristine=data.pristine,
+        expected=data.expected,
+        bounds=data.bounds,
     )
     twin.declare_scratch({name: out for name, (out, _) in data.scratch.items()})
     pairs = ((data, first), (twin, second))

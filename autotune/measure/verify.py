@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.devices.base import (
     Binary,
@@ -46,8 +47,8 @@ class NotDeterministic(Exception):
 class DeviceData:
     """The arguments of one problem on a device: working buffers, pristine copies, expected values.
 
-    One set of working buffers serves all data sets. Pristine copies and expected values that are given
-    are another's, and shared.
+    One set of working buffers serves all data sets. Pristine copies, expected values and
+    bounds that are given are another's, and shared.
     """
 
     executor: Executor
@@ -55,6 +56,8 @@ class DeviceData:
     buffers: dict[str, Any] = field(default_factory=dict)
     pristine: dict[tuple[str, str], Any] = field(default_factory=dict)
     expected: dict[tuple[str, str], Any] = field(default_factory=dict)
+    #: Bounds of each element, of the outputs that have them.
+    bounds: dict[tuple[str, str], Any] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -151,9 +154,15 @@ class DeviceData:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
         if argument.kind in ("out", "inout") and key not in self.expected:
-            expected = dataset.expected(argument.name)
-            self.expected[key] = self.executor.allocate(expected.nbytes)
-            self.executor.write(self.expected[key], expected)
+            self.expected[key] = self._uploaded(dataset.expected(argument.name))
+            bounds = dataset.element_bounds(argument.name)
+            if bounds is not None:
+                self.bounds[key] = self._uploaded(bounds)
+
+    def _uploaded(self, array: NDArray[Any]) -> Any:
+        buffer = self.executor.allocate(array.nbytes)
+        self.executor.write(buffer, array)
+        return buffer
 
 
 def verify(
@@ -237,8 +246,12 @@ def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
         dtype, count = np.dtype(argument.dtype), argument.count
         if dtype.kind == "c":
             dtype, count = np.finfo(dtype).dtype, 2 * count
-        expected = data.expected[dataset, name]
-        comparisons.append(Comparison(data.buffers[name], dtype, expected, count, bound))
+        key = (dataset, name)
+        comparisons.append(
+            Comparison(
+                data.buffers[name], dtype, data.expected[key], count, bound, data.bounds.get(key)
+            )
+        )
     return comparisons
 
 
@@ -248,7 +261,10 @@ def _checked(
     checks = []
     for (name, bound), of in zip(data.datasets[dataset].bounds.items(), found, strict=True):
         first, parts = of.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
-        first = first // parts if first is not None else None
+        if first is not None:
+            of_elements = data.datasets[dataset].element_bounds(name)
+            bound = bound if of_elements is None else float(of_elements[first])
+            first //= parts
         checks.append(CheckResult(name, dataset, of.max_error, of.rms_error, bound, first))
     return tuple(checks)
 
@@ -294,9 +310,10 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     form = ".9g" if dtype.kind in "fc" else "d"
     if form != "d" and format(got, form) == format(want, form):
         form = ".17g"
+    here = " here" if check.output in data.datasets[check.dataset].by_element else ""
     return (
         f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}} on "
-        f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}"
+        f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}{here}"
     )
 
 

@@ -87,10 +87,16 @@ def _data_notes(kernel: Kernel) -> Iterator[str]:
     for which in (EXACT, RANDOM):
         dataset = prepare(kernel, problem, which)
         compared = [
-            f"{name} is compared {f'within {bound:.3g}' if bound else 'to the bit'}"
+            f"{name} is compared {_how(bound, name in dataset.by_element)}"
             for name, bound in dataset.bounds.items()
         ]
         yield f"{which} data, {problem}: {'; '.join(compared)}"
+
+
+def _how(bound: float, is_by_element: bool) -> str:
+    if not bound:
+        return "to the bit"
+    return f"within {bound:.3g}" + (" or less, by element" if is_by_element else "")
 
 
 class _DeviceCheck:

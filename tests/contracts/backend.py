@@ -311,6 +311,24 @@ class ExecutorContract:
         assert self.compared(executor, got, [1, 0], bound=0.5).first_wrong is None
         assert self.compared(executor, got, [1, 0], bound=0.499).first_wrong == 0
 
+    @pytest.mark.parametrize(("dtype", "kind"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
+    def test_each_element_may_have_a_bound_of_its_own(self, executor, dtype, kind):
+        """The first wrong element is not the one that is furthest off."""
+        want, bounds = np.ones(900_000), np.full(900_000, 3.0, kind)
+        got = want.astype(dtype)
+        got[[5, 331_337, 899_999]] = (4, 1.25, 2)
+        bounds[[331_337, 899_999]] = (0.125, 0.0)
+        comparison = Comparison(
+            self.buffer(executor, got),
+            got.dtype,
+            self.buffer(executor, want),
+            got.size,
+            9.0,
+            self.buffer(executor, bounds),
+        )
+        (found,) = executor.inspect([comparison])[0]
+        assert (found.max_error, found.first_wrong) == (3, 331_337)
+
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     def test_nan_and_infinity_are_right_only_where_they_are_expected(self, executor, dtype):
         inf, nan = np.inf, np.nan

@@ -1,0 +1,181 @@
+"""The default tolerance: right implementations pass it, and wrong ones whose error is small do not."""
+
+import numpy as np
+import pytest
+from sample_spaces import write_space
+
+from autotune.devices.choose import backend, choose_device
+from autotune.kernel.catalog import load_file
+from autotune.measure import verify
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.values import Problem
+
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
+
+#: Arguments besides the output, shape and type of the output, and the reference in float64.
+FUNCTIONS = {
+    "softmax": (
+        '"x": rng.standard_normal((8, 8192))',
+        '(8, 8192), "f4"',
+        "np.exp(x) / np.exp(x).sum(1, keepdims=True)",
+    ),
+    "small": ('"x": rng.standard_normal(4096)', '4096, "f4"', "x * 1e-7"),
+    "half": ('"x": rng.uniform(-2, 2, 4096)', '4096, "f2"', "np.exp(x) / 256"),
+    "tanh": ('"x": rng.standard_normal(1 << 16)', '1 << 16, "f4"', "np.tanh(x)"),
+    "log": ('"x": rng.uniform(0.5, 2, 4096)', '4096, "f4"', "np.log(x)"),
+    "mean": ('"x": rng.random((16, 4000))', '16, "f4"', "x.mean(1)"),
+    "bits": (
+        '"x": (rng.standard_normal((16, 1000)).view(np.uint32) >> 16).astype(np.uint16)',
+        '16, "f4"',
+        "np.exp((x.astype(np.uint32) << 16).view(np.float32).astype(float)).mean(1)",
+    ),
+    "double": ('"x": rng.standard_normal(4096, "f8")', '4096, "f8"', "x * 1e-60"),
+    "complex": (
+        '"x": (rng.standard_normal(999) + 1j * rng.random(999)).astype("c8")',
+        '999, "c8"',
+        "x * x / 3",
+    ),
+    "scalar": (
+        '"x": rng.standard_normal(512), "s": 0.3, "w": Constant(np.float32([0.1, 0.7]))',
+        '512, "f4"',
+        "s * x + w[1]",
+    ),
+    "size": ('"x": rng.random(512), "s": 512.0', '512, "f4"', "x[:int(s)] / s / 3"),
+}
+
+
+def sums(a, chunks=1):
+    """Sum rows in float32: each chunk one by one, then the chunks."""
+    parts = np.add.accumulate(a.reshape(len(a), chunks, -1), axis=-1, dtype=np.float32)[..., -1]
+    return np.add.accumulate(parts, axis=-1, dtype=np.float32)[..., -1]
+
+
+def softmax(x, chunks=32, left_out=None):
+    e = np.exp(x)
+    kept = e.copy()
+    if left_out is not None:
+        kept[:, left_out] = 0
+    return e / sums(kept, chunks)[:, None]
+
+
+def number(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+F4 = np.float32
+RIGHT = {
+    "softmax: 32 chunks": ("softmax", softmax),
+    "softmax: one by one": ("softmax", lambda x: softmax(x, 1)),
+    "small: float32": ("small", lambda x: x * F4(1e-7)),
+    "half: float32 inside": ("half", lambda x: np.exp(x) / F4(256)),
+    "tanh: 1 - 2 / (exp(2x) + 1)": ("tanh", lambda x: F4(1) - F4(2) / (np.exp(2 * x) + F4(1))),
+    "log: 2^-21.4 off, as __logf": ("log", lambda x: np.log(x) + F4(2**-21.4)),
+    "mean: one by one": ("mean", lambda x: sums(x) / F4(4000)),
+    "bits: one by one": ("bits", lambda x: sums(np.exp(number(x))) / F4(1000)),
+    "double: float64": ("double", lambda x: x * 1e-60),
+    "complex: float32": ("complex", lambda x: x * x / F4(3)),
+    "scalar: float32": ("scalar", lambda x, s, w: s * x + w[1]),
+    "size: float32": ("size", lambda x, s: x / F4(512) / F4(3)),
+}
+WRONG = {
+    "softmax: a column left out": ("softmax", lambda x: softmax(x, left_out=500)),
+    "softmax: the least column left out": (
+        "softmax",
+        lambda x: softmax(x, left_out=x.mean(0).argmin()),
+    ),
+    "softmax: zero": ("softmax", lambda x: 0 * x),
+    "small: zero": ("small", lambda x: 0 * x),
+    "small: smallest elements left out": (
+        "small",
+        lambda x: np.where(abs(x) < 1e-2, 0, x * F4(1e-7)),
+    ),
+    "half: a constant": ("half", lambda x: np.full(x.shape, 0.01)),
+    "half: some left out": ("half", lambda x: np.where(x < -1.9, 0, np.exp(x) / 256)),
+    "tanh: float16": ("tanh", lambda x: np.tanh(x).astype("f2")),
+    "log: float16": ("log", lambda x: np.log(x.astype("f2"))),
+    "mean: an element left out": ("mean", lambda x: sums(x[:, 1:]) / F4(4000)),
+    "bits: an element left out": ("bits", lambda x: sums(np.exp(number(x[:, 1:]))) / F4(1000)),
+    "double: zero": ("double", lambda x: 0 * x),
+    "double: float32": ("double", lambda x: x.astype("f4") * 1e-60),
+    "complex: imaginary part off": ("complex", lambda x: x * x / F4(3) + 1e-4j),
+    "scalar: 0.1 % off": ("scalar", lambda x, s, w: F4(0.3003) * x + w[1]),
+    "size: one more": ("size", lambda x, s: x / F4(513) / F4(3)),
+}
+
+
+@pytest.fixture(scope="module")
+def data(opencl_device, tmp_path_factory):
+    """Make the device data of a function, its random set, with the inputs by name."""
+    executor = backend("opencl").open(choose_device(opencl_device))
+
+    def made(name):
+        inputs, output, reference = FUNCTIONS[name]
+        names = "x, s, w" if '"w"' in inputs else "x, s" if '"s"' in inputs else "x"
+        edits = (
+            ("    x = rng.standard_normal(p.n, dtype=np.float32)\n", ""),
+            ('"x": x, "out": Out(p.n), "factor": np.float32(FACTOR), "n": p.n',
+             f'{inputs}, "out": Out({output})'),
+            ("def reference(x, factor)", f"def reference({names})"),
+            ("return factor * x", f"return {reference}"),
+            ("Kernel, Launch", "Constant, Kernel, Launch"),
+        )  # fmt: skip
+        kernel = load_file(write_space(tmp_path_factory.mktemp(name), *edits))
+        random = prepare(kernel, Problem(n=1000), RANDOM)
+        assert random.by_element == ("out",)
+        given = {
+            o.name: o.scalar if o.kind == "scalar" else np.array(random.array(o.name))
+            for o in random.arguments
+            if o.kind != "out"
+        }
+        return verify.DeviceData(executor, {RANDOM: random}), given
+
+    return made
+
+
+def verified(data, name, implementation):
+    made, given = data(name)
+    out = made.argument("out")
+    with np.errstate(all="ignore"):
+        result = np.asarray(implementation(**given)).astype(out.dtype)
+    run = lambda: made.executor.write(made.buffers["out"], result)  # noqa: E731
+    (check,) = verify.verify(made, RANDOM, run, repeats=1)
+    return check
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_a_right_implementation_passes(data, case):
+    check = verified(data, *RIGHT[case])
+    assert 0 <= check.rms_error <= check.max_error <= check.bound
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_implementation_of_small_error_is_refused(data, case):
+    with pytest.raises(verify.WrongResult, match=r"on random data; .* bound [-.e\d]+ here$"):
+        verified(data, *WRONG[case])
+
+
+def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_path):
+    """The same scale as the exact data where the random sum is near 0 by accident."""
+    count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"
+    edits = (("return factor * x", f"{count}\n    return x.sum()"), ("Out(p.n)", "Out(1)"))
+    kernel = load_file(write_space(tmp_path, *edits))
+    for seed in range(20):
+        exact, random = (
+            prepare(kernel, Problem(n=1 << 12), which, seed) for which in (EXACT, RANDOM)
+        )
+        assert exact.bounds == {"out": 0}
+        assert random.by_element == ()
+        result = abs(float(random.expected("out")[0]))
+        assert 64 * 2.0**-23 * max(1.0, result) <= random.bounds["out"] * 1.01
+        assert random.bounds["out"] < 64 * 2.0**-23 * 400
+    assert len((tmp_path / "calls").read_text()) == 40
+
+
+def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
+    edits = ("return factor * x", "return np.log(x) / np.where(x > 2, 0, 7)")
+    random = prepare(load_file(write_space(tmp_path, edits)), Problem(n=1000), RANDOM)
+    bounds, expected = random.element_bounds("out"), random.expected("out")
+    assert np.isnan(expected).any()
+    assert np.isinf(expected).any()
+    assert np.isfinite(bounds).all()
+    assert bounds[np.isfinite(expected)].max() < 1e-3
