@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from autotune.calling.choice import choose
+from autotune.cli import run
 from autotune.cli.kernels import ptx_of
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
@@ -135,13 +136,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arch", "language"), CASES)
-def test_portable_kernels_compile_for_amd(name: str, arch: str, language: str) -> None:
-    """To assembly; lanes of a wave are read by number where the kernel shuffles."""
+def amd_assembly(source: str, arch: str, language: str) -> str:
+    """What clang makes of a source for a GPU of AMD."""
     if shutil.which("clang") is None:
         pytest.skip("no clang; apt-get install clang")
-    kernel = find_kernel(name)
-    source = flattened(kernel.find_source(kernel.sources.get("portable", f"{name}.cu")))
     targets = {
         "hip": [
             *("-x", "hip", f"--offload-arch={arch}", "--cuda-device-only", "-nogpuinc"),
@@ -158,14 +156,24 @@ def test_portable_kernels_compile_for_amd(name: str, arch: str, language: str) -
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert ".amdhsa_kernel" in done.stdout
-    assert ("ds_bpermute_b32" in done.stdout) == (name in SHUFFLED)
     assert f".wavefront_size: {WAVES[arch]}" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize(("name", "arch", "language"), CASES)
+def test_portable_kernels_compile_for_amd(name: str, arch: str, language: str) -> None:
+    """To assembly; lanes of a wave are read by number where the kernel shuffles."""
+    kernel = find_kernel(name)
+    source = flattened(kernel.find_source(kernel.sources.get("portable", f"{name}.cu")))
+    assembly = amd_assembly(source, arch, language)
+    assert ("ds_bpermute_b32" in assembly) == (name in SHUFFLED)
 
 
 # ---------------------------------------------------------------------- `dialect
 
 
 ROOT = Path(__file__).parents[1]
+SPACES = ROOT / "tests" / "data" / "spaces"
 SOURCE = """
 #include "dialect.h"
 KERNEL_3D(4, 2, 3, 0) k(GLOBAL float* out, int n) {
@@ -177,14 +185,19 @@ KERNEL_3D(4, 2, 3, 0) k(GLOBAL float* out, int n) {
 """
 
 
-def test_every_word_is_in_the_reference():
-    header = (ROOT / "kernels" / "dialect.h").read_text()
-    page = (ROOT / "docs" / "spaces.md").read_text().partition("\n## Words of dialect.h\n")[2]
-    words = set(re.findall(r"#define (\w+)|\btypedef .*?(\w+);|static inline \w+ (\w+)\(", header))
-    names = {name for found in words for name in found if name}
-    own = {name for name in names if not name.startswith("DIALECT_")}  # the others join these
-    assert len(own) > 40
-    assert own - set(re.findall(r"`(\w+)", page)) == set()
+WORD = re.compile(
+    r"#define (\w+)|\btypedef .*?(\w+);|(?:static inline|DEVICE|DIALECT_OVERLOAD) \w+ (\w+)\("
+)
+
+
+@pytest.mark.parametrize(("name", "count"), [("dialect.h", 40), ("dialect_math.h", 14)])
+def test_every_word_is_in_the_reference(name: str, count: int) -> None:
+    header = (ROOT / "kernels" / name).read_text()
+    page = (ROOT / "docs" / "spaces.md").read_text().partition(f"\n## Words of {name}\n")[2]
+    names = {word for found in WORD.findall(header) for word in found if word}
+    own = {word for word in names if not word.lower().startswith("dialect_")}  # others join these
+    assert len(own) > count
+    assert own - set(re.findall(r"`(\w+)", page.partition("\n## ")[0])) == set()
 
 
 @pytest.fixture
@@ -218,3 +231,117 @@ def test_blocks_and_grids_have_three_dimensions(compiled, opencl_device):
     for first, limit in enumerate(limits):
         expected[first::5] = limit
     np.testing.assert_array_equal(found, expected)
+
+
+WORDS = """
+#ifndef WARP
+#define WARP 32
+#endif
+#include "dialect_math.h"
+KERNEL(64, 1, 1) words(GLOBAL float* floats, GLOBAL int* ints, GLOBAL unsigned* counts) {
+    SHARED int shared_ints[8];
+    SHARED unsigned shared_counts[8];
+    SHARED float shared_floats[1];
+    const int t = TID(0);
+    if (t < 8) shared_ints[t] = t == 2 ? 99 : t == 3 ? -1 : 0, shared_counts[t] = 0;
+    if (t == 0) shared_floats[0] = 0;
+    SYNC();
+    ATOMIC_ADD(&shared_floats[0], 0.5f);
+    ATOMIC_ADD(&shared_ints[0], -1);
+    ATOMIC_MAX(&shared_ints[1], t);
+    ATOMIC_MIN(&shared_ints[2], t - 7);
+    ATOMIC_AND(&shared_ints[3], ~(1 << t % 4));
+    ATOMIC_OR(&shared_ints[4], 1 << t % 5);
+    if (ATOMIC_EXCHANGE(&shared_ints[5], 5) == 0) ATOMIC_ADD(&shared_ints[6], 1);
+    if (ATOMIC_CAS(&shared_ints[7], 0, 9) == 0) ATOMIC_ADD(&shared_ints[6], 1);
+    ATOMIC_ADD(&shared_counts[0], 3u);
+    ATOMIC_MAX(&shared_counts[1], 0x80000000u + t);
+    ATOMIC_ADD(&floats[0], 0.25f);
+    counts[ATOMIC_ADD(&ints[0], 1)] = 7u; /* every place once */
+    ATOMIC_MIN(&counts[64], 0x80000000u + t);
+    SYNC();
+    if (t > 0 && t < 8) ints[t] = shared_ints[t];
+    const float x = t + 1;
+    const float sum = WARP_SUM(x), most = WARP_MAX(-x), least = WARP_MIN(x);
+    if (t == WARP - 1) {
+        floats[1] = shared_floats[0], floats[2] = EXP(1.0f), floats[3] = LOG(2.0f);
+        floats[4] = SQRT(3.0f), floats[5] = RSQRT(4.0f);
+        floats[6] = MAX(NAN, 1.0f), floats[7] = MIN(-INFINITY, 2.0f);
+        floats[8] = sum, floats[9] = most, floats[10] = least;
+        ints[8] = shared_ints[0], ints[9] = MAX(-16777217, -16777218), ints[10] = MIN(-1, 1);
+        counts[65] = shared_counts[0], counts[66] = shared_counts[1];
+        counts[67] = MAX(0x80000001u, 1u), counts[68] = MIN(0x80000001u, 1u);
+    }
+}
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> str:
+    file = tmp_path / "words.cu"
+    file.write_text(WORDS)
+    return flattened(file)
+
+
+@pytest.mark.opencl
+def test_words_of_numbers_atomics_and_warps(words: str, opencl_device: str) -> None:
+    device = choose_device(opencl_device)
+    opened = backend("opencl")
+    binary = opened.compile(words, {"WARP": 16}, (), device, ("words",))
+    executor = opened.open(device)
+    contents = (np.zeros(11, np.float32), np.zeros(11, np.int32), np.zeros(69, np.uint32))
+    contents[2][64] = 0xFFFFFFFF
+    arrays = tuple(executor.allocate(content.nbytes) for content in contents)
+    for array, content in zip(arrays, contents, strict=True):
+        executor.write(array, content)
+    launch = BoundLaunch("words", (1, 1, 1), (64, 1, 1), 0, arrays)
+    executor.run(executor.load(binary, {}), [launch])
+    floats, ints, counts = (
+        executor.read(array, content.dtype, content.shape)
+        for array, content in zip(arrays, contents, strict=True)
+    )
+    expected = [16, 32, math.e, math.log(2), 3**0.5, 0.5, 1, -math.inf, 136, -1, 1]
+    np.testing.assert_allclose(floats, expected, rtol=1e-6)
+    assert ints.tolist() == [64, 63, -7, -16, 31, 5, 2, 9, -64, -16777217, -1]
+    assert set(counts[:64]) == {7}
+    assert counts[64:].tolist() == [1 << 31, 192, (1 << 31) + 63, (1 << 31) + 1, 1]
+
+
+def test_words_compile_with_nvrtc_in_single_precision(words: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from autotune.devices.nvrtc import compile_ptx
+
+    ptx = compile_ptx(words, ["--gpu-architecture=compute_90"])
+    assert "f64" not in ptx
+    assert ptx.count("atom.shared") + ptx.count("red.shared") > 8
+
+
+@pytest.mark.nvcc
+def test_words_compile_with_nvcc(words: str, nvcc: str, tmp_path: Path) -> None:
+    (tmp_path / "flat.cu").write_text(words)
+    flags = ["-arch=sm_90", "-Werror", "all-warnings", "-cubin", "-o", os.devnull]
+    subprocess.run([nvcc, *flags, "flat.cu"], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("arch", "language"), [("gfx90a", "hip"), ("gfx1030", "cl")])
+def test_words_compile_for_amd(words: str, arch: str, language: str) -> None:
+    assembly = amd_assembly(words, arch, language)
+    assert "ds_bpermute_b32" in assembly
+    assert "ds_max_i32" in assembly or "atomic_max" in assembly
+
+
+@pytest.mark.opencl
+def test_a_softmax_of_ones_own_is_tuned(opencl_device: str, tmp_path: Path) -> None:
+    where = ["--spaces", str(SPACES), "--device", opencl_device, "--out", str(tmp_path)]
+    assert run(["run", "softmax", *where]) == 0
+    (file,) = tmp_path.rglob("softmax.json")
+    assert read(file).problems[0].configuration["WARP"] == choose_device(opencl_device).warp_size
+
+
+def test_a_softmax_of_ones_own_compiles_for_a_gpu() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    kernel = find_kernel("softmax", SPACES)
+    configuration = kernel.completed({"BLOCK": 256})
+    assert "shfl.sync.bfly" in ptx_of(
+        kernel, configuration, kernel.first_problem("cuda"), for_arch("sm_90")
+    )
