@@ -281,8 +281,18 @@ def remembered(job):
     return job, os.environ["JOB"], os.getpid()
 
 
-def break_context():
-    retire()
+class Module:
+    """Fails to be unloaded, as CuPy's modules do once the context is lost."""
+
+    def __del__(self):
+        raise OSError("illegal address")
+
+
+def break_context(is_retired):
+    module = Module()
+    if is_retired:
+        retire()
+    del module
     return os.getpid()
 
 
@@ -311,9 +321,11 @@ def test_the_turn_that_hangs_or_dies_is_named(actor):
     assert (hung.value.turn, died.value.turn) == (2, 1)
 
 
-def test_a_process_that_retires_answers_and_does_no_more(actor):
-    before = actor.ask(break_context, timeout_s=60)
-    assert actor.ask(os.getpid, timeout_s=60) != before
+@pytest.mark.parametrize("is_retired", [True, False])
+def test_a_process_that_retires_answers_silently_and_does_no_more(actor, capfd, is_retired):
+    before = actor.ask(break_context, is_retired, timeout_s=60)
+    assert (actor.ask(os.getpid, timeout_s=60) != before) == is_retired
+    assert ("OSError: illegal address" not in capfd.readouterr().err) == is_retired
 
 
 def test_a_task_whose_actor_is_closed_says_so(actor):

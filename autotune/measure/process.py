@@ -393,9 +393,15 @@ _is_retired = False
 
 
 def retire() -> None:
-    """End this process after its task: the next task shall not find what this one broke."""
+    """End this process after its task: the next task shall not find what this one broke.
+
+    Until then destructors print no errors: on a lost context CuPy's cannot unload a module. Cython
+    passes such an error to both hooks.
+    """
     global _is_retired
     _is_retired = True
+    sys.unraisablehook = lambda _: None
+    sys.excepthook = lambda *_: None
 
 
 def _with_turns(task: Callable[..., Any], file: Path, *args: Any) -> Any:

@@ -14,13 +14,17 @@ from autotune.measure.measurement import Status
 class TestFaultsOnCuda(FaultContract):
     selector = "cuda:0"
 
-    def test_a_misaligned_address_costs_only_itself(self, tmp_path) -> None:
-        """Only CUDA refuses it; the CPU device allows any address."""
-        run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=("misaligned", "none"))
+    @pytest.mark.parametrize("fault", ["misaligned", "illegal_address"])
+    def test_a_bad_address_costs_only_itself_and_prints_nothing(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], fault: str
+    ) -> None:
+        """A misaligned one only CUDA refuses; CuPy cannot unload a module afterwards."""
+        run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault, "none"))
         measured = run.problems[0].measured
         statuses = {(found.configuration["FAULT"], found.status) for found in measured}
-        assert ("misaligned", Status.CRASHED) in statuses
+        assert (fault, Status.CRASHED) in statuses
         assert statuses & {("none", status) for status in EXPECTED["none"]}
+        assert capfd.readouterr() == ("", "")
 
 
 # ---------------------------------------------------------------------- A tuner killed again and again on a GPU
