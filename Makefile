@@ -28,7 +28,7 @@ test: $(TEST_READY)
 	$(PY) -m pytest
 
 test-gpu: $(TEST_READY)
-	$(PY) -m pytest -n 0 -m gpu tests/gpu
+	$(PY) -m pytest -n 7 -m gpu tests/gpu
 
 # What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
 test-archs: $(TEST_READY)

@@ -58,6 +58,7 @@ extern "C" __global__ void dynamic(float* out, int count) {
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 class TestExecutingOnCuda(ExecutorContract):
     selector = "cuda:0"
 
@@ -326,6 +327,7 @@ def test_parameters_without_effect_share_one_measurement(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_path):
     device = choose_device("cuda:0")
     problems = (Problem(n=device.l2_bytes // 8), Problem(n=device.l2_bytes))

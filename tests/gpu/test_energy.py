@@ -13,7 +13,7 @@ from autotune.run.request import Request
 from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture

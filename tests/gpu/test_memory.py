@@ -58,6 +58,7 @@ def _rows(file: Path) -> Counter[object]:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("left_mib", [8, 700], ids=["no context", "no buffers"])
 def test_memory_held_by_another_process(tmp_path: Path, left_mib: int) -> None:
     """Neither a row of an innocent configuration, nor of one that was there before."""

@@ -28,7 +28,11 @@ from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.filterwarnings("ignore:no tuned record"),
+]
 
 BUNDLED = sorted(file.stem for file in bundled_folder("spaces").glob("*.py"))
 #: Keeps a stream busy for so many cycles: what is enqueued meanwhile on others begins at once.
