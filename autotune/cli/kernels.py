@@ -352,13 +352,14 @@ def check(
     else:
         for line in report.notes:
             click.echo(line)
+        weak = ", weak check" if report.unseen else ""
         print_table(
             {
                 "target": sample["target"],
                 "configuration": words(sample["config"]),
                 "registers": sample["registers"],
                 "spill bytes": sample["spill_bytes"],
-                "result": sample["problem"] or sample["result"],
+                "result": sample["problem"] or sample["result"] + weak,
             }
             for sample in report.samples
         )

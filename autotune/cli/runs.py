@@ -294,7 +294,8 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
     if published is None:
         rows = result.rows()
         if documents is None:
-            print_measurements(rows)
+            weak = ", weak check" if result.unseen else ""
+            print_measurements([{**row, "status": row["status"] + weak} for row in rows])
         else:
             documents.append(json_text(rows))
         say_answers(result)

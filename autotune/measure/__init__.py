@@ -9,6 +9,7 @@
 `compiler`    the processes that compile
 `tasks`       measurements on one device, and the code in its process
 `verify`      outputs, inputs and guard bands
+`sight`       the proof that verification notices a missing element
 `timing`      samples, when there are enough, and the energy of a call
 `limits`      the least possible time
 `evaluator`   configurations of one problem, on one device or several

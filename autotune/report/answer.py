@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from statistics import geometric_mean
 
@@ -223,10 +223,15 @@ def _tied(race: RaceResult) -> str:
 
 
 def _time(entry: TunedProblem) -> str:
-    remarks = ", ".join(
-        filter(None, (Timing(entry.race.timing).remark, "noisy" if entry.race.noise else ""))
-    )
+    remarks = ", ".join(filter(None, (Timing(entry.race.timing).remark, *_doubts(entry))))
     return wording.time(entry.median_ms) + (f" ({remarks})" if remarks else "")
+
+
+def _doubts(entry: TunedProblem) -> Iterator[str]:
+    if entry.race.noise:
+        yield "noisy"
+    if entry.checks and entry.checks.unseen:
+        yield "weak check"
 
 
 def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
@@ -243,6 +248,9 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in stale]
     if entry.race.noise:
         reasons.append(f"noisy, {'; '.join(entry.race.noise)}")
+    if entry.checks and entry.checks.unseen:
+        names = " and ".join(map(wording.one_line, entry.checks.unseen))
+        reasons.append(f"weak check, a missing element of {names} would not have been noticed")
     return reasons
 
 

@@ -19,6 +19,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
+from autotune.measure.sight import unseen_inputs
 from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.request import Request
@@ -48,6 +49,8 @@ class CheckReport:
     samples: list[dict[str, Any]] = field(default_factory=list)
     #: Why nothing could be verified on this machine; empty where something was.
     not_verified: str = ""
+    #: Inputs of which a missing element would not be noticed.
+    unseen: list[str] = field(default_factory=list)
 
 
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
@@ -60,6 +63,9 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
     report.notes += _data_notes(kernel)
+    for missed in unseen_inputs(kernel, kernel.all_problems()):
+        report.unseen.append(missed.argument)
+        report.notes.append(str(missed))
     for arch in archs if "cuda" in kernel.backends else ():
         _DeviceCheck(report, kernel, for_arch(arch), samples, seed).compile()
     if "opencl" not in kernel.backends:

@@ -133,6 +133,8 @@ class RunResult:
     portfolio: Portfolio | None = None
     #: What the device was measured to reach; None where that is not known.
     limits: Limits = field(default_factory=dict)
+    #: Inputs of which a missing element would not be noticed.
+    unseen: tuple[str, ...] = ()
     #: What ended the run before all problems were decided: Ctrl-C, or an error; None: nothing did.
     ended: AutotuneError | None = None
     #: The tuned record of the problems that have a winner; None for a run of one configuration.
@@ -213,7 +215,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         **_of_winner(kernel, problem, outcome, device),
         limit_fraction=fraction,
         limit_name=limit,
-        checks=_checks(row.checks),
+        checks=_checks(row.checks, run.unseen),
         metrics=_metrics(request, problem, row, winner),
         origin=TuningOrigin(
             tuned_on=timestamp(),
@@ -431,10 +433,15 @@ def _metrics(
     return with_metrics(measured, request.kernel, problem, request.device).metrics
 
 
-def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:
+def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...]) -> Checks | None:
     """Return the check on random data with the largest error: exact data has none."""
     random = [check for check in checks if check.dataset == "random"]
     if not random:
         return None
     worst = max(random, key=lambda check: check.max_error)
-    return Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
+    return Checks(
+        max_error=worst.max_error,
+        rms_error=worst.rms_error,
+        bound=worst.bound,
+        unseen=unseen,
+    )

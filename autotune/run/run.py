@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, require
+from autotune.measure.sight import unseen_inputs
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
@@ -104,6 +106,7 @@ class Run(Bench):
         )
         decided: list[ProblemResult] = []
         try:
+            made = partial(made, unseen=self._unseen())
             self._begun_s = self.clock_s()
             for found in self._hold_finals(run_id, self._search_problems(run_id)):
                 decided.insert(0, found)
@@ -129,6 +132,14 @@ class Run(Bench):
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, decided))
         return self._recorded(result)
+
+    def _unseen(self) -> tuple[str, ...]:
+        """Return inputs of which a missing element would not be noticed, and warn of them."""
+        problems = (*self.kernel.edge_problems, *self.request.problems)
+        missed = unseen_inputs(self.kernel, problems, self.request.seed)
+        for each in missed:
+            warnings.warn(f"{self.kernel.name}: {each}", stacklevel=2)
+        return tuple(each.argument for each in missed)
 
     def _recorded(self, result: RunResult) -> RunResult:
         """Return a result with its tuned record; one configuration is not recorded."""

@@ -169,12 +169,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared_bytes <= COMMON_SHARED_BYTES
 
 
-class Checks(msgspec.Struct, frozen=True, kw_only=True):
+class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Largest error of the winner against the float64 reference, and the bound it kept."""
 
     max_error: Amount
     rms_error: Amount
     bound: Amount
+    #: Inputs of which a missing element would not have been noticed.
+    unseen: tuple[Text, ...] = ()
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):

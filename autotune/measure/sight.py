@@ -1,0 +1,203 @@
+"""A proof that verification can see: an input is changed a little, and a data set must notice.
+
+Where the reference changes, but no output by more than its bound, a kernel that leaves the element out
+would pass. Elements that cannot matter, such as those of an input that nothing reads, prove nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.arrays import converted
+from autotune.errors import SpecError
+from autotune.kernel.spec import Kernel
+from autotune.measure import tolerance
+from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare, reevaluated
+from autotune.values import Problem, size_of
+
+_FILE = "sight.msgpack"
+#: Elements in each place of an input, the median of which is changed: one near 0 may well be missing.
+#: A problem whose inputs have fewer is too small to prove anything.
+_BLOCK = 16
+#: Seconds after which no further change is tried.
+_SECONDS = 3.0
+#: Change of the reference, of its largest value, that may be its own rounding.
+_ROUNDING = 2.0**-40
+#: Rounding errors of an element; another element that changes by less does not depend on the change.
+_NOTABLE = 16
+
+#: A change of an input, as one row, in words and in place.
+_Change: TypeAlias = tuple[str, Callable[[NDArray[Any]], None]]
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """An input of which a missing element would not be noticed, with an example."""
+
+    argument: str
+    change: str
+    output: str
+    #: ``elsewhere `` if the change shows where it is largest, but nowhere else.
+    where: str
+    #: Change of the output where it comes nearest to the bound, and the bound.
+    error: float
+    bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"weak check: this tolerance would not notice a missing element of {self.argument}: "
+            f"{self.change} changes {self.output} {self.where}by {self.error:.2g}, "
+            f"and {self.bound:.2g} is allowed; "
+            "declare a smaller @tolerance or none, give smaller edge_problems, or draw integers or "
+            "other data of which each element shows"
+        )
+
+
+@dataclass(frozen=True, order=True)
+class _Effect:
+    """The effect of a change on one element of an output, ordered by its share of the bound."""
+
+    share: float = 0.0
+    output: str = ""
+    index: int = 0
+    error: float = 0.0
+    bound: float = 0.0
+
+
+def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
+    """Change every floating-point input at the smallest problem; return those where nothing notices.
+
+    The result is kept beside the random data.
+    """
+    datasets: dict[str, Dataset] = {}
+    for problem in sorted(problems, key=size_of):
+        datasets = {which: prepare(kernel, problem, which, seed) for which in (EXACT, RANDOM)}
+        if any(argument.count >= _BLOCK for argument in _inputs(datasets[RANDOM])):
+            break
+    file = datasets[RANDOM].folder / _FILE
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Unseen, ...])
+    # First the data set that will notice, most likely.
+    is_decided = 0.0 in datasets[EXACT].bounds.values()
+    ordered = [datasets[which] for which in ((EXACT, RANDOM) if is_decided else (RANDOM, EXACT))]
+    found: dict[str, Unseen] = {}
+    until = time.monotonic() + _SECONDS
+    for argument, changes in _trials(datasets[RANDOM]):
+        if missed := _missed(kernel, ordered, argument.name, changes):
+            found.setdefault(argument.name, missed)
+        if time.monotonic() > until:
+            break
+    with suppress(OSError):
+        file.write_bytes(msgspec.msgpack.encode(tuple(found.values())))
+    return tuple(found.values())
+
+
+def _inputs(dataset: Dataset) -> list[Argument]:
+    kinds = ("input", "inout", "constant")
+    return [o for o in dataset.arguments if o.kind in kinds and np.dtype(o.dtype).kind in "fc"]
+
+
+def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
+    """Yield inputs with changes, of which the first that changes the reference must be noticed."""
+    inputs = [argument for argument in _inputs(dataset) if argument.count]
+    for place in (0.5, 1.0, 0.0):
+        for argument in inputs:
+            row = dataset.array(argument.name).reshape(-1)
+            begin = int(place * max(0, row.size - _BLOCK))
+            block = np.abs(row[begin : begin + _BLOCK])
+            order = [int(i) for i in np.argsort(block) if np.isfinite(block[i])]
+            if order:
+                middle = order[len(order) // 2]
+                yield argument, _changes_of(argument, begin + middle, float(block[middle]) or 1.0)
+        if place == 0.5:
+            for argument in inputs:
+                yield argument, [(f"{argument.name} shifted by one", _shift)]
+
+
+def _changes_of(argument: Argument, index: int, size: float) -> list[_Change]:
+    def drop(row: NDArray[Any]) -> None:
+        row[index] = 0
+
+    def enlarge(row: NDArray[Any]) -> None:
+        row[index] += size if row[index].real >= 0 else -size
+
+    where = ", ".join(map(str, np.unravel_index(index, argument.shape)))
+    element = f"{argument.name}[{where}]"
+    return [(f"{element} = 0", drop), (f"{element} further from 0 by {size:.3g}", enlarge)]
+
+
+def _shift(row: NDArray[Any]) -> None:
+    row[:] = np.roll(row, 1)
+
+
+def _missed(
+    kernel: Kernel, datasets: list[Dataset], name: str, changes: list[_Change]
+) -> Unseen | None:
+    """Return the first change that the reference shows where no data set refuses it."""
+    for text, change in changes:
+        nearest, others = _Effect(), _Effect()
+        for dataset in datasets:
+            array = np.array(dataset.array(name))
+            change(array.reshape(-1))
+            with suppress(SpecError):  # the reference does not allow it
+                here, there = _effects(dataset, reevaluated(kernel, dataset, {name: array}))
+                nearest, others = max(nearest, here), max(others, there)
+            if min(nearest.share, others.share) > 1:
+                break
+        missed = next((e for e in (nearest, others) if 0 < e.share <= 1), None)
+        if missed:
+            where = "" if missed is nearest else "elsewhere "
+            return Unseen(name, text, missed.output, where, missed.error, missed.bound)
+        if nearest.share:
+            return None
+    return None
+
+
+def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Effect, _Effect]:
+    """Return the effect that comes nearest to its bound, or exceeds it most, and that on other elements.
+
+    An element of a softmax shows in its own result, though its share of the sum may not show in others.
+    Others count where they change by more than their rounding.
+    """
+    found = [_Effect(), _Effect()]
+    rows = {name: _compared(dataset, name, values) for name, values in results.items()}
+    for place in range(2):
+        for name, (errors, bounds, notable) in rows.items():
+            errors = np.where(notable, errors, 0) if place else errors
+            share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
+            at = int(np.argmax(share))
+            found[place] = max(
+                found[place],
+                _Effect(float(share[at]), name, at, float(errors[at]), float(bounds[at])),
+            )
+        if found[0].output:
+            rows[found[0].output][0][found[0].index] = 0
+    return found[0], found[1]
+
+
+def _compared(
+    dataset: Dataset, name: str, values: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return errors and bounds of an output's elements, and which errors exceed their rounding."""
+    expected, bounds = dataset.expected(name), dataset.element_bounds(name)
+    if expected.dtype.kind not in "fc":
+        errors = (values != expected).reshape(-1).astype(np.float64)
+        return errors, np.zeros(errors.shape), errors > 0
+    want, got = tolerance.parts(expected), tolerance.parts(converted(values, values.dtype))
+    if bounds is None:
+        bounds = np.broadcast_to(np.float64(dataset.bounds[name]), want.shape)
+    dtype = next(argument.dtype for argument in dataset.arguments if argument.name == name)
+    with np.errstate(all="ignore"):
+        errors = np.abs(got - want)
+        errors[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
+        errors[np.isnan(errors)] = np.inf
+        errors[errors <= _ROUNDING * tolerance.largest(want)] = 0
+        return errors, bounds, errors > _NOTABLE * np.finfo(dtype).eps * np.abs(want)
