@@ -30,6 +30,7 @@ LAYERS = (
     {"measure"},
     {"kernel"},
     {"devices"},
+    {"project"},
     {"arrays", "files", "values", "vendor"},
     {"errors"},
 )
@@ -37,9 +38,9 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1345,
-    "calling": 1810,
-    "cli": 2600,
+    "": 1500,
+    "calling": 1815,
+    "cli": 2605,
     "devices": 2210,
     "doctor": 380,
     "export": 1080,
@@ -48,11 +49,11 @@ LINES = {
     "kernel": 3000,
     "measure": 4590,
     "report": 1497,
-    "retune": 1100,
+    "retune": 1110,
     "run": 2795,
     "search": 2402,
     "store": 1365,
-    "tuned": 2575,
+    "tuned": 2690,
 }
 
 

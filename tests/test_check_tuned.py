@@ -6,6 +6,7 @@ Thresholds are wide and records are made wrong by large factors: times of a CPU 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,7 @@ def test_a_kernel_without_a_record_is_an_error_of_usage(
     message = capsys.readouterr().err
     assert "did you mean 'saxpy'" in message
     record_file("saxpy").unlink()
+    shutil.rmtree("reports")
     assert run(["check-tuned", "saxpy", *ON_CPU]) == 2
     assert "autotune run saxpy" in capsys.readouterr().err
 

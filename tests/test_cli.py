@@ -267,7 +267,7 @@ def test_a_broken_space_file_hurts_no_other(
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
 def test_run_writes_everything_and_prints_the_record(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
@@ -291,12 +291,16 @@ def test_run_writes_everything_and_prints_the_record(
     assert (ran["ended"], ran["rows"], ran["id"]) == ("budget", 5, rows[0]["run"])
     assert run(["results", "--runs"]) == 0 and " budget " in capsys.readouterr().out
 
-    assert run(["lookup", "saxpy", "n=5003", "--device", record["device"]["name"], "--json"]) == 0
+    asked = ["lookup", "saxpy", "n=5003", "--spaces", SAXPY, "--device", record["device"]["name"]]
+    assert run([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["quality"] == "exact"
     assert found["config"] == record["problems"][0]["plans"][0]["configuration"]
 
-    assert run(["export", "saxpy", "--out", str(tmp_path / "inc")]) == 0
+    asked = ["export", "saxpy", "--out", str(tmp_path / "inc")]
+    fails(capsys, 2, *asked)
+    monkeypatch.setenv("AUTOTUNE_PATH", SAXPY)
+    assert run(asked) == 0
     assert (tmp_path / "inc" / "saxpy.hpp").exists()
 
 

@@ -12,8 +12,9 @@ from sample_spaces import write_space
 from autotune import lookup, tune
 from autotune.cli import run
 from autotune.devices.choose import choose_device
+from autotune.files import data_path
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.reading import read, user_folder
+from autotune.tuned.reading import read
 
 pytestmark = pytest.mark.opencl
 N = {"n": 1000}
@@ -34,11 +35,13 @@ def tuned(
 def answer(opencl_device: str) -> int:
     """BLOCK of what lookup answers."""
     clear_cache()
-    return int(lookup("scale", device=choose_device(opencl_device), **N)["BLOCK"])
+    return int(
+        lookup("scale", device=choose_device(opencl_device), project=Path(".."), **N)["BLOCK"]
+    )
 
 
 def user_record() -> Path:
-    (file,) = Path(user_folder()).rglob("scale.json")
+    (file,) = Path(data_path("tuned")).rglob("scale.json")
     return file
 
 

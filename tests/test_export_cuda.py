@@ -25,10 +25,11 @@ from autotune.calling.binding import declared_arguments
 from autotune.cli import run
 from autotune.errors import AutotuneError
 from autotune.export import export_records
+from autotune.files import bundled_path
 from autotune.kernel import catalog
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Fill, Kernel
-from autotune.tuned.reading import read, shipped_folder
+from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -170,7 +171,9 @@ class Expected:
         self.problem = problem
         self.deterministic = deterministic
         self.chosen = lookup(name, device=DEVICE, deterministic=deterministic, **problem)
-        device = read(Path(shipped_folder(), DEVICE.replace(" ", "_"), f"{name}.json")).device
+        device = read(
+            Path(bundled_path("reports"), DEVICE.replace(" ", "_"), f"{name}.json")
+        ).device
         configuration = Configuration(dict(self.chosen))
         planned = device.planned_for()
         self.steps = launch_sequence(self.kernel, configuration, problem, planned).steps

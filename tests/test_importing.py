@@ -15,11 +15,12 @@ from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.source import arguments_fingerprint, changed_since, source_fingerprint
 from autotune.kernel.spec import Kernel
+from autotune.project import project_of
 from autotune.run.importing import checked
 from autotune.run.recording import recomputed
 from autotune.tuned.answer import tuned_config
 from autotune.tuned.comparison import by_effort_and_date
-from autotune.tuned.reading import RecordFile, decode, read, read_all
+from autotune.tuned.reading import RecordFile, decode, read, read_all, user_folder
 from autotune.tuned.record import (
     Checks,
     ContenderResult,
@@ -333,10 +334,10 @@ def test_a_changed_leaf_is_refused_or_changes_no_answer(small: TunedRecord, kern
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of records, empty."""
+def mine(tmp_path: Path, spaces: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of records of the kernels, empty."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    return tmp_path / "data" / "autotune" / "tuned"
+    return Path(user_folder(project_of(spaces)))
 
 
 def test_what_a_run_wrote_is_imported_and_a_refusal_loses_nothing(

@@ -38,11 +38,12 @@ from sample_records import (
 import autotune
 from autotune.errors import UsageError
 from autotune.files import bundled_path
+from autotune.project import bundled_project
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import reading as _files
 from autotune.tuned.answer import TunedConfig, tuned_config
 from autotune.tuned.lookup import clear_cache, first_gpu, lookup
-from autotune.tuned.reading import RecordFile, device_folders, shipped_folder, user_folder
+from autotune.tuned.reading import RecordFile, current_project, device_folders, user_folder
 from autotune.tuned.record import (
     AnswerTable,
     Portfolio,
@@ -243,7 +244,7 @@ def alone(given_folder: Path, made: TunedProblem, in_one_record: bool) -> Callab
     if in_one_record:
         put(given_folder, record([made], portfolio=BROAD))
     else:
-        put(Path(user_folder()), record(portfolio=BROAD))
+        put(Path(user_folder(current_project())), record(portfolio=BROAD))
         put(given_folder, record([made]))
     return lambda m, n: lookup(KERNEL, device="Test GPU A", **problem(m, n))
 
@@ -392,15 +393,16 @@ def test_layers_are_asked_in_order_problem_by_problem(
     tmp_path: Path, given_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(_files, "shipped_folder", lambda: str(tmp_path / "shipped"))
+    ours = bundled_project()._replace(reports=str(tmp_path / "shipped"))
+    monkeypatch.setattr(_files, "bundled_project", lambda: ours)
     sizes = (64, 512, 4096)
     put(tmp_path / "shipped", record([entry(problem(n, n), plan(32)) for n in sizes]))
     put(
-        tmp_path / "data/autotune/tuned",
+        tmp_path / "data/autotune/tuned/kernel-autotune",
         record([entry(problem(n, n), plan(64)) for n in sizes[:2]]),
     )
     put(given_folder, record([entry(problem(64, 64), plan(128))]))
-    answers = [lookup(KERNEL, arch=90, **problem(n, n)) for n in sizes]
+    answers = [lookup(KERNEL, arch=90, project=ours, **problem(n, n)) for n in sizes]
     assert [tile(answer) for answer in answers] == [128, 64, 32]
     assert [answer.source.split(":")[0] for answer in answers] == [
         "AUTOTUNE_TUNED",
@@ -410,7 +412,10 @@ def test_layers_are_asked_in_order_problem_by_problem(
 
 
 def test_the_users_data_are_in_the_home_folder_by_default() -> None:
-    put(Path.home() / ".local/share/autotune/tuned", record([entry(problem(64, 64), plan(128))]))
+    put(
+        Path.home() / ".local/share/autotune/tuned/kernel-autotune",
+        record([entry(problem(64, 64), plan(128))]),
+    )
     assert lookup(KERNEL, arch=90, **problem(64, 64)).source.startswith("user:")
 
 
@@ -425,7 +430,7 @@ def test_the_current_folder_is_never_asked(tmp_path: Path, monkeypatch: pytest.M
 
 def test_shipped_records_are_the_checkouts() -> None:
     root = Path(autotune.__file__).parent.parent
-    assert shipped_folder() == str(root / "reports")
+    assert bundled_path("reports") == str(root / "reports")
     installed = "/elsewhere/site-packages/autotune"
     assert bundled_path("reports", installed) == f"{installed}/_bundled/reports"
 
@@ -675,7 +680,7 @@ def test_bytes_changed_anywhere_answer_or_are_a_miss(given_folder: Path) -> None
     for number in range(120):
         kernel = ("ffma", "transpose")[number % 2]
         file = f"{kernel}.json"
-        data = bytearray(Path(shipped_folder(), "NVIDIA_H100_80GB_HBM3", file).read_bytes())
+        data = bytearray(Path(bundled_path("reports"), "NVIDIA_H100_80GB_HBM3", file).read_bytes())
         for _ in range(rng.randrange(1, 4)):
             at = rng.randrange(len(data))
             end = at + rng.choice((0, 1, 2, 40))

@@ -17,7 +17,8 @@ from autotune.cli import run as command
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import DeviceError, SpecError, UsageError
-from autotune.kernel.catalog import load_file
+from autotune.files import data_path
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.source import arguments_fingerprint
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import (
@@ -37,7 +38,7 @@ from autotune.retune.stale import known_entries
 from autotune.run.verdict import judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store
-from autotune.tuned.reading import RecordFile, read, user_folder
+from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
@@ -285,13 +286,13 @@ def test_records_of_energy_are_kept_apart(ran, opencl_device, monkeypatch):
     device = choose_device(opencl_device)
     assert ran("run", "--budget", "2evals", "--out", "reports-energy")[0] == 0
     (file,) = Path("reports-energy").glob("*/scale.json")
-    shutil.rmtree(user_folder())  # lookup reads it by default
+    shutil.rmtree(data_path("tuned"))  # lookup reads it by default
     file.write_text(json.dumps({**json.loads(file.read_text()), "objective": "energy"}))
     code, out, err = ran("run", "--out", "reports-energy", "--budget", "2evals")
     assert (code, out) == (2, "")
     assert "is tuned for energy there, not for time" in err and "name another (--out" in err
 
-    assert known_entries("scale", device) == []
+    assert known_entries(find_kernel("scale"), device) == []
     monkeypatch.setenv("AUTOTUNE_TUNED", str(file.parent.parent.absolute()))
     _, out, _ = ran("lookup", "scale", "n=1000", "--json", "--device", read(file).device.name)
     assert json.loads(out)["objective"] == "energy"

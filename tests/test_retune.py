@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -269,6 +270,7 @@ with device_lock(Device('opencl', 'cpu', 'x'), print):
 def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -> None:
     file = record_file("saxpy")
     file.write_bytes(file.read_bytes()[:100])
+    shutil.rmtree("reports")
     (row,) = ask()
     assert row["result"] == "searched"
     assert row["why"] == "never tuned here"

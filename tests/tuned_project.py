@@ -12,7 +12,7 @@ import pytest
 from sample_records import change
 
 from autotune.cli import run
-from autotune.tuned.reading import user_folder
+from autotune.files import data_path
 
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")
@@ -43,7 +43,7 @@ def enter_copy(base: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 def record_file(name: str) -> Path:
     """The user's record of a kernel."""
-    (file,) = Path(user_folder()).glob(f"*/{name}.json")
+    (file,) = Path(data_path("tuned")).glob(f"*/*/{name}.json")
     return file
 
 
@@ -69,8 +69,10 @@ def no_process(folder: Path) -> Iterator[None]:
 
 def _make_project(folder: Path) -> None:
     """Write two kernels of one small problem each; `twin` is wrong where BLOCK is 1024."""
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "mine"\n')
     for kind in ("spaces", "kernels"):
-        (folder / kind).mkdir(parents=True)
+        (folder / kind).mkdir()
     space = (SAXPY / "spaces" / "saxpy.py").read_text()
     space = space.replace("Problem(n=1 << 20), Problem(n=1000003)", "Problem(n=5003)")
     source = (SAXPY / "kernels" / "saxpy.cu").read_text()

@@ -119,7 +119,13 @@ def _recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
     try:
-        return lookup(kernel.name, device=device, deterministic=deterministic, **problem)
+        return lookup(
+            kernel.name,
+            device=device,
+            deterministic=deterministic,
+            project=kernel.project,
+            **problem,
+        )
     except UsageError as error:
         warn(f"{error}; until then {kernel.name} runs in its default configuration")
         return None

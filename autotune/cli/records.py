@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.interop.formats import Labels
     from autotune.store import PastRun
     from autotune.tuned.comparison import ComparedProblem
-    from autotune.tuned.record import TunedProblem, TunedRecord, TuningOrigin
+    from autotune.tuned.record import TunedProblem, TunedRecord
 
 _COUNT = click.IntRange(1, 10**9)
 _OPTIONAL_KERNEL = click.argument("kernel", required=False, shell_complete=kernel_names)
@@ -61,20 +61,33 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.console import sizes
+    from autotune.kernel.catalog import known_kernel
     from autotune.kernel.names import LOOKUP_ARGUMENTS
+    from autotune.kernel.source import changed_since
     from autotune.tuned.lookup import lookup as answer
+    from autotune.tuned.reading import owner_of
 
+    declared = None
     problem = sizes(",".join(fields))
     for name in problem:
         if name in LOOKUP_ARGUMENTS:
             raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
-    found = answer(kernel, arch=arch, device=device, deterministic=deterministic, **problem)
+    with _comparing():
+        declared = known_kernel(kernel, spaces)
+    owner = declared.project if declared else owner_of(kernel, spaces=spaces)
+    found = answer(
+        kernel, arch=arch, device=device, deterministic=deterministic, project=owner, **problem
+    )
+    changes: tuple[str, ...] = ()
+    with _comparing():
+        if declared and found.origin:
+            changes = changed_since(declared, found.origin.source, found.origin.arguments)
     facts: dict[str, Any] = {
         "kernel": kernel,
         "problem": problem,
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
-        "stale_reasons": [*found.stale_reasons, *_changes(kernel, spaces, found.origin)],
+        "stale_reasons": [*found.stale_reasons, *changes],
     }
     if as_json:
         emit_json(facts)
@@ -104,19 +117,15 @@ _ANSWER = (
 )
 
 
-def _changes(kernel: str, spaces: Path | None, origin: TuningOrigin | None) -> tuple[str, ...]:
-    """Return what changed in a kernel since an entry was tuned, as far as its space file tells."""
+@contextmanager
+def _comparing() -> Iterator[None]:
+    """Warn where the files of a kernel cannot be compared with its record."""
     from autotune.errors import MissingDependencyError, SpecError
-    from autotune.kernel.catalog import known_kernel
-    from autotune.kernel.source import changed_since
 
     try:
-        declared = known_kernel(kernel, spaces)
-        if declared and origin:
-            return changed_since(declared, origin.source, origin.arguments)
+        yield
     except (SpecError, MissingDependencyError) as error:
         warn(f"cannot compare the record with its kernel: {error}")
-    return ()
 
 
 @click.command("results")
@@ -260,14 +269,14 @@ def report(
     from autotune.report.publish import report_recorded
     from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
-    from autotune.tuned.reading import read_all, user_folder
+    from autotune.tuned.reading import read_all, user_folders
 
     space_folders(spaces)  # an error if --spaces is no folder
-    found = read_all(Path(source or user_folder()))
     chosen = [
         each
-        for each in found
-        if kernel in (None, each.kernel) and device in (None, each.device.name, each.device.folder)
+        for folder in ([source] if source else user_folders(kernel, spaces))
+        for each in read_all(Path(folder), kernel or "*")
+        if device in (None, each.device.name, each.device.folder)
     ]
     if not chosen:
         raise not_tuned(kernel, device, source)
@@ -445,7 +454,7 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
             f"{record.kernel}: not imported: no kernel of that name is known here to check the record "
             "against; name the folder of its space file: --spaces FOLDER"
         )
-    found = update(Path(user_folder()), checked(record, kernel), by_effort_and_date)
+    found = update(Path(user_folder(kernel.project)), checked(record, kernel), by_effort_and_date)
     for outcome in found.outcomes:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
 

@@ -359,7 +359,7 @@ def say_answers(result: RunResult) -> None:
     clear_cache()  # the records changed a moment ago
     request, others = result.request, []
     for solved in result.solved:
-        answers = recorded(request.kernel.name, request.device, solved.problem)
+        answers = recorded(request.kernel, request.device, solved.problem)
         if solved.winner not in answers:
             others.append(f"{words(solved.problem)}: {answers[0] if answers else 'nothing tuned'}")
     text = "lookup:  answers with this run's winners"

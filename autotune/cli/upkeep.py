@@ -157,7 +157,6 @@ def retune(
     from autotune.run.request import EFFORTS
     from autotune.search.names import find
     from autotune.search.session import Budget
-    from autotune.tuned.reading import user_folder
 
     if stale + missing + portfolio > 1:
         raise UsageError("retune: --stale, --all and --portfolio exclude one another")
@@ -179,7 +178,7 @@ def retune(
     devices = find_devices(selectors, archs, options.fleet)
     if portfolio:
         source = click.get_current_context().get_parameter_source("out")
-        folder = out if source is ParameterSource.COMMANDLINE else Path(user_folder())
+        folder = out if source is ParameterSource.COMMANDLINE else None
         for name in kernels:
             retuning.measure_portfolio(name, devices[0], options, folder, spaces)
         return

@@ -6,7 +6,6 @@ Listing reads names and docstrings and runs nothing, so that a broken file affec
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from autotune.kernel import modules
 from autotune.kernel.declaration import line_of
 from autotune.kernel.modules import fault_of, refuse_foreign
 from autotune.kernel.spec import Kernel
+from autotune.project import space_places
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,8 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
     """Return the folders to look for space files in, nearest first, as they were named."""
     if spaces is not None and not spaces.is_dir():
         raise UsageError(f"--spaces {spaces}: not a folder")
-    listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
-    candidates = [
-        *([spaces] if spaces else []),
-        *(Path(folder) for folder in listed if folder),
-        Path("spaces"),
-        bundled_folder("spaces"),
-    ]
     named: dict[Path, Path] = {}
-    for folder in candidates:
+    for folder in map(Path, space_places(spaces)):
         if folder.is_dir():
             named.setdefault(folder.resolve(), folder.absolute())
     return list(named.values())

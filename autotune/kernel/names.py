@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 _MOST_LETTERS = 100
 
 #: Arguments of `lookup` that are no problem fields.
-LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic"))
+LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic", "project"))
 
 #: Prefix of the layout fields that say where arrays begin.
 OFFSET = "offset_"

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from autotune.devices.device import Device
 from autotune.kernel.declaration import DEVICE, Declaration
 from autotune.kernel.names import OFFSET, fault
+from autotune.project import Project, current_folder, project_of
 from autotune.values import Configuration, Problem, Value
 
 
@@ -89,6 +90,11 @@ class Work:
 
 class Kernel(Declaration):
     """A parameterized kernel and its search space; docs/spaces.md has its arguments and decorators."""
+
+    @property
+    def project(self) -> Project:
+        """Return the project that records of this kernel belong to."""
+        return project_of(self.file.parent if self.file else current_folder())
 
     def layout_of(self, p: Problem) -> Problem:
         """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""

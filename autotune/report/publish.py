@@ -78,7 +78,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
         merged = update(out := out / EXPERIMENTS, record, alone=True)
     else:
         # What lookup answers with by default is tuned for time.
-        mine = [Path(user_folder())] if record.objective == TIME else []
+        mine = [Path(user_folder(request.kernel.project))] if record.objective == TIME else []
         for directory in (*mine, *others):
             amend(directory, record, choose)
         merged = update(out, record, choose)

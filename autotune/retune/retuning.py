@@ -185,13 +185,14 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
 
 
 def measure_portfolio(
-    name: str, device: Device, options: RetuneOptions, folder: Path, spaces: Path | None
+    name: str, device: Device, options: RetuneOptions, out: Path | None, spaces: Path | None
 ) -> None:
-    """Measure the portfolio of a kernel's record in a folder again, and say which one is kept."""
+    """Measure the portfolio of a kernel's record in a folder, by default the user's, again; say which is kept."""
     budget_s = options.budget.seconds if options.budget else 60.0
     if budget_s is None:
         raise UsageError("retune --portfolio: --budget is a time, for example 90s")
     kernel = find_kernel(name, spaces)
+    folder = out or Path(user_folder(kernel.project))
     path = folder / device.folder / f"{kernel.name}.json"
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {kernel.name}")
@@ -331,8 +332,8 @@ class Retuner:
         confirmed = Confirmed(on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
         made = changed(record.provenance, version=__version__, created=on, **versions)
         entry = changed(known.entry, confirmed=confirmed)
-        own = [known.directory] if known.layer != "shipped" else []
-        mine = [Path(user_folder())] if record.objective == TIME else []
+        own = [known.directory] if known.layer not in ("shipped", "project") else []
+        mine = [Path(user_folder(target.kernel.project))] if record.objective == TIME else []
         try:
             for directory in {*mine, *own}:
                 amend(directory, changed(record, problems=(entry,), provenance=made))

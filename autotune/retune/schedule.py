@@ -25,6 +25,7 @@ from autotune.errors import DISTRIBUTION, UsageError
 #: hold a password.
 SETTINGS = (
     "AUTOTUNE_PATH",
+    "AUTOTUNE_PROJECT",
     "AUTOTUNE_TRUST",
     "AUTOTUNE_TUNED",
     "AUTOTUNE_CACHE_DIR",

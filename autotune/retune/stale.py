@@ -20,14 +20,17 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
+from autotune.project import id_of
 from autotune.tuned.reading import (
     DamagedRecord,
     device_folders,
     layers,
+    owner_of,
     read,
     read_all,
-    shipped_folder,
+    tuned_folders,
     user_folder,
+    warn_of_unowned,
 )
 from autotune.tuned.record import Confirmed, TunedProblem, TunedRecord, moment, other_kernel
 from autotune.tuned.table import normal_arch
@@ -149,15 +152,18 @@ def find_devices(
     return tuple(chosen)
 
 
-def known_entries(name: str, device: Device, records: Path | None = None) -> list[KnownEntry]:
+def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -> list[KnownEntry]:
     """Return the entries that lookup would answer with on a device.
 
     ``records`` limits it to one folder. A damaged record is left out, and made again. One that is foreign
     or of a newer autotune is an error: it could not be replaced.
     """
     found: dict[Problem, KnownEntry] = {}
-    for layer, directory in layers() if records is None else [("records", str(records))]:
-        path = Path(directory) / device.folder / f"{name}.json"
+    found_in = layers(kernel.project) if records is None else [("records", str(records))]
+    if records is None and not Path(user_folder(kernel.project), device.folder).exists():
+        warn_of_unowned(kernel.name)
+    for layer, directory in found_in:
+        path = Path(directory) / device.folder / f"{kernel.name}.json"
         if device.folder not in device_folders(layer, directory) or not path.exists():
             continue
         try:
@@ -177,25 +183,25 @@ def known_entries(name: str, device: Device, records: Path | None = None) -> lis
 def records_of(
     kernel: str, device: str | None, folder: Path | None, needs_cuda: bool = False
 ) -> list[TunedRecord]:
-    """Return the records of a kernel below a folder; by default the user's, else the shipped ones.
+    """Return the records of a kernel below a folder; by default the user's, else those kept with the kernel.
 
     Warn of entries that are stale; an error if there is no record, or it is of another kernel.
     """
-    places = [folder] if folder else [Path(user_folder()), Path(shipped_folder())]
+    declared = None
+    with suppress(AutotuneError):  # a broken or foreign space file tells nothing about records
+        declared = known_kernel(kernel)
+    owner = declared.project if declared else owner_of(kernel)
+    places = [folder] if folder else [user_folder(owner), owner.reports]
     found: list[TunedRecord] = []
     for place in places:
         found = found or [
             record
-            for record in read_all(place, kernel)
+            for record in (read_all(Path(place), kernel) if place else ())
             if device in (None, record.device.name, record.device.folder)
             and (record.device.backend == "cuda" or not needs_cuda)
         ]
     if not found:
         raise not_tuned(kernel, device, folder)
-    try:
-        declared = known_kernel(kernel)
-    except AutotuneError:  # a broken or foreign space file tells nothing about records
-        return found
     if declared is None:
         return found
     for record in found:
@@ -229,6 +235,11 @@ def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> Us
     where = f" on {device}" if device else ""
     if folder is not None:
         return UsageError(f"{folder}: no tuned record */{kernel or '*'}.json{where} below it")
+    if kernel and (others := ", ".join(map(id_of, tuned_folders(kernel)))):
+        return UsageError(
+            f"{kernel} is not tuned{where} in this project; it is tuned in: {others}; set AUTOTUNE_PROJECT "
+            f"to that project, or tune it here: autotune run {kernel}"
+        )
     subject = f"{kernel} is not" if kernel else "nothing is"
     return UsageError(f"{subject} tuned{where} yet; run: autotune run {kernel or 'KERNEL'}")
 
@@ -247,7 +258,7 @@ def _local_devices() -> list[Device]:
 
 
 def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Target]:
-    entries = known_entries(kernel.name, device, query.records)
+    entries = known_entries(kernel, device, query.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):

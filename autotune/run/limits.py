@@ -15,6 +15,7 @@ from autotune.errors import DeviceError
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import Limits, credible
 from autotune.measure.timing import Caches, Timing
+from autotune.project import bundled_project
 from autotune.run.request import Request, Search
 from autotune.search.session import Budget
 from autotune.tuned.reading import read_layers
@@ -83,7 +84,7 @@ def limit_problem(name: str, device: Device) -> Problem:
 def _rate(name: str, device: Device) -> float | None:
     """Return the rate at the largest problem of the first record that tells a limit of a device."""
     wanted = limit_problem(name, device)
-    for loaded in read_layers(KERNELS[name]):
+    for loaded in read_layers(KERNELS[name], bundled_project()):
         is_slice = loaded.record.device.sm_count != device.sm_count
         if loaded.folder != device.folder or is_slice or loaded.record.objective != "time":
             continue

@@ -69,7 +69,7 @@ def measure_limits(device: Device, store: Store) -> None:
         with closing(Run(request, store)) as run:
             record = run.run().record
         assert record is not None  # a run without a winner raises
-        update(Path(user_folder()), record)
+        update(Path(user_folder(request.kernel.project)), record)
 
 
 class Run(Bench):

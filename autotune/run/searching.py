@@ -11,6 +11,7 @@ from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.interop.exchange import first_on
 from autotune.kernel.space import Space
+from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
 from autotune.run import verdict
@@ -149,7 +150,7 @@ class ProblemSearch:
         kernel = self.bench.kernel
         return [
             *self.bench.request.recorded.get(problem, ()),
-            *recorded(kernel.name, self.bench.device, problem),
+            *recorded(kernel, self.bench.device, problem),
             *first_on(problem, self.bench.request.goal.imported),
             *_winners_near(problem, before),
             kernel.default(),
@@ -169,10 +170,10 @@ class ProblemSearch:
         return find(request.goal.strategy, at_once, max(at_once, ahead))
 
 
-def recorded(kernel: str, device: Device, problem: Problem) -> list[Configuration]:
+def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configuration]:
     """Return what lookup answers for a problem from records of the device or of one like it."""
     try:
-        found = lookup(kernel, device=device, **problem)
+        found = lookup(kernel.name, device=device, project=kernel.project, **problem)
     except UsageError:  # no record, or one of a kernel with other fields
         return []
     return [] if found.quality == DEFAULT else [Configuration(found)]

@@ -8,7 +8,6 @@ from typing import Any
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
-from autotune.tuned.reading import kernel_names
 from autotune.tuned.record import Triple, TuningOrigin, Value
 from autotune.tuned.table import (
     DEFAULT,
@@ -97,17 +96,13 @@ class TunedConfig(Mapping[str, Any]):
 
 
 def answer(
-    kernel: str,
-    table: LookupTable | None,
+    table: LookupTable,
     arch: str | int | None,
     device: Any,
     deterministic: bool,
     problem: Mapping[str, Any],
 ) -> TunedConfig:
     """Return the tuned configuration for a problem; see `autotune.lookup`."""
-    if table is None:
-        known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
-        raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
     values, layout = _values(table, problem), _layout(table, problem)
     folder, arch_name = _folder(table, device), _arch(table, arch)
     if arch_name is None and folder not in table.devices:
@@ -119,8 +114,8 @@ def answer(
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
-            f"{kernel}: no configuration that may answer for ({asked}) is known to be "
-            f"deterministic; declare which are (@{kernel}.deterministic), and tune: autotune run {kernel}"
+            f"{table.kernel}: no configuration that may answer for ({asked}) is known to be deterministic; "
+            f"declare which are (@{table.kernel}.deterministic), and tune: autotune run {table.kernel}"
         )
     return tuned_config(table, hit, values, layout, arch_name)
 

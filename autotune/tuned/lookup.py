@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import autotune.tuned.record  # noqa: F401  not in the time of the first question
 from autotune.errors import UsageError
+from autotune.project import Project, current_folder
 
 if TYPE_CHECKING:
     from autotune.tuned.answer import TunedConfig
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 RECHECK_S = 1.0
 #: Answers kept per kernel; a serving process may ask for ever new sizes.
 MAX_ANSWERS = 4096
+#: Tables kept; a process may change its folder again and again.
+MAX_TABLES = 256
+#: Variables that decide which records answer.
+_VARIABLES = ("AUTOTUNE_TUNED", "XDG_DATA_HOME", "AUTOTUNE_PROJECT", "AUTOTUNE_PATH")
 
 
 def lookup(
@@ -29,13 +34,15 @@ def lookup(
     arch: str | int | None = None,
     device: Any = None,
     deterministic: bool = False,
+    project: str | os.PathLike[str] | Project | None = None,
     **problem: Any,
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
     Never fails for a size: what was measured for others answers, and `TunedConfig.quality` says how
     good the hit is. Record files are read once, and looked at again when the last look is a second
-    old; a change of ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once.
+    old; a change of the current folder, ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or
+    ``XDG_DATA_HOME`` is seen at once.
 
     Parameters
     ----------
@@ -49,6 +56,9 @@ def lookup(
         tuned is answered by its architecture, where it tells that, or its name is a common GPU's.
     deterministic : bool
         Answer only with configurations that give the same bits in every run, as their kernel declares.
+    project : str, PathLike or Project, optional
+        The project whose records answer: its name, or a folder in it. Default: that of the nearest space
+        file of the kernel, else of the current folder, else that of the bundled kernels.
     **problem : int or str
         All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
         have an extent of 0: there is nothing to launch. Fields that say how arrays lie
@@ -62,14 +72,15 @@ def lookup(
     Raises
     ------
     UsageError
-        If nothing is known of the kernel at all, the problem fields are not the kernel's, a size is
-        negative, ``arch`` is no architecture, or nothing ``deterministic`` is known.
+        If the project has no record of the kernel, or several of its folders have one; if the problem
+        fields are not the kernel's, a size is negative, ``arch`` is no architecture, or nothing
+        ``deterministic`` is known.
     """
     environ = os.environ
-    key = (kernel, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
+    key = (kernel, project, current_folder(), *map(environ.get, _VARIABLES))
     cached = _cache.get(key)
     if cached is None or time.monotonic() - cached.checked_at > RECHECK_S:
-        cached = _refreshed(key, kernel)
+        cached = _refreshed(key, kernel, project)
     name = None
     if device is None and arch is None:
         arch = environ.get("AUTOTUNE_ARCH") or None
@@ -92,25 +103,28 @@ def lookup(
 class _Cached:
     """The table of one kernel in one environment, and its answers so far."""
 
-    def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
+    def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
         from autotune.tuned.reading import read_layers, warn
         from autotune.tuned.table import build_table
 
-        self.kernel, self.state = kernel, state
+        self.kernel, self.owner, self.state = kernel, owner, state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        loaded = read_layers(kernel)
+        loaded = read_layers(kernel, owner)
         self.table = build_table(loaded, warn) if loaded else None
 
     def answer(
         self, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
     ) -> TunedConfig:
         from autotune.tuned.answer import answer
+        from autotune.tuned.reading import no_record
 
-        return answer(self.kernel, self.table, arch, device, deterministic, problem)
+        if self.table is None:
+            raise UsageError(no_record(self.kernel, self.owner))
+        return answer(self.table, arch, device, deterministic, problem)
 
 
-#: By kernel and the environment variables that decide where records are.
+#: By kernel and all that decides where its records are.
 _cache: dict[object, _Cached] = {}
 
 
@@ -120,15 +134,20 @@ def clear_cache() -> None:
     first_gpu.cache_clear()
 
 
-def _refreshed(key: object, kernel: str) -> _Cached:
-    from autotune.tuned.reading import stamp
+def _refreshed(
+    key: object, kernel: str, project: str | os.PathLike[str] | Project | None
+) -> _Cached:
+    from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
-    state = stamp(kernel)
+    owner = owner_of(kernel, project)
+    state = owner, stamp(kernel, owner)
     cached = _cache.get(key)
     if cached is None or cached.state != state:
-        cached = _cache[key] = _Cached(kernel, state)
+        if len(_cache) >= MAX_TABLES:
+            _cache.clear()
+        cached = _cache[key] = _Cached(kernel, owner, state)
     cached.checked_at = time.monotonic()
     return cached
 

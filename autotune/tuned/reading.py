@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from autotune.errors import RecordError
-from autotune.files import bundled_path, data_path
+from autotune.errors import RecordError, UsageError, unknown
+from autotune.files import data_path
+from autotune.project import (
+    Project,
+    bundled_project,
+    current_folder,
+    folder_name,
+    id_of,
+    project_of,
+    space_places,
+)
 from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord, check
 
 if TYPE_CHECKING:
+    from os import PathLike
     from pathlib import Path
 
 
@@ -44,24 +54,100 @@ class RecordFile(NamedTuple):
 # ---------------------------------------------------------------------- where
 
 
-def layers() -> list[tuple[str, str]]:
-    """Return names and folders of the layers of records, in the order in which lookup asks them.
+def layers(owner: Project) -> list[tuple[str, str]]:
+    """Return names and folders of the layers of a project's records, in the order in which lookup asks them.
 
-    They are ``AUTOTUNE_TUNED``, the user's data, and what ships with the package; never the current folder.
+    They are ``AUTOTUNE_TUNED``, the user's data of the project, and the records kept with its kernels.
     """
     given = os.environ.get("AUTOTUNE_TUNED")
-    rest = [("user", user_folder()), ("shipped", shipped_folder())]
-    return [("AUTOTUNE_TUNED", given), *rest] if given else rest
+    kept = "shipped" if owner == bundled_project() else "project"
+    found = [("AUTOTUNE_TUNED", given or ""), ("user", user_folder(owner)), (kept, owner.reports)]
+    return [(layer, folder) for layer, folder in found if folder]
 
 
-def user_folder() -> str:
-    """Return the folder of this user's records."""
-    return data_path("tuned")
+def user_folder(owner: Project) -> str:
+    """Return the folder of this user's records of a project."""
+    return data_path("tuned", owner.folder)
 
 
-def shipped_folder() -> str:
-    """Return the folder of the records that came with the package."""
-    return bundled_path("reports")
+def user_folders(kernel: str | None, spaces: Path | None = None) -> list[str]:
+    """Return the folder of this user's records of a kernel, or those of the current project and of bundled kernels."""
+    if kernel is not None:
+        return [user_folder(owner_of(kernel, spaces=spaces))]
+    names = dict.fromkeys([*members(current_project()), bundled_project().folder])
+    return [data_path("tuned", name) for name in names]
+
+
+def tuned_folders(kernel: str | None = None) -> list[str]:
+    """Return the names of the folders of all projects that this user has records of, or those of a kernel."""
+    return [
+        folder.name
+        for folder in _listed(data_path("tuned"))
+        if folder.is_dir()
+        and (
+            kernel is None
+            or any(
+                os.path.lexists(os.path.join(device.path, f"{kernel}.json"))
+                for device in _listed(folder.path)
+            )
+        )
+    ]
+
+
+def members(owner: Project, kernel: str | None = None) -> list[str]:
+    """Return the names of the `tuned_folders` of a project, for all places in it."""
+    whole = folder_name(owner.name)
+    known = tuned_folders(kernel)
+    return [name for name in known if name == whole or name.startswith(f"{whole}:")]
+
+
+def owner_of(
+    kernel: str, asked: str | PathLike[str] | Project | None = None, spaces: Path | None = None
+) -> Project:
+    """Return the project whose records answer for the name of a kernel.
+
+    The project ``asked`` for is an id or a folder. By default it is that of the nearest space file of the
+    name, else of the current folder. Reads no space file, and returns no records of the current folder:
+    anybody who can write there would choose what is launched.
+    """
+    if isinstance(asked, Project):
+        return asked
+    if asked is None:
+        for place in space_places(spaces):
+            file = os.path.join(place, f"{kernel}.py")
+            if os.path.isfile(file):
+                found = project_of(os.path.dirname(os.path.realpath(file)))
+                return found if found == bundled_project() else found._replace(reports="")
+        here = current_project()
+    else:
+        here = Project.of_id(asked) if isinstance(asked, str) else project_of(asked)
+    known = members(here, kernel)
+    if here.folder in known or not known:
+        return bundled_project() if here.id == bundled_project().id else here
+    if len(known) > 1:
+        raise UsageError(
+            f"{kernel} is tuned in several folders of project {here.name}: "
+            f"{', '.join(map(id_of, known))}; name one of them: AUTOTUNE_PROJECT, or lookup(project=)"
+        )
+    return Project.of_id(id_of(known[0]))
+
+
+def current_project() -> Project:
+    """Return the project of the current folder, without records that lie there."""
+    return project_of(current_folder())._replace(reports="")
+
+
+def no_record(kernel: str, owner: Project) -> str:
+    """Return the message that a project has no record of a kernel, with the projects that have."""
+    others = [id_of(name) for name in tuned_folders(kernel) if name != owner.folder]
+    if not others:
+        names = kernel_names(owner, bundled_project()) - {kernel}
+        known = unknown("kernel", kernel, sorted(names))
+        return f"no tuned record: {known}; make one with: autotune run {kernel}"
+    return (
+        f"no tuned record of {kernel} in project {owner.id}; it is tuned in: {', '.join(others)}; "
+        f"set AUTOTUNE_PROJECT to that project, or tune it here: autotune run {kernel}"
+    )
 
 
 def device_folders(layer: str, directory: str) -> list[str]:
@@ -81,10 +167,10 @@ def path_of(directory: Path, record: TunedRecord) -> Path:
     return directory / record.device.folder / f"{record.kernel}.json"
 
 
-def stamp(kernel: str) -> tuple[object, ...]:
-    """Return a value that changes when a record of the kernel appears, disappears or is replaced."""
+def stamp(kernel: str, owner: Project) -> tuple[object, ...]:
+    """Return a value that changes when a record of a project's kernel appears, disappears or is replaced."""
     states = []
-    for _, _, path in _files(kernel):
+    for _, _, path in _files(kernel, owner):
         try:
             state = os.stat(path)
         except OSError:
@@ -93,13 +179,13 @@ def stamp(kernel: str) -> tuple[object, ...]:
     return tuple(states)
 
 
-def kernel_names(wanted: str | None = None) -> set[str]:
-    """Return the kernels that have a record in some layer, of one device's folder or of any."""
+def kernel_names(*owners: Project) -> set[str]:
+    """Return the kernels of projects that have a record in some layer."""
     return {
         file.name[:-5]
-        for layer, directory in layers()
+        for owner in owners
+        for layer, directory in layers(owner)
         for folder in device_folders(layer, directory)
-        if wanted in (None, folder)
         for file in _listed(os.path.join(directory, folder))
         if file.name.endswith(".json")
     }
@@ -116,8 +202,8 @@ def _listed(directory: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
-    for layer, directory in layers():
+def _files(kernel: str, owner: Project) -> Iterator[tuple[str, str, str]]:
+    for layer, directory in layers(owner):
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
             if os.path.lexists(path):  # warns of a link that leads nowhere
@@ -127,10 +213,24 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
 # ---------------------------------------------------------------------- reading
 
 
-def read_layers(kernel: str) -> list[RecordFile]:
-    """Read all readable records of a kernel, those of the first layer first."""
-    found = ((layer, folder, _readable(path)) for layer, folder, path in _files(kernel))
+def read_layers(kernel: str, owner: Project) -> list[RecordFile]:
+    """Read all readable records of a project's kernel, those of the first layer first."""
+    files = list(_files(kernel, owner))
+    if not any(layer == "user" for layer, _, _ in files):
+        warn_of_unowned(kernel)
+    found = ((layer, folder, _readable(path)) for layer, folder, path in files)
     return [RecordFile(layer, folder, record) for layer, folder, record in found if record]
+
+
+def warn_of_unowned(kernel: str) -> None:
+    """Warn of the user's records of a kernel from before records belonged to projects."""
+    for folder in tuned_folders():
+        path = data_path("tuned", folder, f"{kernel}.json")
+        if os.path.lexists(path):
+            warn(
+                f"tuned record left out: {path}: its project is not known; if it is of the {kernel} of this "
+                f"project, add it to yours: autotune import {path}"
+            )
 
 
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:

@@ -147,7 +147,7 @@ def mergeable(
     Refuses a run whose objective differs from the record in ``out``. Warns of records that the run
     will replace, since they are of another kernel of that name.
     """
-    mine = [Path(user_folder())] if objective == TIME else []
+    mine = [Path(user_folder(kernel.project))] if objective == TIME else []
     for directory in dict.fromkeys((out, *mine, *others)):
         path = directory / device.folder / f"{kernel.name}.json"
         with contextlib.suppress(RecordError):  # merging it warns

@@ -1,0 +1,152 @@
+"""Finds the project that a tuned record belongs to. Lookup imports this module, so it imports little."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+from autotune.errors import DISTRIBUTION
+from autotune.files import bundled_path
+
+#: Names the project of what belongs to no package.
+PROJECT = "AUTOTUNE_PROJECT"
+#: Folders of installed packages.
+_INSTALLED = ("site-packages", "dist-packages")
+#: Longest name of a folder of records, in bytes; file systems allow 255.
+_MAX_BYTES = 200
+
+
+class Project(NamedTuple):
+    """The owner of tuned records: a project, an installed package, or a folder that is in neither."""
+
+    #: The name of the project or package, or the path of a folder.
+    name: str
+    #: The folder of the kernels below that of the project: two folders may have kernels of one name.
+    place: str = ""
+    #: The folder of records that are kept with the kernels; empty: none that lookup may read.
+    reports: str = ""
+
+    @classmethod
+    def of_id(cls, text: str) -> Project:
+        """Return the project of an `id`."""
+        name, _, place = text.partition(":")
+        return cls(name, place)
+
+    @property
+    def id(self) -> str:
+        """Return name and place: what ``AUTOTUNE_PROJECT`` may be."""
+        return f"{self.name}:{self.place}" if self.place else self.name
+
+    @property
+    def folder(self) -> str:
+        """Return the name of its folder among the user's records."""
+        return folder_name(self.id)
+
+
+def folder_name(project: str) -> str:
+    """Return an id as the name of a folder; a long one ends with its hash."""
+    name = project.replace("%", "%25").replace("/", "%2F")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    data = os.fsencode(name)
+    if len(data) <= _MAX_BYTES:
+        return name
+    from hashlib import sha256
+
+    return f"{data[:100].decode(errors='ignore')}-{sha256(data).hexdigest()[:32]}"
+
+
+def id_of(folder: str) -> str:
+    """Return the id of a folder among the user's records; see `folder_name`."""
+    return folder.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
+
+
+def bundled_project() -> Project:
+    """Return the owner of the kernels that came with the package."""
+    return Project(DISTRIBUTION, "", bundled_path("reports"))
+
+
+def current_folder() -> str:
+    """Return the current folder; the root where it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.sep
+
+
+def space_places(spaces: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the places to look for space files in, nearest first; the bundled folder is the last."""
+    listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
+    named = [*([os.fspath(spaces)] if spaces else []), *filter(None, listed)]
+    return [*named, "spaces", bundled_path("spaces")]
+
+
+def project_of(folder: str | os.PathLike[str]) -> Project:
+    """Return the project of the kernels that a folder, or its ``spaces``, declares.
+
+    Of an installed package it is the package. Otherwise ``AUTOTUNE_PROJECT`` names it, else
+    ``[project].name`` of the nearest pyproject.toml up to the folder of ``.git``; else it is that
+    folder, or the folder itself where it is in no repository.
+    """
+    home = os.path.realpath(folder)
+    if os.path.basename(home) == "spaces":
+        home = os.path.dirname(home)
+    reports = os.path.join(home, "reports")
+    if reports == os.path.realpath(bundled_path("reports")):
+        return bundled_project()
+    name, root = _package(home) or _surrounding(home)
+    if ":" in name:
+        return Project.of_id(name)._replace(reports=reports)
+    place = os.path.relpath(home, root)
+    return Project(name, "" if place == os.curdir else place, reports)
+
+
+def _package(home: str) -> tuple[str, str] | None:
+    """Return name and folder of the installed package that a folder is in."""
+    parts = home.split(os.sep)
+    ends = [i + 2 for i, part in enumerate(parts[:-1]) if part in _INSTALLED]
+    return (parts[ends[-1] - 1], os.sep.join(parts[: ends[-1]])) if ends else None
+
+
+def _surrounding(home: str) -> tuple[str, str]:
+    """Return name and folder of the project that a folder is in."""
+    asked = os.environ.get(PROJECT)
+    folder = home
+    while True:
+        name = _declared_name(os.path.join(folder, "pyproject.toml"))
+        if name or os.path.lexists(os.path.join(folder, ".git")):
+            return asked or name or folder, folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return asked or home, home
+        folder = above
+
+
+def _declared_name(file: str) -> str:
+    with suppress(OSError):
+        return _name_in(file, os.stat(file).st_mtime_ns) if os.path.isfile(file) else ""
+    return ""
+
+
+@lru_cache(maxsize=64)
+def _name_in(file: str, changed_ns: int) -> str:
+    """Read the name that a pyproject.toml declares, once after each change; empty: it declares none."""
+    import re
+    import tomllib
+
+    try:
+        with open(file, "rb") as stream:
+            project = tomllib.load(stream).get("project")
+    except (OSError, ValueError, RecursionError) as error:
+        folder = os.path.dirname(file)
+        warnings.warn(
+            f"{file}: cannot be read ({error!s:.200}); until it is mended, records belong to {folder}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return folder
+    name = project.get("name") if isinstance(project, dict) else None
+    return name if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) else ""
