@@ -130,7 +130,7 @@ def test_check_run_record_and_report_say_weak_check(tmp_path, capsys, opencl_dev
     flags = ["--device", opencl_device, "--budget", "2evals", "--out", "reports"]
     assert command(["run", "scale", *flags]) == 0
     (table, warned), (record,) = capsys.readouterr(), tmp_path.glob("reports/*/scale.json")
-    assert "(weak check)" in table
+    assert "weak check)" in table
     assert "scale: weak check: this tolerance would not notice a missing element of x" in warned
     (entry,) = json.loads(record.read_text())["problems"]
     assert entry["checks"]["unseen"] == ["x"]

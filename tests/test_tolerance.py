@@ -159,6 +159,7 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_
     count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"
     edits = (("return factor * x", f"{count}\n    return x.sum()"), ("Out(p.n)", "Out(1)"))
     kernel = load_file(write_space(tmp_path, *edits))
+    deciding = abs(float(prepare(kernel, Problem(n=1 << 12), EXACT).expected("out")[0]))
     for seed in range(20):
         exact, random = (
             prepare(kernel, Problem(n=1 << 12), which, seed) for which in (EXACT, RANDOM)
@@ -166,8 +167,8 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_
         assert exact.bounds == {"out": 0}
         assert random.by_element == ()
         result = abs(float(random.expected("out")[0]))
-        assert 64 * 2.0**-23 * max(1.0, result) <= random.bounds["out"] * 1.01
-        assert random.bounds["out"] < 64 * 2.0**-23 * 400
+        scale = max(result, min(16 * result, deciding))
+        assert random.bounds["out"] == pytest.approx(64 * 2.0**-23 * scale)
     assert len((tmp_path / "calls").read_text()) == 40
 
 

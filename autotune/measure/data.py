@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -515,8 +516,10 @@ def _element_bounds(
 
     expected = {name: tolerance.parts(made.expected(name)) for name in names}
     sensitivity = {name: np.zeros(values.size) for name, values in expected.items()}
-    done = 0
+    done, until = 0, time.monotonic() + tolerance.LONGEST_S
     for number in range(tolerance.EVALUATIONS):
+        if number >= tolerance.FEWEST and time.monotonic() > until:
+            break
         scalars = [
             _perturbed_scalar(o, number >> place % 3) for place, o in enumerate(made.arguments)
         ]

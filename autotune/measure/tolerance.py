@@ -19,6 +19,8 @@ from autotune.arrays import converted, in_pieces
 #: Evaluations of the reference on changed inputs: with half as many, the least estimate among a million
 #: elements is a fortieth of the truth, with these a tenth.
 EVALUATIONS = 7
+#: Fewer are enough where more would take longer than these seconds.
+FEWEST, LONGEST_S = 3, 30.0
 #: Relative change of each input: a rounding error of float32. Changes of float64 references are read
 #: from the same step, because smaller ones drown in their own rounding.
 STEP = 2.0**-24
@@ -128,13 +130,14 @@ def element_bounds(
     everywhere.
     """
     kind = np.float64 if info.bits == 64 else np.float32
-    arithmetic, own = float(np.finfo(kind).eps), float(info.eps)
+    arithmetic = float(np.finfo(kind).eps)
+    own = float(info.eps) + _OWN * arithmetic
     some = sensitivity[:: sensitivity.size // _SAMPLE | 1]
-    typical = float(np.median(some[some > 0])) if (some > 0).any() else 0.0
+    some = some[(some > 0) & (some < np.inf)]
+    typical = float(np.median(some)) if some.size else 0.0
     rest = _least_value(info)
     if reached is None:
         rest += _ROUNDINGS * arithmetic * largest(expected)
-    own += _OWN * arithmetic
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
