@@ -471,7 +471,7 @@ def blocks(part: str) -> list[tuple[str, str]]:
 
 
 def follow(part: str, folder: Path) -> dict[str, str]:
-    """Do what a part says, in order.
+    """Do what a part says, in order, but search less.
 
     Returns
     -------
@@ -485,8 +485,9 @@ def follow(part: str, folder: Path) -> dict[str, str]:
     for language, text in blocks(part):
         if language == "sh" and not text.startswith(WITH_GPU):
             for line in text.strip().splitlines():
+                short = line.replace(" 20evals", " 4evals")
                 done = subprocess.run(
-                    ["bash", "-c", line], cwd=here, env=environment, capture_output=True, text=True
+                    ["bash", "-c", short], cwd=here, env=environment, capture_output=True, text=True
                 )
                 assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
                 printed[line] = done.stdout
