@@ -79,7 +79,7 @@ class Space:
         """Parameter names in declared order."""
         return tuple(self.parameters)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of values of each parameter."""
         return tuple(len(values) for values in self.parameters.values())
@@ -120,6 +120,22 @@ class Space:
         position = int(np.searchsorted(self.codes, code))
         found = position < len(self.codes) and self.codes[position] == code
         return position if found else None
+
+    def find_all(self, codes: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the numbers of the valid rows among these codes, ascending and each once.
+
+        Parameters that do not apply count as their first value.
+        """
+        if self.applicability:
+            rows = codes[:, None] // self.strides % self.sizes
+            for table in self.applicability:
+                idle = ~table.values[tuple(rows[:, list(table.positions)].T)]
+                rows[np.ix_(idle, list(table.governs))] = 0
+            codes = rows @ self.strides
+        codes = np.unique(codes)
+        places = np.searchsorted(self.codes, codes)
+        found: NDArray[np.intp] = places[self.codes.take(places, mode="clip") == codes]
+        return found
 
     def index(self, configuration: Mapping[str, Value]) -> int | None:
         """Return the number of a configuration; None where it is not valid."""

@@ -151,7 +151,7 @@ def _searchspace(space: Space) -> Any:
         """Kernel Tuner's search space where parameters may not apply, without its own index.
 
         Of 830,000 configurations with 36 parameters that takes 1.7 s to make, and a list of Hamming
-        neighbours 40 ms instead of 4.
+        neighbours 40 ms instead of 0.2.
 
         A point is valid where its configuration is, whatever the parameters that do not apply. An
         invalid point without neighbours has the nearest configurations as neighbours: strategies
@@ -323,8 +323,7 @@ class Runner:
         points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
         self.proposals += len(points)
         self.searchspace.questions = 0
-        with self.streams.outside():
-            numbers = self.measured(points)
+        numbers = self.measured(points)
         return [
             {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(number)}
             for point, number in zip(points, numbers, strict=True)
@@ -349,18 +348,20 @@ class Runner:
         new = [number for number in numbers if number is not None and number not in ledger.known]
         if new:
             self.stale = 0
-            if len(new) == 1:  # a batch keeps compilers busy
-                likely = self.searchspace.likely_next(new[0], ledger.session.best(1))
-                unknown = (number for number in likely if number not in ledger.known)
-                ledger.session.hint(list(islice(unknown, HINTED)))
-            ledger.measure(new)
+            with self.streams.outside():
+                if len(new) == 1:  # a batch keeps compilers busy
+                    likely = self.searchspace.likely_next(new[0], ledger.session.best(1))
+                    unknown = (number for number in likely if number not in ledger.known)
+                    ledger.session.hint(list(islice(unknown, HINTED)))
+                ledger.measure(new)
             return numbers
         self.stale += len(points)
         if points and self.stale >= min(PATIENCE, len(ledger.lattice.space)):
             nearest = ledger.nearest_open(points[-1])
             if nearest is None:
                 raise _Finished
-            ledger.measure([nearest])
+            with self.streams.outside():
+                ledger.measure([nearest])
         return numbers
 
 

@@ -48,6 +48,11 @@ class Lattice:
             self._values.append(order)
             self._columns.append(np.ascontiguousarray(ranks[column]))
         self.sizes = tuple(len(order) for order in self._values)
+        #: For each parameter, what each rank adds to the code of a configuration.
+        self._codes = [
+            np.array(order, np.int64) * stride
+            for order, stride in zip(self._values, space.strides, strict=True)
+        ]
 
     @property
     def points(self) -> Rows:
@@ -90,14 +95,10 @@ class Lattice:
 
     def changed_in_one(self, point: Sequence[int]) -> list[int]:
         """Return all other configurations that differ from a point in one parameter."""
+        own = np.array([codes[rank] for codes, rank in zip(self._codes, point, strict=True)])
+        changed = np.repeat(own.sum() - own, self.sizes) + np.concatenate(self._codes)
         here = self.find(point)
-        found: set[int] = set()
-        for position, size in enumerate(self.sizes):
-            for rank in range(size):
-                index = self.find((*point[:position], rank, *point[position + 1 :]))
-                if index is not None and index != here:
-                    found.add(index)
-        return sorted(found)
+        return [index for index in self.space.find_all(changed).tolist() if index != here]
 
     def _steps(self, position: int, rank: int) -> NDArray[np.int32]:
         steps = np.abs(np.arange(self.sizes[position], dtype=np.int32) - rank)

@@ -104,21 +104,9 @@ class Encoding:
             some, others = np.triu_indices(len(changes), 1)
             differ = changed[some] != changed[others]
             codes = np.r_[changes, changes[some[differ]] + changes[others[differ]]]
-        codes = np.unique(self._canonical(self._space.codes[number] + codes))
-        places = np.minimum(np.searchsorted(self._space.codes, codes), len(self._space.codes) - 1)
-        valid: Numbers = places[(self._space.codes[places] == codes) & (places != number)]
+        found = self._space.find_all(self._space.codes[number] + codes)
+        valid: Numbers = found[found != number]
         return valid
-
-    def _canonical(self, codes: Numbers) -> Numbers:
-        """Return codes in which parameters that do not apply have their first value."""
-        if not self._space.applicability:
-            return codes
-        rows = codes[:, None] // self._space.strides % self._sizes
-        for table in self._space.applicability:
-            idle = ~table.values[tuple(rows[:, list(table.positions)].T)]
-            rows[np.ix_(idle, list(table.governs))] = 0
-        canonical: Numbers = rows @ self._space.strides
-        return canonical
 
 
 def _table(values: Sequence[Value], used: Rows) -> Features:
