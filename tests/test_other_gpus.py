@@ -331,10 +331,13 @@ def test_words_compile_for_amd(words: str, arch: str, language: str) -> None:
 
 
 @pytest.mark.opencl
-def test_a_softmax_of_ones_own_is_tuned(opencl_device: str, tmp_path: Path) -> None:
-    where = ["--spaces", str(SPACES), "--device", opencl_device, "--out", str(tmp_path)]
+def test_a_softmax_of_ones_own_is_tuned(
+    opencl_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    where = ["--spaces", str(SPACES), "--device", opencl_device, "--out", str(tmp_path / "out")]
     assert run(["run", "softmax", *where]) == 0
-    (file,) = tmp_path.rglob("softmax.json")
+    (file,) = (tmp_path / "out").rglob("softmax.json")
     assert read(file).problems[0].configuration["WARP"] == choose_device(opencl_device).warp_size
 
 
