@@ -50,7 +50,7 @@ LINES = {
     "measure": 4595,
     "report": 1497,
     "retune": 1110,
-    "run": 2795,
+    "run": 2800,
     "search": 2392,
     "store": 1365,
     "tuned": 2690,

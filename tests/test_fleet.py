@@ -25,6 +25,8 @@ from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
+from autotune.report.answer import provenance
+from autotune.report.content import from_run
 from autotune.run.request import Request, Search
 from autotune.search.session import Budget, Phase
 from autotune.store import Store
@@ -33,7 +35,7 @@ from autotune.values import Configuration, Problem
 distributed = pytest.importorskip("distributed")
 
 from autotune.fleet import address, client  # noqa: E402
-from autotune.fleet.client import Fleet  # noqa: E402
+from autotune.fleet.client import Card, Fleet, Model  # noqa: E402
 from autotune.fleet.site import checked, drive  # noqa: E402
 from autotune.fleet.worker import COMPILE, FleetPlugin, claim, run_task  # noqa: E402
 
@@ -339,6 +341,22 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     (problem,) = done.result.problems
     assert [row.device_uuid for row in problem.measured] == ["cpu-1"] * len(BLOCKS)
     assert fleet.usable() == [fleet.cards["cpu-1"]]
+    record = done.result.record
+    assert record is not None
+    assert record.problems[0].origin.device_uuid == record.device.uuid == "cpu-1"
+    page = from_run(done.result, record)
+    assert [word for row in provenance(page).rows for word in row if "cpu-" in word] == ["cpu-1"]
+
+
+def test_a_card_of_another_model_takes_no_task_of_a_lost_one(fleet, monkeypatch):
+    """Finals are on the model that the record is of."""
+    lost = [fleet.cards[uuid] for uuid in ("cpu-0", "cpu-1")]
+    other = Card(replace(lost[0].device, uuid="other", name="another model"), "elsewhere")
+    monkeypatch.setitem(fleet.cards, "other", other)
+    monkeypatch.setattr(fleet, "is_usable", lambda card: True)
+    assert fleet.usable(Model.of(other.device)) == [other]
+    with pytest.raises(AutotuneError, match=f"no {lost[0].device.name} of the fleet is left"):
+        fleet.measuring_place(Model.of(lost[0].device), "cpu-0", [card.address for card in lost])
 
 
 def _limit(size, cache):

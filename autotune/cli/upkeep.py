@@ -289,7 +289,7 @@ def _checked_row(checked: Checked) -> dict[str, Any]:
     known, ratio, again = target.known, now and now.ratio, now and now.now
     assert known is not None
     recorded_on = known.entry.origin.device_uuid or known.record.device.uuid
-    here = target.device.uuid
+    here = (checked.now and checked.now.device_uuid) or target.device.uuid
     return {
         "kernel": target.kernel.name,
         "device": target.device.name,

@@ -300,7 +300,8 @@ def provenance(content: ReportContent) -> Table:
     named = {
         "Kernel": content.record.kernel,
         "Device": f"{device.name} ({device.arch})",
-        "Device uuid": device.uuid,
+        "Device uuid": " ".join(dict.fromkeys(origin.device_uuid for origin in origins))
+        or device.uuid,
         "Driver": device.driver or about.driver,
         "Toolchain": about.toolchain,
         "autotune": about.version,

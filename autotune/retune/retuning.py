@@ -476,6 +476,8 @@ class Remeasured:
     #: The winner in its race, and the fastest of those that raced; None where nothing was timed.
     now: ContenderResult | None = None
     fastest: ContenderResult | None = None
+    #: The device of the race.
+    device_uuid: str = ""
 
 
 class Verdict(StrEnum):
@@ -620,4 +622,5 @@ def _raced(
         over_recorded(now.time_ms, entry.winner.time_ms),
         now,
         min((e for e in result.finalists if e.tied), key=lambda each: each.time_ms.value),
+        raced.device_uuid,
     )

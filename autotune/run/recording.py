@@ -175,6 +175,8 @@ def record_of(run: RunResult) -> TunedRecord:
     """
     kernel, device = run.request.kernel, run.request.device
     problems = tuple(_tuned(run, result) for result in run.solved)
+    if problems:  # a fleet's finals are held by another card where the first is lost
+        device = replace(device, uuid=problems[0].origin.device_uuid)
     wrong = wrong_somewhere(run.problems)
     right = [tuned for tuned in problems if Configuration(tuned.configuration) not in wrong]
     measured = run.portfolio

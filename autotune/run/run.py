@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -263,13 +263,15 @@ class Run(Bench):
         if not self.request.others:
             return list(found.choice)
         repeats = partial(self.kernel.is_deterministic, p=found.problem)
-        share = ceil_div(self.request.effort.finalists, len(self.request.devices))
+        # A card of a fleet may have come after the run began.
+        by_device = defaultdict[str, list[Measurement]](list)
+        for row in found.choice:
+            by_device[row.device_uuid or self.device.uuid].append(row)
+        share = ceil_div(self.request.effort.finalists, max(1, len(by_device)))
         return [
             entrant
-            for device in self.request.devices
-            for entrant in verdict.candidates(
-                [row for row in found.choice if row.device_uuid == device.uuid], share, repeats
-            )
+            for rows in by_device.values()
+            for entrant in verdict.candidates(rows, share, repeats)
         ]
 
     # ------------------------------------------------------------------ portfolio

@@ -21,7 +21,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.bench import Bench
+from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured, SearchStarted, ignore
@@ -29,12 +29,20 @@ from autotune.store import Store
 from contracts.faults import EXPECTED, SPACES
 
 TWIN = "the other of the same model"
+LATE = "another that came to a fleet after the run began"
 TIMED = {Status.OK, Status.STOPPED_EARLY}
 
 
 def by_name(measured):
     """In an order of their own: rows are in the order in which they were done."""
     return sorted(measured, key=lambda measurement: measurement.configuration.canonical_json())
+
+
+class LateSite(Site):
+    """Where one more device has measured than the run began with."""
+
+    def remembered(self, request):
+        return (*super().remembered(request), LATE)
 
 
 class SeveralDevicesContract:
@@ -54,7 +62,7 @@ class SeveralDevicesContract:
             others=(replace(device, uuid=TWIN),) if twins else (),
         )
 
-    def tuned(self, request, file, listener=ignore):
+    def tuned(self, request, file, listener=ignore, site=LOCAL):
         waited: list[int] = []
 
         def together(event):
@@ -66,7 +74,7 @@ class SeveralDevicesContract:
             listener(event)
 
         with Store.open(file) as store:
-            tuning = Run(request, store, together)
+            tuning = Run(request, store, together, site)
             self.tuning = tuning
             try:
                 return tuning.run()
@@ -128,6 +136,13 @@ class SeveralDevicesContract:
         for uuid in {measurement.device_uuid for measurement in right}:
             best = min((m for m in right if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
             assert best.configuration in entered
+
+    def test_finals_hold_the_best_of_a_device_that_came_later(self, tmp_path):
+        request, file = self.request("none"), tmp_path / "s.sqlite"
+        self.tuned(replace(request, others=(replace(request.device, uuid=LATE),)), file)
+        result = self.tuned(request, file, site=LateSite())
+        late = {m.configuration for m in result.problems[0].measured if m.device_uuid == LATE}
+        assert late & {entrant.configuration for entrant in result.problems[0].race.finalists}
 
     def test_a_later_run_remembers_what_either_measured(self, tmp_path):
         """On both devices again nothing is measured; on one, only what the other had."""
