@@ -36,7 +36,7 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 6
+_VERSION = 7
 #: Seed of the exact data that tell whether exact data decide an output.
 _DECIDING_SEED = 0
 #: As NumPy takes it; None is one number.

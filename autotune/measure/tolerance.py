@@ -29,14 +29,14 @@ STEP = 2.0**-24
 _AMPLIFICATION = 8192
 #: The same for an element that few inputs reach, as one more evaluation shows: it changes one input in
 #: so many, by this relative step. A result of 200 inputs or more is reached all but surely.
-_AMPLIFICATION_OF_FEW = 256
+_AMPLIFICATION_OF_FEW = 1024
 _ONE_IN, _STRIKING_STEP = 16, 2.0**-6
 #: Rounding errors of the result itself, besides the one of the output's type.
 _OWN = 4
 #: Rounding errors of the median sensitivity: 1 + exp(x) is rounded where the result hardly depends on x.
 _TYPICAL = 32
 #: Rounding errors of the largest value, where one bound serves all elements.
-_ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 16
+_ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
 #: Sums of more terms than the square of this, per output, may be off by more.
 _SHORT = 64
 #: Elements from which the median is taken.
