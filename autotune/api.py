@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
 
 
+#: Columns of `Tuned.frame` that a row may lack: whole numbers, and others.
+_COUNTS = ("registers", "spill_bytes", "shared_bytes", "sm_mhz")
+_QUANTITIES = (
+    *("median_ms", "max_error", "compile_s", "verify_s", "measure_s"),
+    *("energy_mj", "power_w", "power_limit_w"),
+)
+
+
 @dataclass(frozen=True, repr=False)
 class Tuned:
     """The result of `tune`; a notebook shows it as the table of winners.
@@ -67,11 +75,23 @@ class Tuned:
 
     @cached_property
     def frame(self) -> pandas.DataFrame:
-        """Return every measurement as a row; parameters and problem fields are columns."""
+        """Return every measurement as a row; parameters, problem fields and ``metrics.NAME`` are columns.
+
+        Numbers that are not known are NA. Only ``samples_ms`` holds objects, lists.
+        """
         import pandas
 
-        rows = self.run.rows()
-        return pandas.DataFrame({**row.pop("problem"), **row.pop("config"), **row} for row in rows)
+        frame = pandas.DataFrame(
+            {
+                **row.pop("problem"),
+                **row.pop("config"),
+                **{f"metrics.{name}": value for name, value in row.pop("metrics").items()},
+                **row,
+            }
+            for row in self.run.rows()
+        )
+        kinds = dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_QUANTITIES, "float64")
+        return frame.astype({name: kind for name, kind in kinds.items() if name in frame})
 
     def __repr__(self) -> str:
         return summary.text(self.run, self.record)

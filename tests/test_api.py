@@ -80,6 +80,15 @@ def test_tune_returns_record_frame_and_report(
     assert set(tuned_notebook.frame["ITEMS"]) == {2}
     assert set(tuned_notebook.frame["n"]) == {1003, 10003}
     assert (tuned_notebook.frame["status"] == "ok").all()
+    kinds = tuned_notebook.frame.dtypes
+    assert [name for name, kind in kinds.items() if str(kind) == "object"] == ["samples_ms"]
+    known = {
+        "registers": "Int64",
+        "sm_mhz": "Int64",
+        "energy_mj": "float64",
+        "median_ms": "float64",
+    }
+    assert {name: str(kinds[name]) for name in known} == known
     assert tuned_notebook.report.exists()
     assert sum(isinstance(event, Measured) for event in notebook["seen"]) == 4
     times = [

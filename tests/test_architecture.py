@@ -38,8 +38,8 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1500,
-    "calling": 1815,
+    "": 1520,
+    "calling": 1825,
     "cli": 2605,
     "devices": 2210,
     "doctor": 380,

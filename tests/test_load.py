@@ -445,6 +445,17 @@ def test_fields_of_another_type_are_refused(axpy, opencl_device, value):
 
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
+def test_load_takes_the_folder_of_space_files_as_tune_does(axpy, monkeypatch):
+    spaces = axpy.file.parent
+    monkeypatch.delenv("AUTOTUNE_PATH")
+    with pytest.raises(UsageError, match="unknown kernel 'axpy'"):
+        load("axpy")
+    for folder in (spaces, str(spaces)):
+        assert load("axpy", spaces=folder).kernel.file == axpy.file
+    with pytest.raises(UsageError, match="not a folder"):
+        load("axpy", spaces=spaces / "none")
+
+
 def test_what_is_no_kernel_is_not_loaded(axpy, opencl_device):
     with pytest.raises(UsageError, match="3 is neither a kernel's name nor a kernel"):
         load(3)

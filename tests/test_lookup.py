@@ -124,7 +124,7 @@ def test_quality(
     assert (config.quality, tile(config)) == (quality, expected_tile)
 
 
-@pytest.mark.parametrize("arch", ["hopper", "sm_9", "", -90])
+@pytest.mark.parametrize("arch", ["hopper", "sm_9", "sm_9000", 9000, 10**6, "", -90])
 def test_what_is_no_architecture_is_refused(arch: Any, tuned_folder: Path) -> None:
     expected = r"no architecture; write it as sm_90, 90, 9.0 or 900 \(tuned are sm_80, sm_90\)"
     with pytest.raises(UsageError, match=expected):

@@ -128,7 +128,7 @@ def test_an_import_that_fails_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     assert (str(again), again.lack) == (str(caught.value), caught.value.lack)
 
 
-def test_commands_without_numpy() -> None:
+def test_commands_without_numpy(tmp_path: Path) -> None:
     code = """
 import json, sys
 sys.modules.update(dict.fromkeys(("numpy", "sqlalchemy"), None))
@@ -137,13 +137,15 @@ codes = [run(words.split()) for words in json.loads(sys.argv[1])]
 print(json.dumps(codes))
 """
     commands = ["doctor cache --json", "schedule cron --arch sm_90", "results", "show sgemm"]
+    commands += [f"export sgemm header --out {tmp_path}"]
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(commands)],
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0, 1, 1], done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0, 1, 1, 0], done.stderr
+    assert (tmp_path / "sgemm.hpp").exists()
     assert done.stderr.splitlines() == [
         f"error: {name} needs the package {package!r}, which is not installed; "
         f"run: {install('tune')}"

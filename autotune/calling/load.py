@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import signature
+from pathlib import Path
 from threading import RLock
 from typing import Any
 
@@ -39,7 +40,9 @@ MAX_CALLS = 1024
 _BY_VALUE = object()
 
 
-def load(kernel: str | Kernel, *, deterministic: bool = False) -> TunedKernel:
+def load(
+    kernel: str | Kernel, *, deterministic: bool = False, spaces: str | Path | None = None
+) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
     Parameters
@@ -49,6 +52,8 @@ def load(kernel: str | Kernel, *, deterministic: bool = False) -> TunedKernel:
     deterministic : bool
         Launch only configurations declared to give the same bits in every run; refuse a call that
         has none.
+    spaces : str or Path, optional
+        Folder of space files to look for the name in first, as of `autotune.tune`.
 
     Returns
     -------
@@ -64,9 +69,10 @@ def load(kernel: str | Kernel, *, deterministic: bool = False) -> TunedKernel:
     """
     if not isinstance(kernel, str | Kernel):
         raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
-    declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    folder = Path(spaces) if spaces else None
+    declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(declared, deterministic)
+    return TunedKernel(declared, deterministic, folder)
 
 
 class TunedKernel:
@@ -86,8 +92,11 @@ class TunedKernel:
         Whether it launches only deterministic configurations.
     """
 
-    def __init__(self, kernel: Kernel, deterministic: bool = False) -> None:
+    def __init__(
+        self, kernel: Kernel, deterministic: bool = False, spaces: Path | None = None
+    ) -> None:
         self.kernel, self.deterministic = kernel, deterministic
+        self._find = partial(find_kernel, spaces=spaces)
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
         self._making = RLock()
@@ -221,7 +230,7 @@ class TunedKernel:
         if not others:
             return {}
         changed = [others.get(i, value) for i, value in enumerate(operands)]
-        again = arguments.bound(self.kernel, changed)
+        again = arguments.bound(self.kernel, changed, self._find)
         if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
             resolved.kernel,
             resolved.problem,
@@ -261,7 +270,7 @@ class TunedKernel:
 
     def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
         """Return what the call is; refuse host arrays mixed with device arrays."""
-        resolved = arguments.bound(self.kernel, arguments.operands)
+        resolved = arguments.bound(self.kernel, arguments.operands, self._find)
         if isinstance(resolved, NothingToDo) or arguments.index is None:
             return resolved
         for name, passed in resolved.arrays.items():
@@ -306,12 +315,14 @@ class _CallArguments:
         """Return the library of the first array, which makes new ones."""
         return next((library for library in self.libraries if library), Numpy())
 
-    def bound(self, kernel: Kernel, operands: Sequence[Any]) -> ResolvedCall | NothingToDo:
+    def bound(
+        self, kernel: Kernel, operands: Sequence[Any], find: Callable[[str], Kernel]
+    ) -> ResolvedCall | NothingToDo:
         """Ask a kernel's ``call`` function what these operands are."""
         count = len(operands) - len(self.names)
         named = dict(zip(self.names, operands[count:], strict=True))
         has_addresses = self.index is not None
-        return bind(kernel, tuple(operands[:count]), named, find_kernel, has_addresses)
+        return bind(kernel, tuple(operands[:count]), named, find, has_addresses)
 
 
 class _NoCall:

@@ -17,7 +17,6 @@ from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, listings
 from autotune.kernel.source import changed_since
-from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
 from autotune.project import id_of
@@ -208,7 +207,7 @@ def records_of(
         where = f"the record of {record.device.name}"
         if other := other_kernel(declared, where, record.fields, record.parameters):
             raise UsageError(f"{other}; or name the folder of records that you mean: --from DIR")
-        with suppress(AutotuneError):  # a failing function of the space file
+        with suppress(AutotuneError, ImportError):  # a failing function of the space file; no numpy
             _warn_if_stale(declared, record)
     return found
 
@@ -276,6 +275,8 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
 
 def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
     """Yield the changes of the kernel since its winner was found."""
+    from autotune.kernel.space import is_member  # needs numpy, which exports of records do without
+
     for text in changed_since(kernel, entry.origin.source, entry.origin.arguments):
         yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):

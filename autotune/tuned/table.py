@@ -313,8 +313,9 @@ def arch_number(arch: str) -> int | None:
 
 
 def is_arch(name: str) -> bool:
-    """Return whether an architecture can have that name."""
-    return (arch_number(name) or 0) >= 10 or name.startswith(_OTHER_ARCHS)
+    """Return whether an architecture can have that name; larger numbers are macros of smaller ones."""
+    number = arch_number(name) or 0
+    return 10 <= number < CUDA_ARCH_MACRO.start or name.startswith(_OTHER_ARCHS)
 
 
 def normal_arch(arch: str | int | None) -> str | None:
