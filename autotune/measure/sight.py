@@ -27,6 +27,7 @@ _FILE = "sight.msgpack"
 #: Elements in each place of an input, the median of which is changed: one near 0 may well be missing.
 #: A problem whose inputs have fewer is too small to prove anything.
 _BLOCK = 16
+_STEPS = 8
 #: Seconds after which no further change is tried.
 _SECONDS = 3.0
 #: Change of the reference, of its largest value, that may be its own rounding.
@@ -34,8 +35,8 @@ _ROUNDING = 2.0**-40
 #: Rounding errors of an element; another element that changes by less does not depend on the change.
 _NOTABLE = 16
 
-#: A change of an input, as one row, in words and in place.
-_Change: TypeAlias = tuple[str, Callable[[NDArray[Any]], None]]
+#: A change of an input, in words and in place: of its elements as one row, so many elements further on.
+_Change: TypeAlias = tuple[str, Callable[[NDArray[Any], int], None]]
 
 
 @dataclass(frozen=True)
@@ -77,21 +78,18 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
 
     The result is kept beside the random data.
     """
-    datasets: dict[str, Dataset] = {}
+    datasets: list[Dataset] = []
     for problem in sorted(problems, key=size_of):
-        datasets = {which: prepare(kernel, problem, which, seed) for which in (EXACT, RANDOM)}
-        if any(argument.count >= _BLOCK for argument in _inputs(datasets[RANDOM])):
+        datasets = [prepare(kernel, problem, which, seed) for which in (RANDOM, EXACT)]
+        if any(argument.count >= _BLOCK for argument in _inputs(datasets[0])):
             break
-    file = datasets[RANDOM].folder / _FILE
+    file = datasets[0].folder / _FILE
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Unseen, ...])
-    # First the data set that will notice, most likely.
-    is_decided = 0.0 in datasets[EXACT].bounds.values()
-    ordered = [datasets[which] for which in ((EXACT, RANDOM) if is_decided else (RANDOM, EXACT))]
     found: dict[str, Unseen] = {}
     until = time.monotonic() + _SECONDS
-    for argument, changes in _trials(datasets[RANDOM]):
-        if missed := _missed(kernel, ordered, argument.name, changes):
+    for argument, changes in _trials(datasets[0]):
+        if missed := _missed(kernel, datasets, argument.name, changes):
             found.setdefault(argument.name, missed)
         if time.monotonic() > until:
             break
@@ -123,33 +121,42 @@ def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
 
 
 def _changes_of(argument: Argument, index: int, size: float) -> list[_Change]:
-    def drop(row: NDArray[Any]) -> None:
-        row[index] = 0
+    def drop(row: NDArray[Any], step: int) -> None:
+        row[(index + step) % row.size] = 0
 
-    def enlarge(row: NDArray[Any]) -> None:
-        row[index] += size if row[index].real >= 0 else -size
+    def enlarge(row: NDArray[Any], step: int) -> None:
+        at = (index + step) % row.size
+        row[at] += size if row[at].real >= 0 else -size
 
     where = ", ".join(map(str, np.unravel_index(index, argument.shape)))
     element = f"{argument.name}[{where}]"
     return [(f"{element} = 0", drop), (f"{element} further from 0 by {size:.3g}", enlarge)]
 
 
-def _shift(row: NDArray[Any]) -> None:
-    row[:] = np.roll(row, 1)
+def _shift(row: NDArray[Any], step: int) -> None:
+    row[:] = np.roll(row, 1 + step)
 
 
 def _missed(
     kernel: Kernel, datasets: list[Dataset], name: str, changes: list[_Change]
 ) -> Unseen | None:
-    """Return the first change that the reference shows where no data set refuses it."""
+    """Return the first change that the reference shows where no data set refuses it.
+
+    What matters in one data set may not matter in the other, as below a threshold: there elements
+    further on are tried.
+    """
     for text, change in changes:
         nearest, others = _Effect(), _Effect()
         for dataset in datasets:
-            array = np.array(dataset.array(name))
-            change(array.reshape(-1))
-            with suppress(SpecError):  # the reference does not allow it
-                here, there = _effects(dataset, reevaluated(kernel, dataset, {name: array}))
+            for step in range(_STEPS if nearest.share else 1):
+                array = np.array(dataset.array(name))
+                change(array.reshape(-1), step)
+                here, there = _Effect(), _Effect()
+                with suppress(SpecError):  # the reference does not allow it
+                    here, there = _effects(dataset, reevaluated(kernel, dataset, {name: array}))
                 nearest, others = max(nearest, here), max(others, there)
+                if here.share:
+                    break
             if min(nearest.share, others.share) > 1:
                 break
         missed = next((e for e in (nearest, others) if 0 < e.share <= 1), None)
