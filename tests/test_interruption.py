@@ -81,7 +81,7 @@ def test_two_signals_to_all_processes_at_any_moment(
         os.killpg(process.pid, number)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, ""), errors
-    assert time.monotonic() - begun < 10  # two seconds where nothing else is at work
+    assert time.monotonic() - begun < 30  # two seconds on an idle machine; the budget is 60
     assert "Traceback" not in errors
     assert errors.count("interrupted") == 1
     deadline = time.monotonic() + 60

@@ -272,7 +272,7 @@ class TestShared:
             monkeypatch.setattr(SharedStore, "push", lambda self: time.sleep(20))
             begun = time.monotonic()
             raise stop
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 15  # not the 20 of a push
         with Store.open(local_file()) as store:
             assert numbers(store) == [1]
 
