@@ -27,6 +27,7 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.measurement import ENERGY, Measurement, Status
+from autotune.project import bundled_project
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.tuned.comparison import compared
 from autotune.tuned.reading import read, user_folder
@@ -499,7 +500,7 @@ def test_examples_run(
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / CONTENTS.get(file, RECORD), file)
     if verb in NEED_RECORD:  # as if imported, which takes seconds and is an example of its own
-        write(Path(user_folder()), read(ROOT / RECORD))
+        write(Path(user_folder(bundled_project())), read(ROOT / RECORD))
     for line in (*BEFORE.get(example, ()), example):
         assert run(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
 
