@@ -47,7 +47,7 @@ LINES = {
     "fleet": 1250,
     "interop": 1030,
     "kernel": 3016,
-    "measure": 4602,
+    "measure": 4582,
     "report": 1497,
     "retune": 1110,
     "run": 2800,

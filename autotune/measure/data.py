@@ -299,6 +299,7 @@ def _make(
     expected, by_element = expected_outputs(kernel, arguments, arrays), list[str]()
     outputs = {argument.name: argument for argument in arguments}
     inputs = max((array.size for array in arrays.values()), default=1)
+    declared_bound = kernel.tolerance_of(problem)
     for name in list(expected):
         wide = expected.pop(name)
         # Exact data may have no finite value: all are integers, some of them negative.
@@ -312,8 +313,12 @@ def _make(
             continue
         if exact and exact.bounds[name]:
             by_element.append(name)
+        elif declared_bound is not None:
+            bounds[name] = declared_bound
         else:
-            bounds[name] = _bound(kernel, problem, output, stored, exact, inputs)
+            theirs = tolerance.largest(tolerance.parts(exact.expected(name))) if exact else None
+            ours, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
+            bounds[name] = tolerance.common_bound(np.finfo(output.dtype), ours, theirs, terms)
     if by_element:
         arrays.clear()
         made = Dataset(which, folder, tuple(arguments), bounds)
@@ -467,29 +472,6 @@ def _stored(expected: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any],
     if dtype.kind == "c":
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
     return stored, narrow is not None
-
-
-def _bound(
-    kernel: Kernel,
-    problem: Problem,
-    output: Argument,
-    expected: NDArray[Any],
-    exact: Dataset | None,
-    inputs: int,
-) -> float:
-    """Return the largest absolute error allowed in all elements of an output that is rounded.
-
-    ``exact`` is the exact data set where this one is random and no tolerance is declared; ``inputs``
-    are the elements of the largest input.
-    """
-    declared = kernel.tolerance_of(problem)
-    if declared is not None:
-        return declared
-    info, ours = np.finfo(output.dtype), tolerance.parts(expected)
-    if exact is None:
-        return tolerance.common_bound(info, tolerance.largest(ours, 1.0))
-    theirs = tolerance.largest(tolerance.parts(exact.expected(output.name)))
-    return tolerance.wide_bound(info, tolerance.largest(ours), theirs, inputs / output.count)
 
 
 def _element_bounds(

@@ -45,28 +45,27 @@ _SAMPLE = 1 << 20
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]
 
 
-def largest(values: NDArray[np.floating], least: float = 0.0) -> float:
-    """Return the largest finite magnitude, at least ``least``."""
+def largest(values: NDArray[np.floating]) -> float:
+    """Return the largest finite magnitude."""
 
     def of(_: int, begin: int, end: int) -> float:
         part = values[begin:end]
-        return float(np.max(np.abs(part), where=np.isfinite(part), initial=least))
+        return float(np.max(np.abs(part), where=np.isfinite(part), initial=0.0))
 
-    return float(max(in_pieces(of, values.size), default=least))
-
-
-def common_bound(info: np.finfo[np.floating], scale: float) -> float:
-    """Return one bound for all elements of exact data that is not exact in the output's type."""
-    return _ROUNDINGS * float(info.eps) * scale
+    return float(max(in_pieces(of, values.size), default=0.0))
 
 
-def wide_bound(info: np.finfo[np.floating], ours: float, exact: float, terms: float) -> float:
-    """Return one bound for random data of an output that exact data decide.
+def common_bound(
+    info: np.finfo[np.floating], ours: float, exact: float | None, terms: float
+) -> float:
+    """Return one bound for all elements: of an output that exact data decide, or of those that do not.
 
-    ``ours`` and ``exact`` are the largest values of both data sets. One sum may be near 0 by accident;
-    then the exact set tells its scale. ``terms`` are input elements for each element of the output: one
-    thread that adds a million is right.
+    ``ours`` and ``exact`` are the largest values of both data sets. One random sum may be near 0 by
+    accident; then the exact set tells its scale. ``terms`` are input elements for each element of the
+    output: one thread that adds a million is right.
     """
+    if exact is None:  # exact data themselves, which are not exact in the output's type
+        return _ROUNDINGS * float(info.eps) * max(1.0, ours)
     roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
     scale = max(ours, min(exact, 16 * ours)) * max(1.0, math.sqrt(terms) / _SHORT)
     return roundings * float(info.eps) * scale + _least_value(info)
