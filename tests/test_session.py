@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -634,6 +635,62 @@ def test_a_recorded_winner_races_however_slow_it_was_in_the_search(tuned, saxpy,
     (raced,) = tuned(kernel, recorded={N: (known,)}, **only).problems
     assert alone.winner == raced.winner != known
     assert [len(found.result.finalists) for found in (alone, raced)] == [1, 2]
+
+
+FLOORED = ("ceil_div(p.n, c.BLOCK * c.ITEMS)", "p.n // (c.BLOCK * c.ITEMS)")
+WHOLE = (
+    "@saxpy.launch",
+    "@saxpy.requires\ndef requires(c, p):\n    return p.n % (c.BLOCK * c.ITEMS) == 0\n\n\n@saxpy.launch",
+)
+
+
+def test_a_grid_that_leaves_the_last_elements_out_wins_only_for_sizes_that_it_requires(
+    tuned, saxpy
+):
+    """Nobody declares an odd size here."""
+    options = {"problems": (Problem(n=4096),), "fixed": FIXED}
+    message = r"on n=4095 .*\(not written\).*@saxpy.requires .*: return p.n % 128 == 0$"
+    with (
+        pytest.warns(UserWarning, match=r"not verified at n=1, .*grid=\(0,\)"),
+        pytest.raises(NothingValidError, match=message),
+    ):
+        tuned(saxpy(FLOORED), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (result,) = tuned(saxpy(FLOORED, WHOLE), fresh=True, **options).problems
+    assert result.disqualified == ()
+
+
+def test_an_index_that_overflows_at_a_large_size_is_wrong(tuned, saxpy, tmp_path):
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy()
+    narrow = "#if BLOCK == 64\nif (i * n >= n * n) continue;\n#endif\nif (i < n)"
+    source.write_text(changed(source.read_text(), ("if (i < n)", narrow)))
+    (result,) = tuned(kernel, problems=(Problem(n=1000),), fixed=FIXED).problems
+    (bad,) = result.disqualified
+    assert bad.configuration.BLOCK == 64
+    assert re.match(r"on n=\d{5,} .*wrong at 1\).*return p.n <= 1001$", bad.message)
+
+
+def test_sizes_that_the_functions_refuse_disqualify_nothing(tuned, saxpy):
+    raising = ("    x, y =", '    if p.n % 2:\n        raise ValueError("odd")\n    x, y =')
+    with pytest.warns(UserWarning, match=r"not verified at n=999, .*ValueError: odd") as told:
+        (result,) = tuned(saxpy(raising), problems=(Problem(n=1000),), fixed=FIXED).problems
+    assert result.disqualified == () and len(told) == 1
+
+
+def test_a_crash_at_another_size_disqualifies(tuned, saxpy, monkeypatch):
+    monkeypatch.setenv("PARENT", str(os.getpid()))
+    dies = """def launch(c, p):
+    import os
+    if p.n == 4095 and c.BLOCK == 64 and os.environ["PARENT"] != str(os.getpid()):
+        os._exit(4)
+"""
+    kernel = saxpy(("def launch(c, p):\n", dies))
+    (result,) = tuned(kernel, problems=(Problem(n=4096),), fixed=FIXED).problems
+    (bad,) = result.disqualified
+    assert (bad.configuration.BLOCK, bad.status) == (64, Status.CRASHED)
+    assert "the process died twice" in bad.message
 
 
 def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, wrong):

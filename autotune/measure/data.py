@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -198,6 +198,8 @@ class Dataset:
     seed: int = 0
     #: Outputs with a bound for each element, of which `bounds` has the largest.
     by_element: tuple[str, ...] = ()
+    #: Time that making it took, which its reference decides; 0 where another machine makes it.
+    seconds: float = field(default=0.0, compare=False)
 
     def array(self, name: str) -> NDArray[Any]:
         """Map an input, read-only."""
@@ -218,8 +220,13 @@ class Dataset:
         return _mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
 
-#: Arguments, bounds by output, and outputs with a bound for each element.
-_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...]]
+class _Manifest(msgspec.Struct, array_like=True):
+    """The fields of a `Dataset` as stored, in this order."""
+
+    arguments: tuple[Argument, ...]
+    bounds: dict[str, float]
+    by_element: tuple[str, ...]
+    seconds: float = 0.0
 
 
 def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
@@ -279,6 +286,7 @@ def _make(
     kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, exact: Dataset | None
 ) -> None:
     """Write a data set; ``exact`` is the exact one where it decides how random data are compared."""
+    begun_s = time.perf_counter()
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
@@ -325,7 +333,9 @@ def _make(
         for name, of_elements in _element_bounds(kernel, made, by_element, key):
             bounds[name] = float(of_elements.max(initial=0))
             np.save(folder / f"{name}.bounds.npy", of_elements)
-    (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode((arguments, bounds, by_element)))
+    seconds = time.perf_counter() - begun_s
+    manifest = _Manifest(tuple(arguments), bounds, tuple(by_element), seconds)
+    (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode(manifest))
 
 
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
@@ -566,8 +576,9 @@ def _read(folder: Path, which: str, seed: int) -> Dataset | None:
     """Read a data set; None if a file is absent or truncated."""
     try:
         manifest = (folder / _MANIFEST).read_bytes()
-        arguments, bounds, by_element = msgspec.msgpack.decode(manifest, type=_Manifest)
-        dataset = Dataset(which, folder, arguments, bounds, seed, by_element)
+        made = msgspec.msgpack.decode(manifest, type=_Manifest)
+        arguments, bounds, by_element = made.arguments, made.bounds, made.by_element
+        dataset = Dataset(which, folder, arguments, bounds, seed, by_element, made.seconds)
         for argument in arguments:
             if argument.kind in ("input", "inout", "constant"):
                 dataset.array(argument.name)

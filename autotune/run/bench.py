@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -139,10 +139,12 @@ class Bench:
         finally:
             self._off_budget_s += self.clock_s() - begun_s
 
-    def job(self, problem: Problem, seed: int | None = None) -> Job:
+    def job(
+        self, problem: Problem, seed: int | None = None, names: Sequence[str] = (EXACT, RANDOM)
+    ) -> Job:
         """Return the worker's job for a problem; make inputs and references where they are missing.
 
-        That counts for no budget.
+        That counts for no budget. ``names`` are of its data sets.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
         for worker in self.workers:
@@ -153,7 +155,7 @@ class Bench:
         caches, objective = self.request.caches_of(problem), self.request.objective
         with self.off_budget():
             datasets = tuple(
-                self.site.dataset(self.kernel, problem, name, chosen) for name in (EXACT, RANDOM)
+                self.site.dataset(self.kernel, problem, name, chosen) for name in names
             )
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
             self.site.place(self.worker, job)

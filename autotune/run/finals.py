@@ -21,6 +21,7 @@ from autotune.measure.race import Contender, Race, RaceRules, race
 from autotune.measure.tasks import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench
+from autotune.run.sizes import OtherSizes
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem, Value, size_of
@@ -51,6 +52,8 @@ class Finals:
     sanitizer: str = ""
     #: Results of verifying so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
+    #: Kernels whose refused sizes were told; see `autotune.run.sizes`.
+    _told: set[str] = field(default_factory=set)
     #: Findings of compute-sanitizer by configuration and static fields; None where there is no fault.
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
@@ -73,8 +76,9 @@ class Finals:
         measured: Sequence[Measurement],
         seconds: float,
         meanwhile: Callable[[], object] = lambda: None,
+        search_s: float = 0.0,
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
-        """Verify the best again on other data and odd sizes, then race them and the vendor's calls.
+        """Verify the best again on other data and other sizes, then race them and the vendor's calls.
 
         Where all finalists turn out to be wrong, or fail in the race, the next best take their places.
 
@@ -98,6 +102,9 @@ class Finals:
             self.listener(Phase(problem, "other inputs"))
             others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(problem, "finals"))
+        known = list(dict.fromkeys(job.problem for job in others))
+        check = partial(self._checked, at_once=False, differs=False)
+        sizes = OtherSizes(self.bench, evaluator.job, known, check, search_s, self._told)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
         most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
@@ -105,8 +112,8 @@ class Finals:
         out: list[Measurement] = []
         result = None
         while left and result is None:
-            known = [row for row in left if row.configuration in recorded]
-            first = verdict.candidates(known, len(known))
+            winners = [row for row in left if row.configuration in recorded]
+            first = verdict.candidates(winners, len(winners))
             chosen = verdict.candidates(left, effort.finalists, repeats)
             chosen = [row for row in chosen if row not in first]
             # The best that is deterministic has a turn, though there be little time.
@@ -114,7 +121,9 @@ class Finals:
             chosen = [*first, *(row for row in chosen if row not in first)]
             left = [row for row in left if row not in chosen]
             verify_until = begun_s + seconds / 2
-            finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
+            finalists, wrong, unverified = self._verified(
+                evaluator, chosen, others, sizes, verify_until
+            )
             left += unverified
             if finalists:
                 meanwhile()
@@ -133,6 +142,7 @@ class Finals:
         evaluator: DeviceEvaluator,
         chosen: Sequence[Measurement],
         others: Sequence[Job],
+        sizes: OtherSizes,
         until: float,
     ) -> tuple[list[Contender], list[Measurement], list[Measurement]]:
         """Return finalists that are right on other inputs and odd sizes, those that are not, and the rest.
@@ -178,6 +188,8 @@ class Finals:
                     wrong.append(found)
             right = passed
         self.bench.compilers.drop()  # those of who had no turn
+        right, elsewhere = sizes.verified(right)
+        wrong += elsewhere
         safe, unsafe = self._sanitized(problem, right) if self.sanitizer else (right, [])
         return safe, [*wrong, *unsafe], unverified
 

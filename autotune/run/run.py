@@ -239,6 +239,7 @@ class Run(Bench):
                 self._entrants(found),
                 seconds,
                 meanwhile=partial(self._expect, finals, following),
+                search_s=found.seconds,
             )
             request = self.request
             result = verdict.judge(race, request.objective, request.seed) if race else None

@@ -1,0 +1,342 @@
+"""Verifies finalists at sizes beside a tuned one, since `lookup` answers with them there too.
+
+The sizes are derived from the problem. A finalist that is wrong at one is out, and its message proposes
+what to require. `requires` alone says which sizes a configuration takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+from autotune.errors import AutotuneError, FleetError, SpecError
+from autotune.kernel.expression import Json, value_of
+from autotune.kernel.launches import launch_sequence, over_limit
+from autotune.kernel.spec import Kernel
+from autotune.measure.data import EXACT, RANDOM
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.race import Contender
+from autotune.measure.tasks import Job
+from autotune.run.bench import Bench
+from autotune.values import Problem, size_of
+
+#: Sizes of a problem at most, the large one included.
+MOST_SIZES = 10
+#: Time for them: a share of the problem's search, but this long after short ones.
+_SHARE, _LEAST_S = 0.15, 1.0
+#: Share of that time for the large size, where verifying a finalist takes as long as its data; and the
+#: longest time for data: a reference may need memory that grows as its time does.
+_LARGE_SHARE, _LARGE_S = 0.5, 5.0
+#: Share of the device's memory that its arrays take at most.
+_MEMORY_SHARE = 0.125
+#: A field that never reaches this is a mode or a small count, not a size.
+_LEAST_SIZE = 8
+#: At the large size, errors count that exceed the bound this many times: longer sums round more.
+_GROSS = 100.0
+#: Launches of a configuration that is verified.
+_LAUNCHES = 4
+
+
+def size_fields(kernel: Kernel, problem: Problem) -> list[str]:
+    """Return the fields that are sizes: integers that are not compiled in, and not always small."""
+    known = (problem, *kernel.all_problems())
+    return [
+        name
+        for name in kernel.fields
+        if isinstance(problem[name], int)
+        and name not in kernel.static
+        and max(other[name] for other in known) >= _LEAST_SIZE
+    ]
+
+
+def sizes_beside(
+    problem: Problem,
+    fields: Sequence[str],
+    units: Iterable[int],
+    is_allowed: Callable[[Problem], bool] = lambda size: True,
+) -> list[Problem]:
+    """Return sizes where a kernel may be wrong that is right on a problem, the most telling first.
+
+    ``units`` are numbers that blocks and tiles may be multiples of. A size that ``is_allowed`` forbids
+    is moved on by 1, 3, 7, 15 … up to the largest unit.
+    """
+    if not fields:
+        return []
+    unit = {name: _unit(problem[name], units) for name in fields}
+
+    def moved(
+        step: int, first: Callable[[str], int], names: Sequence[str] = fields
+    ) -> Iterator[Problem]:
+        for doublings in range(max(unit.values()).bit_length()):
+            size = problem.replace(**{n: first(n) + step * ((1 << doublings) - 1) for n in names})
+            if min(size[name] for name in names) >= 1 and is_allowed(size):
+                yield size
+                return
+
+    largest = sorted(fields, key=lambda name: -problem[name])[:3]
+    candidates = [
+        *(moved(-1, lambda name: problem[name] - 1, [name]) for name in largest),
+        moved(1, lambda name: problem[name] + 1),
+        moved(-1, lambda name: _prime_below(problem[name])),
+        moved(1, lambda name: 1),
+        moved(-1, lambda name: unit[name] - 1),
+        moved(1, lambda name: unit[name] + 1),
+        *(moved(1, lambda name: problem[name] + 1, [name]) for name in largest),
+        *(moved(1, lambda name: 1, [name]) for name in largest),
+        moved(1, lambda name: unit[name]),
+        moved(-1, lambda name: 3 * unit[name] - 1),
+    ]
+    found = dict.fromkeys(chain.from_iterable(candidates))
+    found.pop(problem, None)
+    return list(found)
+
+
+def compact(problem: Problem, fields: Sequence[str], units: Iterable[int]) -> Problem:
+    """Return a problem of few of the largest units, with the same remainders."""
+    unit = {name: _unit(problem[name], units) for name in fields}
+    most = {name: 4 * unit[name] + problem[name] % unit[name] for name in fields}
+    return problem.replace(**{name: min(problem[name], most[name]) for name in fields})
+
+
+def _unit(value: int, units: Iterable[int]) -> int:
+    """Return the largest unit of which a value holds two."""
+    return max((unit for unit in units if 2 * unit <= value), default=1)
+
+
+def _prime_below(number: int) -> int:
+    """Return the largest prime below a number; 1 where there is none."""
+    for candidate in range(number - 1, 1, -1):
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            return candidate
+    return 1
+
+
+def proposed(
+    right: Sequence[Problem], wrong: Sequence[Problem], fields: Sequence[str], units: Iterable[int]
+) -> str:
+    """Return a condition that all right sizes meet and no wrong one, as a requires function has it."""
+    rules: dict[str, Json] = {}
+    for name in fields:
+        values = [size[name] for size in right]
+        divisor = max((u for u in units if not any(value % u for value in values)), default=1)
+        rules[f"p.{name} % {divisor} == 0"] = ["==", ["%", name, divisor], 0]
+        rules[f"p.{name} <= {max(values)}"] = ["<=", name, max(values)]
+        rules[f"p.{name} >= {min(values)}"] = ["<=", min(values), name]
+    left, chosen = list(wrong), list[str]()
+    while left:
+        met = {text: [p for p in left if value_of(form, p)] for text, form in rules.items()}
+        best = min(met, key=lambda text: len(met[text]))
+        if len(met[best]) == len(left):  # only equality tells them apart
+            chosen = [f"p.{name} == {right[0][name]}" for name in fields]
+            break
+        chosen.append(best)
+        left = met[best]
+    return chosen[0] if len(chosen) == 1 else " & ".join(f"({text})" for text in chosen)
+
+
+@dataclass
+class OtherSizes:
+    """The sizes beside one tuned problem: their data, and the finalists that were wrong there."""
+
+    bench: Bench
+    #: Of the tuned problem.
+    job: Job
+    #: Sizes that finalists are verified at before, the tuned one last.
+    known: Sequence[Problem]
+    #: Verifies a finalist on a job.
+    check: Callable[[Contender, Job], Measurement]
+    #: Time of the problem's search.
+    search_s: float
+    #: Kernels whose refused sizes the run has told.
+    told: set[str]
+    _until_s: float = 0.0
+    #: The size that others are derived from, and the time that its data take at most.
+    _base: Problem = field(default_factory=Problem)
+    _data_s: float = math.inf
+    _fields: list[str] = field(default_factory=list)
+    _units: set[int] = field(default_factory=set)
+    #: Sizes that have no data yet, and jobs of those that have.
+    _planned: list[Problem] = field(default_factory=list)
+    _made: dict[Problem, Job] = field(default_factory=dict)
+    _faults: Counter[Problem] = field(default_factory=Counter)
+    _large: Job | None = None
+
+    def verified(self, finalists: Sequence[Contender]) -> tuple[list[Contender], list[Measurement]]:
+        """Return finalists that are right at all sizes that there is time for, and rows of the others.
+
+        While there is time, one that is wrong is tried at the other sizes too, for a better proposal.
+        """
+        places = range(len(finalists))
+        right = [[p for p in self.known[::-1] if self._takes(each, p)] for each in finalists]
+        wrong: list[list[Problem]] = [[] for _ in finalists]
+        rows: dict[int, Measurement] = {}
+        for job in self._jobs(finalists):
+            for place in places:
+                if place in rows and rows[place].status is not Status.WRONG_RESULT:
+                    continue  # a crash costs a process
+                is_harmless = job is self._large and not self._faults[job.problem]
+                if self._left_s < 0 and (place in rows or is_harmless):
+                    continue
+                found = self._outcome(finalists[place], job)
+                if found is not None and found.status is Status.OK:
+                    right[place].append(job.problem)
+                elif found is not None:
+                    wrong[place].append(job.problem)
+                    self._faults[job.problem] += 1
+                    rows.setdefault(place, found)
+        name = self.bench.kernel.name
+        for place, row in rows.items():
+            rule = proposed(right[place], wrong[place], self._fields, self._units)
+            message = (
+                f"{row.message} (right at {len(right[place])} sizes, wrong at {len(wrong[place])}); if it "
+                f"is not made for such sizes, @{name}.requires says so, for example: return {rule}"
+            )
+            rows[place] = replace(row, message=message)
+        return [finalists[place] for place in places if place not in rows], list(rows.values())
+
+    # ------------------------------------------------------------------ one size
+
+    def _outcome(self, finalist: Contender, job: Job) -> Measurement | None:
+        """Verify a finalist at a size; None where that tells nothing."""
+        if not self._takes(finalist, job.problem):
+            return None
+        try:
+            plan = launch_sequence(
+                self.bench.kernel, finalist.configuration, job.problem, job.device
+            )
+            if over_limit(plan, None, job.device):
+                return None
+            found = self.check(finalist, job)
+        except FleetError:
+            raise
+        except (AutotuneError, MemoryError) as error:
+            self._tell(job.problem, error)
+            return None
+        telling = {Status.OK, Status.WRONG_RESULT, Status.CRASHED}
+        if job is self._large:
+            return found if found.status in telling and not _may_be_rounding(found) else None
+        return found if found.status in telling | {Status.TIMED_OUT} else None
+
+    def _takes(self, finalist: Contender, size: Problem) -> bool:
+        try:
+            return self.bench.kernel.allows(finalist.configuration, size)
+        except SpecError as error:
+            self._tell(size, error)
+            return False
+
+    def _tell(self, size: Problem, error: BaseException) -> None:
+        """Warn once of sizes that cannot be verified, since the kernel's functions or the device refuse them."""
+        name = self.bench.kernel.name
+        if name not in self.told:
+            warnings.warn(
+                f"{name}: not verified at {size}, nor at other sizes that its functions or the device "
+                f"refuse ({error}); lookup answers them, unless @{name}.requires forbids them",
+                stacklevel=2,
+            )
+        self.told.add(name)
+
+    # ------------------------------------------------------------------ which sizes
+
+    def _jobs(self, finalists: Sequence[Contender]) -> Iterator[Job]:
+        """Yield jobs of sizes: those that found most faults, then others while there is time for their data."""
+        for size, _ in self._faults.most_common():
+            yield self._made[size]
+        if is_first := not self._until_s:
+            self._until_s = time.monotonic() + self._limit_s
+            self._plan(finalists)
+        while self._planned and self._left_s > _LARGE_SHARE * self._limit_s:
+            size = self._planned.pop(0)
+            try:
+                job, data_s = self._job(size)
+            except (SpecError, MemoryError) as error:
+                self._tell(size, error)
+                continue
+            if 2 * size_of(size) > size_of(self._base):
+                self._data_s = min(self._data_s, data_s)
+            yield self._add(job)
+        if is_first and self._fields and (large := self._grown(finalists)):
+            self._large = large
+            yield self._add(large)
+
+    def _plan(self, finalists: Sequence[Contender]) -> None:
+        """Choose the sizes; beside a smaller one where data or launches of the tuned one take long."""
+        kernel, problem = self.bench.kernel, self.job.problem
+        if kernel.layout_of(problem):  # it depends on the sizes
+            return
+        self._base, self._fields = problem, size_fields(kernel, problem)
+        for each in finalists if self._fields else ():
+            main = launch_sequence(kernel, each.configuration, problem, self.job.device).main
+            numbers = {value for value in each.configuration.values() if type(value) is int}
+            numbers |= {-(-problem[name] // math.prod(main.grid)) for name in self._fields}
+            self._units |= {unit for unit in (*numbers, math.prod(main.block)) if unit > 1}
+        self._data_s = sum(dataset.seconds for dataset in self.job.datasets) or math.inf
+        cost_s = self._data_s + self._launches_s(finalists, problem)
+        if cost_s > self._limit_s / MOST_SIZES:
+            self._base = compact(problem, self._fields, self._units)
+        is_allowed = partial(self._is_for, finalists)
+        sizes = sizes_beside(self._base, self._fields, self._units, is_allowed)
+        unknown = [size for size in sizes if size not in self.known]
+        self._planned = unknown[: MOST_SIZES - 1]
+
+    def _grown(self, finalists: Sequence[Contender]) -> Job | None:
+        """Return the job of the largest size that there is time and memory for, with random data alone.
+
+        All fields are doubled until costs would be too high if they grew by the third power.
+        """
+        limit_s, tasks = _LARGE_SHARE * self._limit_s, 1 + len(finalists)
+        most_bytes = _MEMORY_SHARE * self.job.device.memory_bytes
+        growth = 1 << max(3, len(self._fields))
+        size, job, nbytes, data_s = self._base, None, 0, self._data_s
+        with suppress(SpecError, MemoryError):
+            while (
+                growth * (tasks * data_s + self._launches_s(finalists, size)) <= limit_s
+                and growth * data_s <= _LARGE_S
+                and growth * nbytes <= most_bytes
+            ):
+                size = size.replace(**{name: 2 * size[name] for name in self._fields})
+                if not self._is_for(finalists, size):
+                    break
+                job, data_s = self._job(size, [RANDOM])
+                nbytes = sum(argument.nbytes for argument in job.datasets[0].arguments)
+        return job if job and size_of(job.problem) > size_of(self.job.problem) else None
+
+    def _job(self, size: Problem, names: Sequence[str] = (EXACT, RANDOM)) -> tuple[Job, float]:
+        """Return the job of a size, and the time that its data take."""
+        begun_s = time.monotonic()
+        job = self.bench.job(size, names=names)
+        made_s = sum(dataset.seconds for dataset in job.datasets)
+        return job, made_s or time.monotonic() - begun_s
+
+    def _add(self, job: Job) -> Job:
+        self._made[job.problem], self._faults[job.problem] = job, 0
+        return job
+
+    def _is_for(self, finalists: Sequence[Contender], size: Problem) -> bool:
+        return any(self._takes(finalist, size) for finalist in finalists)
+
+    def _launches_s(self, finalists: Sequence[Contender], size: Problem) -> float:
+        """Return the time of verifying finalists at a size, if it is proportional to the size."""
+        times_ms = [(each.row and each.row.median_ms) or 0.0 for each in finalists]
+        growth = size_of(size) / size_of(self.job.problem)
+        return _LAUNCHES * sum(times_ms) / 1e3 * growth
+
+    @property
+    def _limit_s(self) -> float:
+        return max(_LEAST_S, _SHARE * self.search_s)
+
+    @property
+    def _left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+
+def _may_be_rounding(found: Measurement) -> bool:
+    """Return whether longer sums explain why a result is wrong."""
+    wrong = [check for check in found.checks if not check.is_right]
+    return bool(wrong) and all(check.max_error <= _GROSS * check.bound for check in wrong)
