@@ -243,6 +243,11 @@ def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
 
 MISTAKES = {
     "wrong shape": ("return factor * x", "return x[:-1]", r"out has shape \(999,\).*\(1000,\)"),
+    "one number in a row": (
+        "return factor * x",
+        "return x[:1]",
+        r"out has shape \(1,\).*\(1000,\)",
+    ),
     "forgotten return": ("return factor * x", "factor * x", "reference: returned nothing"),
     "raising": ("return factor * x", "return x @ x[1:]", r"reference: ValueError.*scale\.py:41\)"),
     "unknown input": (
@@ -353,6 +358,21 @@ def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     assert np.array_equal(again.expected("out"), 3.0 * before)
     assert prepare(given, PROBLEM, EXACT) == again
     assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
+
+
+def test_damaged_bounds_of_elements_are_made_again(kernel):
+    given = kernel(("return factor * x", "return np.exp(x)"))
+    made = prepare(given, PROBLEM, RANDOM)
+    bounds = made.element_bounds("out").copy()
+    _truncate(made.folder / "out.bounds.npy")
+    assert np.array_equal(prepare(given, PROBLEM, RANDOM).element_bounds("out"), bounds)
+
+
+def test_a_declared_tolerance_holds_for_random_data_that_need_no_rounding(kernel):
+    declared = "@scale.tolerance\ndef tolerance(p):\n    return 0.5\n\n\n@scale.launch"
+    given = kernel(("return factor * x", "return x"), ("@scale.launch", declared))
+    assert prepare(given, PROBLEM, EXACT).bounds == {"out": 0}
+    assert prepare(given, PROBLEM, RANDOM).bounds == {"out": 0.5}
 
 
 DAY_S = 86400.0

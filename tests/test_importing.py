@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,7 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     ),
     "bound": ((*FIRST, "checks", "bound"), 5.0, r"checks.bound is 5.0, expected at most 1e-05"),
     "error": ((*FIRST, "checks", "max_error"), 1e-4, "checks.max_error is 0.0001"),
+    "mean error": ((*FIRST, "checks", "rms_error"), 9e-6, "checks.max_error is 1e-06"),
     "share": ((*FIRST, "limit_fraction"), 5.0, "limit_name is .'copy', 5.0"),
     "rate": ((*FIRST, "gb_per_s"), 1e9, r"problems\[0\].gb_per_s is 1000000000.0, expected"),
     "time": ((*FIRST, "race", "contenders", 0, "time_ms"), [1e-9], "1e-09 ms is below the device"),
@@ -229,12 +231,39 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         [0.002, 0.003, 0.004],
         "time_ms is 0.002, expected between",
     ),
+    "above its interval": (
+        (*FIRST, "race", "contenders", 0, "time_ms"),
+        [0.002, 0.001, 0.0015],
+        "time_ms is 0.002, expected between",
+    ),
+    "forbidden problem": (
+        ("portfolio", "problems", 0),
+        {"n": 1001},
+        r"median_ms\[1\]\[0\] is 0.00401, expected no time: .n=1001. breaks",
+    ),
+    "one problem twice": (("portfolio", "problems", 1), {"n": 1000}, "one problem several times"),
     "timing": ((*FIRST, "race", "timing"), "by hand", "race.timing is 'by hand', expected one of"),
     "metric": ((*FIRST, "metrics"), {"made_up": 1.0}, "metrics is 'made_up', expected"),
     "day": (
         (*FIRST, "origin", "tuned_on"),
         "9999-01-01",
         "tuned_on is '9999-01-01', expected a past",
+    ),
+    "three days ahead": (
+        (*FIRST, "origin", "tuned_on"),
+        (datetime.now(UTC) + timedelta(days=3)).isoformat(),
+        "tuned_on is .* expected a past",
+    ),
+    "confirmed": (
+        (*FIRST, "confirmed"),
+        {
+            "on": "9999-01-01",
+            "driver": "",
+            "toolchain": "",
+            "ratio": 1.0,
+            "ratio_interval": [1.0, 1.0],
+        },
+        "confirmed.on is '9999-01-01', expected a past",
     ),
     "objective": (("objective",), "energy", "objective is 'energy', expected 'time'"),
     "source": (

@@ -13,9 +13,11 @@ from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.source import (
+    Description,
     arguments_fingerprint,
     flattened,
     frozen_sources,
+    modules_fingerprint,
     own_fingerprint,
     source_fingerprint,
     spec_fingerprint,
@@ -174,6 +176,7 @@ MEANING = {
     "a helper": ("ceil_div(p.n, c.BLOCK)", "ceil_div(p.n, c.BLOCK) + 0"),
     "a module constant": ("FACTOR = 3", "FACTOR = 4"),
     "the source": ('"scale.cu"', '"other.cu"'),
+    "options of another place": ("    BLOCK=(32, 64)", "    **OPTIONS,\n    BLOCK=(32, 64)"),
     "options": (
         "@scale.launch",
         "@scale.options\ndef options(c):\n    return ['-G']\n\n\n@scale.launch",
@@ -212,6 +215,29 @@ def test_the_fingerprint_is_the_same_in_every_version_of_python(tmp_path):
     assert spec_fingerprint(file) == (
         "c287dbbd5de4c41b114b38f0809f42dfec5fc7f7a92f2597cf0021931233bcea"
     )
+
+
+def of_the_home(text):
+    """The description of a function ``f`` that a notebook would define."""
+    module = {"__name__": "__main__"}
+    exec(text, module)
+    return Description("__main__", [module["f"]]).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x, *, factor=1): return factor * x",
+        "FACTOR = 1\ndef f(x): return FACTOR * x",
+        "FACTOR = 1\ndef f(x): return [*map(lambda v: FACTOR * v, x)]",
+    ],
+    ids=["keyword", "global", "inner function"],
+)
+def test_a_function_is_described_with_all_that_it_uses(text):
+    assert of_the_home(text) == of_the_home(text)
+    for name in ("factor=", "FACTOR = "):
+        if name in text:
+            assert of_the_home(text.replace(f"{name}1", f"{name}2")) != of_the_home(text)
 
 
 # ---------------------------------------------------------------- what a space file imports
@@ -261,6 +287,15 @@ def test_modules_that_a_space_file_imports_are_in_its_fingerprint(
         assert fingerprint(tmp_path / "space", space) != before
         for name in files:
             (folder / f"{name}.py").unlink()
+
+
+def test_modules_are_known_in_any_order(tmp_path, monkeypatch):
+    """Those that functions use are a set."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    write_modules(tmp_path, {"_ours": "A = 1", "_others": "B = 1"})
+    both = modules_fingerprint(["_ours", "_others"])
+    assert both == modules_fingerprint(["_others", "_ours"])
+    assert both != modules_fingerprint(["_ours"]) != modules_fingerprint([])
 
 
 def test_a_kernel_may_be_called_like_a_module_of_python(tmp_path):

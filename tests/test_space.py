@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
-from autotune.kernel.space import enumerate_space
+from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
 from autotune.search.lattice import Lattice
 from autotune.values import Configuration, Problem
@@ -120,6 +120,20 @@ def test_numbers_rows_and_configurations_agree(kernel):
     for values in itertools.product(*kernel.parameters.values()):
         point = Configuration(dict(zip(kernel.parameters, values, strict=True)))
         assert (point in space) == (point in valid)
+
+
+@given(kernels())
+def test_one_configuration_is_known_without_enumeration(kernel):
+    valid = set(brute_force(kernel))
+    for values in itertools.product(*kernel.parameters.values()):
+        point = Configuration(dict(zip(kernel.parameters, values, strict=True)))
+        assert is_member(kernel, point, DEVICE) == (point in valid)
+
+
+def test_a_value_of_another_type_is_no_member():
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2))
+    assert is_member(kernel, {"A": 1}, DEVICE)
+    assert not any(is_member(kernel, {"A": value}, DEVICE) for value in (1.0, True, "1"))
 
 
 @given(kernels(), st.data())

@@ -206,6 +206,21 @@ def test_a_run_whose_winners_are_left_out_leaves_the_portfolio() -> None:
     assert merge(old, again).record.portfolio == hasty
 
 
+def test_a_run_of_which_some_winners_stay_brings_its_portfolio() -> None:
+    at, other = problem(64, 64), problem(9, 9)
+    thorough, hasty = (answering(table_of(plan(bm))) for bm in (128, 32))
+    old = record([entry(at, effort="full")], portfolio=thorough)
+    merged = merge(old, record([entry(at), entry(other)], portfolio=hasty))
+    assert [outcome.action for outcome in merged.outcomes] == ["kept", "added"]
+    assert merged.record.portfolio == hasty
+
+
+def test_entries_of_another_layout_go() -> None:
+    old = record([entry(problem(64, 64))], layout={"ldc": 0})
+    merged = merge(old, record([entry(problem(9, 9))], layout={"ldc": 1}))
+    assert len(merged.record.problems) == 1
+
+
 @pytest.mark.parametrize("change", ["kernel", "device"])
 def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
     old = record([entry(problem(8, 8))])

@@ -14,7 +14,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import Out
 from autotune.measure import verify
 from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.verify import DeviceData, WrongResult
+from autotune.measure.verify import DeviceData, NotDeterministic, WrongResult
 from autotune.values import Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -258,6 +258,21 @@ def test_every_output_is_checked(data):
     assert [check.is_right for check in caught.value.checks] == [True, False]
 
 
+def test_a_wrong_element_is_told_with_its_own_bound(data):
+    made = data(("return factor * x", "return np.exp(x)"))
+    host, bounds = Host(made), made.datasets[RANDOM].element_bounds("out")
+    largest = int(bounds.argmax())
+
+    def run():
+        out = np.exp(host.read("x"))
+        out[largest] += 1
+        host.write("out", out)
+
+    with pytest.raises(WrongResult, match=rf"^out\[{largest}\] .* here") as caught:
+        verify.verify(made, RANDOM, run)
+    assert caught.value.checks[0].bound == bounds[largest] > bounds.min()
+
+
 # ---------------------------------------------------------------- what must not be touched
 
 
@@ -345,20 +360,45 @@ def test_a_sequence_that_works_only_once_is_wrong(data):
     assert runs == [True, False]
 
 
+INOUT = (
+    ("import Kernel, Launch, Out", "import InOut, Kernel, Launch, Out"),
+    ('"x": x, "out": Out(p.n)', '"x": InOut(x)'),
+)
+
+
 def test_an_argument_that_is_read_and_written_is_restored_before_each_run(data):
-    inout = (
-        ("import Kernel, Launch, Out", "import InOut, Kernel, Launch, Out"),
-        ('"x": x, "out": Out(p.n)', '"x": InOut(x)'),
-    )
-    made = data(*inout)
+    made = data(*INOUT)
     host = Host(made)
     checks = verify.verify(made, EXACT, lambda: host.write("x", 3 * host.read("x")), repeats=3)
     assert [(check.output, check.is_right) for check in checks] == [("x", True)]
     with pytest.raises(WrongResult, match=r"^x\[0\] is"):
         verify.verify(made, EXACT, lambda: None)
+    with pytest.raises(WrongResult, match=r"^x\[0\] is nan, expected"):  # it is never poisoned
+        verify.verify(made, EXACT, lambda: host.write("x", np.full(ROWS, -1, "i4").view("f4")))
+
+
+def test_bits_of_an_argument_that_is_read_and_written_are_compared_too(data):
+    made = data(*INOUT)
+    host, factors = Host(made), iter((3, 3, 4))
+    with pytest.raises(NotDeterministic, match="run 3 on the same data gave other bits in x"):
+        verify.identical_runs(
+            made,
+            EXACT,
+            lambda: host.write("x", next(factors) * host.read("x")),
+            lambda done: done < 3,
+        )
 
 
 # ---------------------------------------------------------------- workspaces
+
+
+def test_a_workspace_is_kept_for_an_equal_declaration_only(data):
+    made, kept = data(), []
+    for out in (Out(ROWS), Out(ROWS), Out(2 * ROWS)):
+        made.declare_scratch({"work": out})
+        kept.append(made.scratch["work"])
+    assert kept[0] is kept[1]
+    assert kept[2][0] == Out(2 * ROWS) and kept[2][1] is not kept[0][1]
 
 
 def test_an_empty_workspace_is_a_mistake_and_one_too_large_a_memory_error(data):
