@@ -55,6 +55,8 @@ class ResolvedCall:
 
 
 OUTPUTS = ("out", "inout")
+#: The latest of the functions that `autotune.calling.load.load` made, by the key that torch's programs name.
+LOADED: dict[str, Any] = {}
 
 
 def bind(

@@ -6,6 +6,7 @@ and run on the caller's stream. Host arrays run on the first usable device and c
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import ResolvedCall, bind, checked_problem
+from autotune.calling.binding import LOADED, ResolvedCall, bind, checked_problem
 from autotune.calling.choice import Choice, LaunchPlan, choose, explained
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
@@ -96,7 +97,10 @@ class TunedKernel:
         self, kernel: Kernel, deterministic: bool = False, spaces: Path | None = None
     ) -> None:
         self.kernel, self.deterministic = kernel, deterministic
-        self._find = partial(find_kernel, spaces=spaces)
+        self.find = partial(find_kernel, spaces=spaces)
+        #: How operators of torch name it.
+        self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
+        LOADED[self.key] = self
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
         self._making = RLock()
@@ -122,6 +126,10 @@ class TunedKernel:
         DeviceError, NothingValidError, SpecError
             If there is no device, no valid configuration, or it does not compile.
         """
+        if _is_traced():
+            from autotune.calling.compiled import traced
+
+            return traced(self.key, args, named)
         values: tuple[Any, ...] = (*args, *named.values()) if named else args
         pointers: list[Any] = []
         try:
@@ -230,7 +238,7 @@ class TunedKernel:
         if not others:
             return {}
         changed = [others.get(i, value) for i, value in enumerate(operands)]
-        again = arguments.bound(self.kernel, changed, self._find)
+        again = arguments.bound(self.kernel, changed, self.find)
         if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
             resolved.kernel,
             resolved.problem,
@@ -270,7 +278,7 @@ class TunedKernel:
 
     def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
         """Return what the call is; refuse host arrays mixed with device arrays."""
-        resolved = arguments.bound(self.kernel, arguments.operands, self._find)
+        resolved = arguments.bound(self.kernel, arguments.operands, self.find)
         if isinstance(resolved, NothingToDo) or arguments.index is None:
             return resolved
         for name, passed in resolved.arrays.items():
@@ -297,6 +305,11 @@ class TunedKernel:
         if len(self._ready) > MAX_READY:
             self._ready.popitem(last=False)
         return made
+
+
+def _is_traced() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)

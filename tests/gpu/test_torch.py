@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune import load
 from autotune.errors import UsageError
 
 torch = pytest.importorskip("torch")
@@ -31,6 +33,7 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cpu":
         request.getfixturevalue("opencl_device")
     torch.manual_seed(1)
+    torch.compiler.reset()  # it counts how often a function was compiled
     return str(request.param)
 
 
@@ -214,6 +217,60 @@ def test_compiled_without_a_break(device: str, dynamic: bool) -> None:
         found = torch.autograd.grad(compiled(x), model.parameters())
         for ours, theirs in zip(found, expected, strict=True):
             assert_close(ours, theirs)
+
+
+def writes(multiply: Any, a: Any, b: Any, out: Any) -> Any:
+    multiply(a, b, out=out, beta=1.0)
+    return out + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize(
+    ("program", "shapes"),
+    [
+        (lambda multiply, a, b: multiply(a, b).relu(), [(33, 65), (65, 17)]),
+        (lambda multiply, a, b: multiply(b.T, b=a.T, alpha=0.5), [(33, 65), (65, 17)]),
+        (lambda multiply, a, b: multiply(a[:, 1:9], b[:8, :1]), [(33, 65), (65, 17)]),
+        (lambda multiply, a, b: multiply(a[:0], b), [(33, 65), (65, 17)]),
+        (writes, [(33, 65), (65, 17), (33, 17)]),
+    ],
+)
+def test_a_loaded_kernel_is_compiled_without_a_break(
+    device: str, dynamic: bool | None, program: Any, shapes: Any
+) -> None:
+    """Also with a passed result, for another kernel (gemv), and where nothing is launched."""
+    multiply = load("sgemm")
+    compiled = torch.compile(partial(program, multiply), fullgraph=True, dynamic=dynamic)
+    for rows in (33, 40, 41):
+        tensors = [normal(device, *(rows if n == 33 else n for n in shape)) for shape in shapes]
+        copies = [tensor.clone() for tensor in tensors]
+        assert_close(compiled(*tensors), program(multiply, *copies).double())
+        for tensor, copy in zip(tensors, copies, strict=True):
+            assert_close(tensor, copy.double())
+
+
+def test_numbers_of_a_loaded_kernel_may_change_in_a_compiled_program(device: str) -> None:
+    multiply, a, b = load("sgemm"), normal(device, 9, 5), normal(device, 5, 7)
+    compiled = torch.compile(lambda alpha: multiply(a, b, alpha=alpha), fullgraph=True)
+    for alpha in (2.0, 3.5, 4.5):
+        assert_close(compiled(alpha), alpha * (a.double() @ b.double()))
+
+
+def test_a_loaded_kernel_is_exported(device: str) -> None:
+    class Product(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, a: Any, b: Any) -> Any:
+            return multiply(a, b) + 1
+
+    multiply, a, b = load("sgemm"), normal(device, 9, 5), normal(device, 5, 7)
+    exported = torch.export.export(Product(), (a, b))
+    assert "autotune.load.default" in {str(node.target) for node in exported.graph.nodes}
+    assert_close(exported.module()(a, b), a.double() @ b.double() + 1)
+
+
+def test_a_call_that_cannot_be_is_refused_while_it_is_compiled(device: str) -> None:
+    multiply, a = load("sgemm"), normal(device, 9, 5)
+    with pytest.raises(Exception, match="as many columns of a as rows of b are needed"):
+        torch.compile(multiply, fullgraph=True)(a, a)
 
 
 def test_exported(device: str) -> None:
