@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -176,12 +177,28 @@ def server() -> Iterator[object]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def _kept_processes(_isolated_session: None) -> Iterator[object]:
+    from kept_processes import KeptProcesses
+
+    made = KeptProcesses()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kept_processes(_kept_processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in device processes and compilers that earlier tests began; see `kept_processes`."""
+    _kept_processes.lend(monkeypatch)
+
+
 @pytest.fixture
 def project(
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     opencl_device: str,
+    kept_processes: None,
 ) -> Path:
     """The current folder and home: two kernels that were just tuned on the OpenCL device."""
     from tuned_project import enter_copy, tuned_once

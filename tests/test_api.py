@@ -21,6 +21,8 @@ from autotune.measure.timing import Caches
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 SPACE = str(Path(__file__).parents[1] / "examples" / "saxpy" / "spaces" / "saxpy.py")
 
 

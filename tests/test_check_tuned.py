@@ -27,6 +27,8 @@ from autotune.run.checking import check_kernel
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
 WIDE = ("--threshold", "5000")
 ON_CPU = ("--device", "opencl:cpu")

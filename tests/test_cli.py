@@ -34,6 +34,8 @@ from autotune.tuned.reading import read, user_folder
 from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
 FAULTY = str(ROOT / "tests" / "data" / "spaces")

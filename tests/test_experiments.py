@@ -16,7 +16,7 @@ from autotune.files import data_path
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import read
 
-pytestmark = pytest.mark.opencl
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("kept_processes")]
 N = {"n": 1000}
 
 

@@ -37,6 +37,8 @@ from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import encode, merge
 from autotune.values import Configuration, Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 SOURCE = """\
 #include "dialect.h"
 #ifndef BLOCK

@@ -20,6 +20,8 @@ from autotune.run.limits import known_limits
 from autotune.run.request import Request
 from autotune.values import Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 #: 1000 GB/s, 10 TFLOP/s, 1 MB of L2: 1 ms moves 1 GB or does 10 GFLOP.
 DEVICE = Device(
     "cuda", "x", "sm_90", l2_bytes=1_000_000, peak_gb_per_s=1000.0, peak_gflop_per_s=10_000.0

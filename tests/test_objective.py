@@ -42,6 +42,8 @@ from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 P = Problem(n=1000)
 GPU = for_arch("sm_90")
 METRICS = '''

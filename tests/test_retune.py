@@ -25,6 +25,8 @@ from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 ROOT = Path(__file__).parents[1]
 
 

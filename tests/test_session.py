@@ -398,7 +398,7 @@ def test_a_search_says_what_ended_it(space, strategy, budget, ended_by):
 
 
 @pytest.fixture
-def tuned(opencl_device, path):
+def tuned(opencl_device, path, kept_processes):
     """Tune a kernel on the CPU; the result, and the events as ``.events`` of the function.
 
     A listener is told each of them with the run.

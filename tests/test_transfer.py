@@ -21,6 +21,8 @@ from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.values import Configuration, Problem
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 ROOT = Path(__file__).parents[1]
 REPORTS, H100 = ROOT / "reports", "NVIDIA_H100_80GB_HBM3"
 GRID = Space(

@@ -29,6 +29,8 @@ from autotune.run.verdict import (
 from autotune.tuned.reading import read
 from autotune.values import Configuration
 
+pytestmark = pytest.mark.usefixtures("kept_processes")
+
 ROUNDS = 30
 
 
