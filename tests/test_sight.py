@@ -94,8 +94,20 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
              ("return factor * x", "return x / 3 + 1e-5 * bias[1]")),
             r"missing element of bias: bias shifted by one changes out by .*e-0., and 0.0001 is allowed",
         ),
+        (
+            (("rng.standard_normal(p.n, dtype=np.float32)", "rng.integers(1, 9, p.n).astype(np.int32)"),
+             ("return factor * x", "return np.sqrt((x * x).mean())"), ("Out(p.n)", "Out(1)"),
+             sized(1 << 20)),
+            "missing element of x",
+        ),
+        (
+            (("rng.standard_normal(p.n, dtype=np.float32)", "rng.standard_normal(p.n).astype(np.float16)"),
+             ("return factor * x", "return x / np.sqrt((x * x).mean())"),
+             ("Out(p.n)", "Out(p.n, 'float16')"), sized(4104)),
+            "missing element of x",
+        ),
     ],
-    ids=["softmax", "softmax, others", "norm of a million", "small term"],
+    ids=["softmax", "softmax, others", "norm of a million", "small term", "integers", "half"],
 )  # fmt: skip
 def test_a_missing_element_that_would_pass_is_told_with_the_number(unseen, edits, message):
     (found,) = unseen(*edits)

@@ -23,7 +23,7 @@ from autotune.measure import tolerance
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare, reevaluated
 from autotune.values import Problem, size_of
 
-_FILE = "sight.msgpack"
+_FILE = "unseen.msgpack"
 #: Elements in each place of an input, the median of which is changed: one near 0 may well be missing.
 #: A problem whose inputs have fewer is too small to prove anything.
 _BLOCK = 16
@@ -74,7 +74,7 @@ class _Effect:
 
 
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
-    """Change every floating-point input at the smallest problem; return those where nothing notices.
+    """Change every input at the smallest problem; return those where nothing notices.
 
     The result is kept beside the random data.
     """
@@ -100,7 +100,7 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
 
 def _inputs(dataset: Dataset) -> list[Argument]:
     kinds = ("input", "inout", "constant")
-    return [o for o in dataset.arguments if o.kind in kinds and np.dtype(o.dtype).kind in "fc"]
+    return [o for o in dataset.arguments if o.kind in kinds and np.dtype(o.dtype).kind in "fciu"]
 
 
 def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
@@ -207,4 +207,6 @@ def _compared(
         errors[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
         errors[np.isnan(errors)] = np.inf
         errors[errors <= _ROUNDING * tolerance.largest(want)] = 0
-        return errors, bounds, errors > _NOTABLE * np.finfo(dtype).eps * np.abs(want)
+        # Kernels of half precision compute in float32, so that a smaller change than half's rounding counts.
+        eps = min(np.finfo(dtype).eps, np.finfo(np.float32).eps)
+        return errors, bounds, errors > _NOTABLE * eps * np.abs(want)
