@@ -101,6 +101,8 @@ class DeviceEvaluator:
         #: Kept, as hints repeat.
         self.job_or_verdict = lru_cache(_KNOWN)(self._job_or_verdict)
         self._switch_s = sys.getswitchinterval()
+        #: Texts that are equal for configurations that share a measurement.
+        self.twins: dict[Configuration, str] = {}
 
     def __enter__(self) -> DeviceEvaluator:
         # The caller's work on one result must not delay the thread with the next task. A thread that
@@ -228,7 +230,8 @@ class DeviceEvaluator:
         # A binary that is right with a large workspace may write beyond a small one.
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
-        return hashlib.sha256(binary.code + called).hexdigest()
+        twin = self.twins[configuration] = hashlib.sha256(binary.code + called).hexdigest()
+        return twin
 
     @property
     def has_room(self) -> bool:

@@ -8,6 +8,7 @@
 `searching` the search of one problem
 `finals`    the best verified again and raced with the vendor's calls
 `sizes`     finalists verified at sizes beside the tuned one
+`idle`      parameters that do nothing
 `verdict`   who enters, who wins, ties, ratios, noise
 `portfolio` the best of every problem measured on every problem
 `recording` what a run returns, and its tuned record

@@ -22,6 +22,7 @@ from autotune.measure.measurement import Status
 from autotune.measure.sight import unseen_inputs
 from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
+from autotune.run.idle import unnamed
 from autotune.run.request import Request
 from autotune.values import Configuration, size_of
 
@@ -62,7 +63,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
-    report.notes += _data_notes(kernel)
+    report.notes += [*_data_notes(kernel), *unnamed(kernel)]
     for missed in unseen_inputs(kernel, kernel.all_problems()):
         report.unseen.append(missed.argument)
         report.notes.append(str(missed))

@@ -27,6 +27,7 @@ from autotune.measure.sight import unseen_inputs
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
+from autotune.run.idle import equal_values, unnamed
 from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
@@ -58,6 +59,8 @@ def execute(
             require(request.objective, device, site.why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
+    for text in unnamed(request.kernel):
+        warnings.warn(text, stacklevel=2)
     is_compared = request.goal.writes_record and request.device.is_cuda
     with closing(Run(request, store, listener, site)) as run:
         return run.run(known_limits(request.device) if is_compared else {})
@@ -163,6 +166,8 @@ class Run(Bench):
             searched.append(search.search(problem, self.space, budget, searched))
         searched = self._searched_on(search, searched)
         self.compilers.drop()
+        for text in equal_values(self.kernel, [found.evaluator.twins for found in searched]):
+            warnings.warn(text, stacklevel=2)
         return searched
 
     def _left(self, searched: Iterable[SearchedProblem], kept: float = 0.0) -> _Left:

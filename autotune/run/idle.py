@@ -1,0 +1,109 @@
+"""Finds parameters that do nothing, whose values a search would tune by noise."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
+from types import CodeType, FunctionType
+from typing import Any
+
+from autotune.kernel.declaration import HOOKS
+from autotune.kernel.source import source_text
+from autotune.kernel.spec import Kernel
+from autotune.values import Configuration
+
+#: Comments and texts of a source, whose words are no names.
+_NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+#: An include that is left to the compiler, and may name anything.
+_LEFT = re.compile(r"^[ \t]*#[ \t]*include[ \t]*\"", re.MULTILINE)
+#: Words of a function that asks for all parameters.
+_ALL = {"items", "keys", "values"}
+#: Pairs of configurations that must be equal before two values of a parameter are.
+_LEAST_PAIRS = 2
+
+
+def unnamed(kernel: Kernel) -> Iterator[str]:
+    """Yield warnings of parameters that neither a source nor a function of the kernel names."""
+    text = "\n".join(
+        source_text(kernel, kernel.find_source(file)) for file in kernel.sources.values()
+    )
+    rules = [rule.function for rule in (*kernel.constraint_rules, *kernel.applies_rules)]
+    hooks = [
+        kernel.hooks[hook] for hook, takes in HOOKS.items() if "c" in takes and hook in kernel.hooks
+    ]
+    functions = [*hooks, *rules, *kernel.metrics.values()]
+    named = _words(functions)
+    if _LEFT.search(text) or named & _ALL or "defines" in kernel.hooks:
+        return
+    in_source = set(re.findall(r"[A-Za-z_]\w*", _NO_CODE.sub(" ", text)))
+    chooses_source = {"VARIANT"} if len(kernel.sources) > 1 else set()
+    for name, values in kernel.parameters.items():
+        macros = {name, *(f"{name}_{value}" for value in values if isinstance(value, str))}
+        if not macros & in_source and name not in named | chooses_source:
+            yield (
+                f"{kernel.name}: parameter {name} does nothing: neither the source nor a function of the "
+                "space file names it; correct its name, or remove it"
+            )
+
+
+def _words(functions: Iterable[Callable[..., Any]]) -> set[str]:
+    """Return the names and texts in functions, and in those of the same modules that they call."""
+    found, waiting, met = set[str](), [*functions], set[int]()
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, FunctionType) or id(function) in met:
+            continue
+        met.add(id(function))
+        words = set(_words_of(function.__code__))
+        found |= words
+        for called in map(function.__globals__.get, words):
+            if callable(called) and called.__module__ == function.__module__:
+                waiting.append(called)
+    return found
+
+
+def _words_of(code: CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_varnames)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _words_of(constant)
+        elif isinstance(constant, str | tuple):
+            yield from (constant,) if isinstance(constant, str) else filter(_is_text, constant)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -> Iterator[str]:
+    """Yield warnings of values that made the same binary and launch wherever both were tried.
+
+    ``twins`` are, for each problem, texts that are equal for equal binaries and launches.
+    """
+    same, pairs = Counter[tuple[str, Any, Any]](), Counter[tuple[str, Any, Any]]()
+    for of_problem in twins:
+        for name, values in kernel.parameters.items():
+            groups: dict[Configuration, dict[Any, str]] = {}
+            for configuration, twin in of_problem.items() if len(values) > 1 else ():
+                others = configuration.replace(**{name: values[0]})
+                groups.setdefault(others, {})[configuration[name]] = twin
+            for group in groups.values():
+                for first, second in combinations(sorted(group), 2):
+                    pairs[name, first, second] += 1
+                    same[name, first, second] += group[first] == group[second]
+    told = " ".join(unnamed(kernel))
+    for name in kernel.parameters:
+        equal = [
+            pair
+            for pair, count in pairs.items()
+            if pair[0] == name and same[pair] == count >= _LEAST_PAIRS
+        ]
+        if equal and f"parameter {name} " not in told:
+            shown = sorted({value for _, *both in equal for value in both})
+            yield (
+                f"{kernel.name}: {name}={', '.join(map(str, shown))} compile to the same binary with the "
+                f"same launch; keep one of these values, or say by @{kernel.name}.applies when {name} matters"
+            )
