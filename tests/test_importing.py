@@ -207,7 +207,10 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     ),
     "condition": ((*FIRST, "plans", 0, "requires"), 0, r"plans\[0\].requires"),
     "architecture": ((*FIRST, "plans", 0, "archs", 0), "sm_9000", "'sm_9000', expected 'sm_75'"),
-    "device's architecture": (("device", "arch"), "sm_9000", "unknown architecture 'sm_9000'"),
+    "device's architecture": (("device", "arch"), "sm_9000", "device.arch is 'sm_9000'"),
+    "device's suffix": (("device", "arch"), "sm_90a", "device.arch is 'sm_90a'"),
+    "device without name": (("device", "name"), " ", "device.name is ' '"),
+    "wide warps": (("device", "warp_size"), 64, "device.warp_size is 64, expected 32"),
     "constraint": (
         ("portfolio", "configurations", 1),
         {"BLOCK": 128, "VEC": 2},

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from autotune.devices.device import Device, for_arch
+from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import broken_constraints, is_member
@@ -118,10 +118,15 @@ def _date_faults(path: str, text: str) -> Iterator[str]:
 
 def _device_faults(record: TunedRecord) -> Iterator[str]:
     device = record.device
+    if not device.name.strip():
+        yield _wrong("device.name", device.name, "a name")
     if device.backend == "cuda":
-        known = for_arch(device.arch).shared_bytes_per_block
-        if device.shared_bytes_per_block != known:
-            yield _wrong("device.shared_bytes_per_block", device.shared_bytes_per_block, f"{known}")
+        if device.arch not in CUDA_ARCHS:  # sm_90a, say, under which no lookup asks
+            yield _wrong("device.arch", device.arch, f"one of {CUDA_ARCHS}")
+        known = for_arch(device.arch)
+        for name in ("shared_bytes_per_block", "warp_size", "max_threads_per_block"):
+            if (found := getattr(device, name)) != (expected := getattr(known, name)):
+                yield _wrong(f"device.{name}", found, f"{expected}")
     elif device.backend != "opencl" or device.arch not in _OPENCL_ARCHS:
         yield _wrong("device.arch", device.arch, f"one of {_OPENCL_ARCHS} of OpenCL")
 
