@@ -19,6 +19,9 @@ from autotune.measure.process import ENDED, ChildActor
 from autotune.measure.tasks import device_actor
 from autotune.run import bench
 
+#: Variables that every test has of its own, which no process of a run reads.
+_EACH_TEST = ("HOME", "PYTEST_CURRENT_TEST")
+
 
 class KeptActor:
     """An actor for one run; another run gets its process, unless a task is left in it."""
@@ -76,6 +79,6 @@ class KeptProcesses:
 
     def _kept(self, make: Callable[[], ChildActor], *key: object) -> KeptActor:
         """Return an actor for a key, and for all that a process has from its parent."""
-        settings = {name: value for name, value in os.environ.items() if "AUTOTUNE" in name}
+        settings = {name: value for name, value in os.environ.items() if name not in _EACH_TEST}
         idle = self._idle[(*key, str(settings), sys.executable, *sys.path)]
         return KeptActor(idle.pop() if idle else make(), idle)
