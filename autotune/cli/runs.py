@@ -295,6 +295,7 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
         rows = result.rows()
         if documents is None:
             weak = ", weak check" if result.unseen else ""
+            weak += ", no reference" if result.problems[0].agreed else ""
             print_measurements([{**row, "status": row["status"] + weak} for row in rows])
         else:
             documents.append(json_text(rows))

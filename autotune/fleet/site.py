@@ -155,6 +155,10 @@ def checked(requests: Iterable[Request]) -> list[Request]:
             f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
             f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
         )
+    for name in (r.kernel.name for r in listed if "reference" not in r.kernel.hooks):
+        raise UsageError(
+            f"{name}: a fleet needs @{name}.reference: each machine makes its own data"
+        )
     return [request.with_default_problems() for request in listed]
 
 

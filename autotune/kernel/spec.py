@@ -278,7 +278,7 @@ class Kernel(Declaration):
 
     def validate(self) -> None:
         """Check what can only be checked once the whole space file has run."""
-        for name in ("arguments", "reference", "launch"):
+        for name in ("arguments", "launch"):
             self.hook(name)
         for file in self.sources.values():
             self.find_source(file)

@@ -23,12 +23,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import converted, in_pieces, narrowed
 from autotune.errors import AutotuneError, SpecError, unknown
-from autotune.files import cache_folder
+from autotune.files import cache_folder, write_atomically
 from autotune.kernel.catalog import load_file
 from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.names import OFFSET, fault
 from autotune.kernel.snapshot import Origin, restored
-from autotune.kernel.source import own_fingerprint, text_fingerprint
+from autotune.kernel.source import own_fingerprint, source_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import cache, tolerance
 from autotune.values import Problem
@@ -36,7 +36,7 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 7
+_VERSION = 8
 #: Seed of the exact data that tell whether exact data decide an output.
 _DECIDING_SEED = 0
 #: As NumPy takes it; None is one number.
@@ -200,6 +200,8 @@ class Dataset:
     by_element: tuple[str, ...] = ()
     #: Time that making it took, which its reference decides; 0 where another machine makes it.
     seconds: float = field(default=0.0, compare=False)
+    #: Configurations that agree on the expected outputs; 0 where a reference gives them.
+    agreed: int = 0
 
     def array(self, name: str) -> NDArray[Any]:
         """Map an input, read-only."""
@@ -227,6 +229,7 @@ class _Manifest(msgspec.Struct, array_like=True):
     bounds: dict[str, float]
     by_element: tuple[str, ...]
     seconds: float = 0.0
+    agreed: int = 0
 
 
 def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
@@ -235,7 +238,10 @@ def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
 
 
 def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
-    """Make the `EXACT` or `RANDOM` data set of a problem, or read the one that was made before."""
+    """Make the `EXACT` or `RANDOM` data set of a problem, or read the one that was made before.
+
+    Without a reference it has no expected outputs and bounds until configurations agree on them.
+    """
     key = _key(kernel, problem, which, seed)
     folder, failure = _folder(key), "they cannot be read back"
     _refuse_foreign(folder)
@@ -244,7 +250,8 @@ def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Data
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # it was whole when it got its name
-    is_undeclared = which == RANDOM and kernel.tolerance_of(problem) is None
+    has_reference = "reference" in kernel.hooks
+    is_undeclared = has_reference and which == RANDOM and kernel.tolerance_of(problem) is None
     exact = prepare(kernel, problem, EXACT, _DECIDING_SEED) if is_undeclared else None
     cache.make_room(cache.DATA)
     try:
@@ -338,6 +345,60 @@ def _make(
     (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode(manifest))
 
 
+def with_results(
+    kernel: Kernel, problem: Problem, datasets: Sequence[Dataset], folder: Path
+) -> tuple[Dataset, ...]:
+    """Return data sets that expect the results of a configuration, beside which they get their files.
+
+    One bound serves all elements of an output: 0 where all exact results are integers.
+    """
+    first, made, declared = datasets[0], list[Dataset](), kernel.tolerance_of(problem)
+    inputs = max((o.count for o in first.arguments if o.kind != "out"), default=1)
+    for dataset in datasets:
+        here, bounds = folder / dataset.name, dict[str, float]()
+        for name in (o.name for o in dataset.arguments if o.kind not in ("out", "scalar")):
+            (here / f"{name}.npy").symlink_to(dataset.folder / f"{name}.npy")
+        for output in (o for o in dataset.arguments if o.kind in ("out", "inout")):
+            dtype = np.dtype(output.dtype)
+            values = _mapped(here / f"{output.name}.result.npy")
+            stored, _ = _stored(converted(values, _wide(dtype)), dtype)
+            np.save(here / f"{output.name}.expected.npy", stored)
+            exact = made[0].expected(output.name) if made else None
+            if dtype.kind not in "fc" or (exact is None and _is_whole(stored, np.finfo(dtype))):
+                bounds[output.name] = 0.0
+            elif declared is not None:
+                bounds[output.name] = declared
+            else:
+                theirs = None if exact is None else tolerance.largest(tolerance.parts(exact))
+                ours, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
+                bounds[output.name] = tolerance.common_bound(np.finfo(dtype), ours, theirs, terms)
+        made.append(replace(dataset, folder=here, bounds=bounds))
+    return tuple(made)
+
+
+def _is_whole(values: NDArray[Any], info: np.finfo[np.floating]) -> bool:
+    parts = tolerance.parts(values)
+    is_whole = parts == np.rint(parts)
+    return bool(is_whole.all()) and tolerance.largest(parts) * float(info.eps) < 1
+
+
+def keep_expected(
+    datasets: Sequence[Dataset], claimed: Sequence[Dataset], agreed: int
+) -> tuple[Dataset, ...]:
+    """Keep the expected outputs of equal data sets elsewhere, on which ``agreed`` configurations agree."""
+    kept = []
+    for dataset, found in zip(datasets, claimed, strict=True):
+        if not dataset.bounds:
+            for name in found.bounds:
+                file = f"{name}.expected.npy"
+                write_atomically(dataset.folder / file, (found.folder / file).read_bytes())
+            dataset = replace(dataset, bounds=found.bounds, agreed=agreed)
+            manifest = _Manifest(dataset.arguments, found.bounds, (), dataset.seconds, agreed)
+            write_atomically(dataset.folder / _MANIFEST, msgspec.msgpack.encode(manifest))
+        kept.append(dataset)
+    return tuple(kept)
+
+
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
     arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | Out | InOut)]
     offsets = {}
@@ -416,6 +477,8 @@ def expected_outputs(
     }
     if not outputs:
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
+    if "reference" not in kernel.hooks:
+        return {}
     scalars = {a.name: a.scalar.item() for a in arguments if a.kind == "scalar"}
     available: dict[str, Any] = {**arrays, **scalars}
     reference = kernel.hook("reference")
@@ -567,7 +630,9 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
     spec = own_fingerprint(kernel)
-    versions = f"{np.__version__} {_VERSION}"
+    # What its configurations agree on depends on the source.
+    source = "" if "reference" in kernel.hooks else source_fingerprint(kernel)
+    versions = f"{np.__version__} {_VERSION} {source}"
     drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from)
 
@@ -578,7 +643,9 @@ def _read(folder: Path, which: str, seed: int) -> Dataset | None:
         manifest = (folder / _MANIFEST).read_bytes()
         made = msgspec.msgpack.decode(manifest, type=_Manifest)
         arguments, bounds, by_element = made.arguments, made.bounds, made.by_element
-        dataset = Dataset(which, folder, arguments, bounds, seed, by_element, made.seconds)
+        dataset = Dataset(
+            which, folder, arguments, bounds, seed, by_element, made.seconds, made.agreed
+        )
         for argument in arguments:
             if argument.kind in ("input", "inout", "constant"):
                 dataset.array(argument.name)

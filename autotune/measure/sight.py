@@ -76,8 +76,10 @@ class _Effect:
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
     """Change every input at the smallest problem; return those where nothing notices.
 
-    The result is kept beside the random data.
+    The result is kept beside the random data. Without a reference nothing is known.
     """
+    if "reference" not in kernel.hooks:
+        return ()
     datasets: list[Dataset] = []
     for problem in sorted(problems, key=size_of):
         datasets = [prepare(kernel, problem, which, seed) for which in (RANDOM, EXACT)]

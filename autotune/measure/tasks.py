@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
+
+import numpy as np
 
 from autotune.devices.base import (
     Binary,
     ContextLostError,
     Executor,
     LaunchError,
+    Poison,
     Side,
     Timer,
 )
@@ -190,6 +194,28 @@ def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Mea
     return _tried(job, configuration, binary, undisturbed)
 
 
+def write_results(
+    job: Job, configuration: Configuration, binary: Binary, folder: Path
+) -> Measurement:
+    """Write the outputs of a configuration as files, in a new folder for each data set."""
+
+    def written(draft: Measurement, ready: Launchable) -> Measurement:
+        data = ready.data
+        outputs = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
+        for name in data.datasets:
+            data.poison_scratch()
+            data.refresh(name, wholly=True, poison=Poison.NAN)
+            ready.executor.run(*ready.bind(name))
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for output in outputs:
+                buffer, dtype = data.buffers[output.name], np.dtype(output.dtype)
+                values = ready.executor.read(buffer, dtype, output.shape)
+                np.save(folder / name / f"{output.name}.result.npy", values)
+        return draft
+
+    return _tried(job, configuration, binary, written)
+
+
 def _tried(
     job: Job,
     configuration: Configuration,
@@ -314,6 +340,11 @@ class Launchable:
 
     def verify(self) -> tuple[CheckResult, ...]:
         """Check every data set, the first twice; leaves the working buffers holding the last one."""
+        if not all(dataset.bounds for dataset in self.data.datasets.values()):
+            raise AutotuneError(
+                "the results that configurations agreed on were removed from the cache of data; run "
+                "the same command again, with a larger AUTOTUNE_CACHE_SIZE if it happens again"
+            )
         checks: tuple[CheckResult, ...] = ()
         for name in self.data.datasets:
             run = partial(self._run, *self.bind(name))

@@ -153,7 +153,7 @@ class DeviceData:
         if argument.kind in ("input", "inout") and key not in self.pristine:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
-        if argument.kind in ("out", "inout") and key not in self.expected:
+        if argument.name in dataset.bounds and key not in self.expected:
             self.expected[key] = self._uploaded(dataset.expected(argument.name))
             bounds = dataset.element_bounds(argument.name)
             if bounds is not None:

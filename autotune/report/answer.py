@@ -232,6 +232,8 @@ def _doubts(entry: TunedProblem) -> Iterator[str]:
         yield "noisy"
     if entry.checks and entry.checks.unseen:
         yield "weak check"
+    if entry.checks and entry.checks.agreed:
+        yield "no reference"
 
 
 def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
@@ -251,6 +253,8 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     if entry.checks and entry.checks.unseen:
         names = " and ".join(map(wording.one_line, entry.checks.unseen))
         reasons.append(f"weak check, a missing element of {names} would not have been noticed")
+    if entry.checks and entry.checks.agreed:
+        reasons.append(f"no reference, {entry.checks.agreed} configurations agree on the results")
     return reasons
 
 

@@ -5,6 +5,7 @@
 `limits`    the device's recorded limits, and the requests that measure them
 `run`       `execute`: the whole job, and the time of its parts
 `bench`     compilers and workers of a run, the jobs and keys of its problems
+`agreement` the expected outputs of a kernel without a reference
 `searching` the search of one problem
 `finals`    the best verified again and raced with the vendor's calls
 `sizes`     finalists verified at sizes beside the tuned one

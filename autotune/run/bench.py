@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from autotune.arrays import usable_cores
+from autotune.devices.base import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -30,6 +31,7 @@ from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.process import Actor, ChildActor
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import StoppingRule
+from autotune.run.agreement import agreed
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem
@@ -158,8 +160,17 @@ class Bench:
                 self.site.dataset(self.kernel, problem, name, chosen) for name in names
             )
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
+            job = self._agreed(job)
             self.site.place(self.worker, job)
         return job
+
+    def _agreed(self, job: Job) -> Job:
+        """Return a job with expected outputs, also of a kernel without a reference."""
+
+        def compiled(configuration: Configuration) -> Binary | None:
+            return self.compilers.result(self.compile_job(configuration, job.problem)).binary
+
+        return agreed(self.kernel, job, self.worker, compiled)
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
@@ -178,7 +189,7 @@ class Bench:
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )
-            own = replace(job, datasets=datasets)
+            own = self._agreed(replace(job, datasets=datasets))
             self.site.place(self.worker, own)
         return [*jobs, own]
 

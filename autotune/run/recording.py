@@ -88,6 +88,8 @@ class ProblemResult:
     sanitized: int | None = None
     #: Why the search ended; see `SearchSession.ended_by`.
     ended_by: str = ""
+    #: Configurations that agree on the expected results; 0 where a reference gives them.
+    agreed: int = 0
 
     @property
     def trials(self) -> tuple[Measurement, ...]:
@@ -217,7 +219,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         **_of_winner(kernel, problem, outcome, device),
         limit_fraction=fraction,
         limit_name=limit,
-        checks=_checks(row.checks, run.unseen),
+        checks=_checks(row.checks, run.unseen, result.agreed),
         metrics=_metrics(request, problem, row, winner),
         origin=TuningOrigin(
             tuned_on=timestamp(),
@@ -435,7 +437,7 @@ def _metrics(
     return with_metrics(measured, request.kernel, problem, request.device).metrics
 
 
-def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...]) -> Checks | None:
+def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...], agreed: int) -> Checks | None:
     """Return the check on random data with the largest error: exact data has none."""
     random = [check for check in checks if check.dataset == "random"]
     if not random:
@@ -446,4 +448,5 @@ def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...]) -> Checks 
         rms_error=worst.rms_error,
         bound=worst.bound,
         unseen=unseen,
+        agreed=agreed,
     )

@@ -257,6 +257,7 @@ class Run(Bench):
                 seconds=found.seconds + time.monotonic() - begun,
                 sanitized=len(race.finalists) if race and self._sanitizer else None,
                 ended_by=found.ended_by,
+                agreed=found.evaluator.job.datasets[0].agreed,
             )
 
     def _expect(self, finals: Finals, following: SearchedProblem | None) -> None:

@@ -170,13 +170,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Largest error of the winner against the float64 reference, and the bound it kept."""
+    """Largest error of the winner against the expected results, and the bound it kept."""
 
     max_error: Amount
     rms_error: Amount
     bound: Amount
     #: Inputs of which a missing element would not have been noticed.
     unseen: tuple[Text, ...] = ()
+    #: Configurations that agree on the expected results; 0 where a float64 reference gives them.
+    agreed: Count = 0
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
