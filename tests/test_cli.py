@@ -445,6 +445,9 @@ NOT_RUN = {
     "autotune retune sgemm --portfolio --budget 2m": (
         "needs a record of this device; test_portfolio makes one"
     ),
+    "autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl": (
+        "needs a record of this device; test_matrix makes one"
+    ),
     "autotune export sgemm cache --out kernel_tuner": (
         "needs measurements in the store; test_export writes one"
     ),

@@ -46,6 +46,7 @@ COMMANDS = {
     "export": ("records", "Write tuned results in another format."),
     "import": ("records", "Import a tuned record, or measurements of Kernel Tuner."),
     "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
+    "sizes": ("upkeep", "Measure configurations on random problem sizes."),
     "check-tuned": ("upkeep", "Verify and time tuned entries again; exit code 5 on a regression."),
     "fleet": ("machine", "Run a Dask cluster of this machine's GPUs and compilers."),
     "schedule": ("upkeep", "Write a cron or GitHub entry that tunes again."),

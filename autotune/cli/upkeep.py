@@ -16,6 +16,8 @@ from autotune.cli.console import (
     FLEET,
     FOLDER,
     JSON,
+    KERNEL,
+    PATH,
     SPACES,
     kernel_names,
     out_option,
@@ -329,6 +331,73 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
+@click.command("sizes")
+@KERNEL
+@click.option(
+    "--count", type=click.IntRange(min=1), default=2000, show_default=True, help="Random sizes."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the sizes."
+)
+@click.option(
+    "--budget", default="9m", show_default=True, metavar="TIME", help="The same command continues."
+)
+@click.option(
+    "--from",
+    "records",
+    type=PATH,
+    multiple=True,
+    help="A tuned record with further configurations (repeatable).",
+)
+@click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
+@SPACES
+@click.option("--out", type=PATH, required=True, help="File of the measurements, which grows.")
+def sizes(
+    kernel: str,
+    count: int,
+    seed: int,
+    budget: str,
+    records: tuple[Path, ...],
+    device: str | None,
+    spaces: Path | None,
+    out: Path,
+) -> None:
+    """Measure the configurations of KERNEL's records on random problem sizes.
+
+    They are the portfolio and the winners of the records that lookup reads for this device, and of
+    --from. No lookup reads the file.
+
+    \b
+    autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl
+    """
+    from autotune.devices.choose import choose_device
+    from autotune.kernel.catalog import find_kernel
+    from autotune.run.matrix import SizeMatrix, candidates_of, measure_sizes
+    from autotune.search.session import Budget
+    from autotune.tuned.reading import read, read_layers
+
+    seconds = Budget.parse(budget).seconds
+    if seconds is None:
+        raise UsageError("sizes: --budget is a time, for example 9m")
+    declared = find_kernel(kernel, spaces)
+    chosen = choose_device(device, declared.backends)
+    known = [
+        one for one in read_layers(declared.name, declared.project) if one.folder == chosen.folder
+    ]
+    given = [*(one.record for one in known), *map(read, records)]
+    matrix = SizeMatrix.opened(out, declared, chosen)
+    matrix.add_configurations(candidates_of(given, declared, chosen))
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    is_whole = measure_sizes(matrix, declared, chosen, count, seed, seconds, say)
+    left = "" if is_whole else "; the same command continues"
+    click.echo(
+        f"{out}: {len(matrix.configurations)} configurations on {len(matrix.problems)} sizes{left}"
+    )
+
+
 @click.command("schedule")
 @click.argument("kind", type=click.Choice(["cron", "github"]))
 @_KERNELS
@@ -384,5 +453,6 @@ def schedule(
 COMMANDS = {
     "retune": retune,
     "check-tuned": check_tuned,
+    "sizes": sizes,
     "schedule": schedule,
 }

@@ -14,6 +14,7 @@
 `limits`      the least possible time
 `evaluator`   configurations of one problem, on one device or several
 `race`        contenders timed in interleaved rounds
+`rotation`    configurations timed on many sizes, without verification
 `sanitize`    compute-sanitizer, and the code under it
 ============= ==============================================================
 """

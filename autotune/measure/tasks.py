@@ -150,7 +150,8 @@ def _prepare(job: Job) -> None:
     _state.job = job
     if is_new:  # now, while the first configuration is compiled
         _state.executor.calibrate()
-        verify.outputs(_state.data, datasets[0].name)
+        if datasets:
+            verify.outputs(_state.data, datasets[0].name)
 
 
 def measure(

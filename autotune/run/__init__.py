@@ -12,6 +12,7 @@
 `idle`      parameters that do nothing
 `verdict`   who enters, who wins, ties, ratios, noise
 `portfolio` the best of every problem measured on every problem
+`matrix`    configurations measured on random sizes, for lookups of other sizes
 `recording` what a run returns, and its tuned record
 `importing` a record of others, compared with what a run would have written
 `checking`  a kernel checked without tuning it

@@ -266,7 +266,7 @@ def _of_winner(
     ]
     work, median_ms = kernel.work_of(problem), race.winner.time_ms.value
     return {
-        "plans": tuple(_plan(kernel, each, problem, device) for each in configurations),
+        "plans": tuple(plan_of(kernel, each, problem, device) for each in configurations),
         "steps": _steps(kernel, configurations[0], problem, device),
         "gb_per_s": _rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
         "gflop_per_s": _rate(work.flops, median_ms) if work else None,
@@ -348,7 +348,7 @@ def _portfolio(
 
     @cache
     def planned(configuration: Configuration, problem: Problem) -> Plan:
-        return _plan(kernel, configuration, problem, device)
+        return plan_of(kernel, configuration, problem, device)
 
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
@@ -366,11 +366,11 @@ def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
     """Return the plan of the default, which is deterministic if it is so for every problem."""
     configuration = kernel.default()
     always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
-    plan = _plan(kernel, configuration, problem, device)
+    plan = plan_of(kernel, configuration, problem, device)
     return msgspec.structs.replace(plan, deterministic=always)
 
 
-def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
+def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
     """Return how the main launch of a configuration looks, for any problem where it can be traced."""
     main = launch_sequence(kernel, configuration, problem, device).main
     steps = traced(kernel, configuration, device, problem)

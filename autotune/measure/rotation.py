@@ -1,0 +1,191 @@
+"""Times configurations on many sizes of one kernel, in milliseconds each; verifies nothing.
+
+The calls of a sample take buffers in turn, so that together they exceed the cache. The task runs in the
+worker's process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
+from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.spec import Kernel
+from autotune.measure import tasks
+from autotune.measure.data import Argument, Draw, Size, argument_of
+from autotune.measure.process import Turns
+from autotune.values import Configuration, Problem
+
+#: Sets of buffers that calls take in turn: fewest, and most.
+_FEWEST_SETS, MOST_SETS = 2, 8
+#: Samples of each configuration and size, and of calls that take `_LONG_MS`.
+_ROUNDS, _FEW_ROUNDS, _LONG_MS = 5, 3, 1.0
+#: A configuration whose first call takes this many times the least, and some time, is not timed again.
+_HOPELESS, _LEAST_MS = 3.0, 0.1
+
+
+@dataclass(frozen=True)
+class CompiledEntrant:
+    """A configuration with its binary."""
+
+    configuration: Configuration
+    binary: Binary
+
+
+@dataclass(frozen=True)
+class SizeTask:
+    """A problem size, and the positions of the entrants to time there."""
+
+    problem: Problem
+    entrants: tuple[int, ...]
+
+
+def time_sizes(
+    job: tasks.Job, entrants: Sequence[CompiledEntrant], sizes: Sequence[SizeTask], turns: Turns
+) -> list[dict[int, float]]:
+    """Return the median milliseconds of a call, by entrant, on each size; none where a launch failed.
+
+    The turn is the number of the pair of size and entrant.
+    """
+    found, modules, done = list[dict[int, float]](), dict[int, Any](), 0
+    for size in sizes:
+        arrays = _Arrays(job, size.problem)
+        runners = dict[int, _SizeRunner]()
+        least_ms, times = np.inf, dict[int, float]()
+        for turn, number in enumerate(size.entrants, done):
+            turns.begin_turn(turn)
+            try:
+                runner = _SizeRunner(arrays, entrants[number], number, modules)
+                times[number] = runner.first_ms
+                least_ms = min(least_ms, runner.first_ms)
+                if runner.first_ms <= max(_HOPELESS * least_ms, _LEAST_MS):
+                    runners[number] = runner
+            except (LaunchError, MemoryError):
+                times.pop(number, None)
+        done += len(size.entrants)
+        found.append({**times, **_raced(runners, least_ms)})
+    return found
+
+
+def _raced(runners: Mapping[int, _SizeRunner], least_ms: float) -> dict[int, float]:
+    """Return the median times of rounds, each in a random order."""
+    samples: dict[int, list[float]] = {number: [] for number in runners}
+    order, shuffle = list(runners), random.Random(0)
+    for _ in range(_ROUNDS if least_ms < _LONG_MS else _FEW_ROUNDS):
+        shuffle.shuffle(order)
+        for number in order:
+            samples[number].append(runners[number].sample_ms())
+    return {number: median(times_ms) for number, times_ms in samples.items()}
+
+
+class _SizeRunner:
+    """An entrant on one size: its first call, and samples of calls on all sets of buffers."""
+
+    def __init__(
+        self, arrays: _Arrays, entrant: CompiledEntrant, number: int, modules: dict[int, Any]
+    ) -> None:
+        executor, self._calls = arrays.executor, len(arrays.sets)
+        constants = arrays.constants
+        module = modules.get(number)
+        if module is None or constants:
+            module = modules[number] = executor.load(entrant.binary, constants)
+        sets = arrays.steps(entrant)
+        executor.run(module, sets[0])  # the first launch pays for loading
+        self.first_ms = executor.run(module, sets[-1])
+        self._timer = executor.timer(module, [step for steps in sets for step in steps], cold=False)
+
+    def sample_ms(self) -> float:
+        """Return the time of a call, of one on each set."""
+        return self._timer.singly(1)[0] / self._calls
+
+
+@dataclass
+class _Arrays:
+    """The sets of arguments of one size, with random data."""
+
+    job: tasks.Job
+    problem: Problem
+    executor: Executor = field(init=False)
+    sets: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.executor, _, self._kernel = tasks.current()
+        device = self.executor.device
+        self._arguments = _arguments(self._kernel, self.problem)
+        arrays = {
+            argument.name: (argument, array)
+            for argument, array in self._arguments
+            if argument.kind not in ("scalar", "constant") and argument.count
+        }
+        self.constants = {
+            a.name: array
+            for a, array in self._arguments
+            if a.kind == "constant" and array is not None
+        }
+        total = sum(argument.nbytes for argument, _ in arrays.values())
+        sets = min(MOST_SETS, max(_FEWEST_SETS, -(-2 * device.l2_bytes // max(total, 1))))
+        self.sets = [
+            {name: self._filled(*given) for name, given in arrays.items()} for _ in range(sets)
+        ]
+
+    def _filled(self, argument: Argument, array: NDArray[Any] | None) -> Any:
+        """Return a buffer of random numbers; of given ones where they are no floating-point numbers."""
+        buffer, dtype = self.executor.allocate(argument.nbytes), np.dtype(argument.dtype)
+        if argument.kind == "out":
+            return buffer
+        if dtype.kind == "f":
+            self.executor.write(buffer, _random(dtype, argument.count))
+        elif array is not None:
+            self.executor.write(buffer, array)
+        return buffer
+
+    def steps(self, entrant: CompiledEntrant) -> list[list[BoundLaunch | BoundFill]]:
+        """Return the steps of a configuration on each set; its workspaces are shared."""
+        kernel, device, problem = self._kernel, self.executor.device, self.problem
+        plan = launch_sequence(kernel, entrant.configuration, problem, device)
+        scratch = kernel.workspaces(entrant.configuration, problem, device)
+        passed = [argument for argument, _ in self._arguments if argument.kind != "constant"]
+        dtypes = {argument.name: argument.dtype for argument in passed}
+        dtypes |= {name: np.dtype(out.dtype).str for name, out in scratch.items()}
+        buffers: dict[str, Any] = {a.name: None for a in passed if not a.count}
+        for name, out in scratch.items():
+            nbytes = int(np.prod(out.shape, dtype=np.int64)) * np.dtype(out.dtype).itemsize
+            buffers[name] = self.executor.allocate(int(nbytes))
+        scalars = {a.name: a.scalar for a in passed if a.kind == "scalar"}
+        names = [*(argument.name for argument in passed), *scratch]
+        return [
+            bound(plan, names, {**buffers, **arrays}, scalars, dtypes, entrant.binary)
+            for arrays in self.sets
+        ]
+
+
+class _Blank(Draw):
+    """A generator whose floating-point arrays have undefined contents, which costs nothing."""
+
+    def _filled(self, size: Size, dtype: DTypeLike, draw: Any) -> Any:
+        return np.dtype(dtype).type(1) if size is None else np.empty(size, dtype)
+
+
+def _arguments(kernel: Kernel, problem: Problem) -> list[tuple[Argument, NDArray[Any] | None]]:
+    with np.errstate(all="ignore"):
+        declared = kernel.call_hook("arguments", problem, _Blank(exact=False, key=1))
+    return [argument_of(kernel, name, value) for name, value in declared.items()]
+
+
+#: Random numbers by type: as many as the largest array had.
+_numbers: dict[np.dtype[Any], NDArray[Any]] = {}
+
+
+def _random(dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+    known = _numbers.get(dtype)
+    if known is None or known.size < count:
+        drawn = Draw(exact=False, key=count).standard_normal(2 * count, np.float32)
+        known = _numbers[dtype] = drawn.astype(dtype)
+    return known[:count]

@@ -1,0 +1,319 @@
+"""Measures configurations on random problem sizes, in a file that no lookup reads.
+
+The file has one JSON object a line and only grows: a head, then configurations and sizes in the order in
+which they came. A size has the median milliseconds of a call by the number of its configuration.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, NothingValidError, UsageError
+from autotune.kernel.source import source_fingerprint
+from autotune.kernel.space import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.process import ActorFailed
+from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
+from autotune.run.bench import Bench
+from autotune.run.recording import plan_of
+from autotune.run.request import Request
+from autotune.run.sizes import size_fields
+from autotune.tuned.prediction import MULTIPLE, Predictor
+from autotune.tuned.record import Cost, Plan, Portfolio, TunedRecord
+from autotune.tuned.table import predicted_ms
+from autotune.values import Configuration, Problem
+
+FORMAT = "autotune size matrix"
+#: Smallest value of a field that is not thin, and largest of one that is.
+_LEAST, _THIN = 16, 70
+#: Share of sizes with a thin side, and multiples that fields have, with equal shares.
+_THIN_SHARE, _MULTIPLES = 0.25, (64, 8, 1)
+#: Longest time of a call at the device's peaks, and share of its memory that the arrays take.
+_LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
+#: Sizes of one task, and the longest time of a pair of size and configuration.
+_AT_ONCE, _PAIR_S = 8, 20.0
+#: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
+_COMPLETE, _PROMISING, _RANDOM = 300, 16, 4
+
+
+@dataclass
+class SizeMatrix:
+    """The configurations and sizes of a file, for one kernel and device."""
+
+    file: Path
+    head: Mapping[str, Any]
+    configurations: list[Configuration] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    #: Of each problem the milliseconds by number of the configuration.
+    times_ms: list[dict[int, float]] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, file: Path, kernel: Kernel, device: Device) -> SizeMatrix:
+        """Read a file, or begin it; UsageError where it is of another kernel or device."""
+        head = {
+            "format": FORMAT,
+            "kernel": kernel.name,
+            "device": device.name,
+            "source": source_fingerprint(kernel),
+        }
+        matrix = cls(file, head)
+        if not file.exists():
+            matrix._append([head])
+            return matrix
+        matrix._read()
+        return matrix
+
+    def _read(self) -> None:
+        for number, line in enumerate(self.file.read_bytes().splitlines()):
+            try:
+                row = msgspec.json.decode(line)
+                if number == 0:
+                    found = row
+                elif "configuration" in row:
+                    self.configurations.append(Configuration(row["configuration"]))
+                else:
+                    self.problems.append(Problem(row["problem"]))
+                    self.times_ms.append({int(n): float(ms) for n, ms in row["ms"].items()})
+            except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+                raise UsageError(f"{self.file}:{number + 1}: no row of sizes: {error}") from None
+        differing = [name for name, value in self.head.items() if found.get(name) != value]
+        if differing:
+            name = differing[0]
+            raise UsageError(
+                f"{self.file}: {name} is {found.get(name)!r}, not {self.head[name]!r}; name another file"
+            )
+
+    def _append(self, rows: Sequence[object]) -> None:
+        with open(self.file, "ab") as file:
+            file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+    def add_configurations(self, configurations: Sequence[Configuration]) -> None:
+        """Append configurations that are not there."""
+        new = [one for one in configurations if one not in self.configurations]
+        self._append([{"configuration": dict(one)} for one in new])
+        self.configurations += new
+
+    def add(self, problems: Sequence[Problem], times_ms: Sequence[Mapping[int, float]]) -> None:
+        """Append measured sizes."""
+        pairs = list(zip(problems, times_ms, strict=True))
+        self._append([{"problem": dict(problem), "ms": times} for problem, times in pairs])
+        self.problems += problems
+        self.times_ms += map(dict, times_ms)
+
+    def portfolio(self) -> Portfolio:
+        """Return the times as a portfolio without answers."""
+        rows = range(len(self.configurations))
+        return Portfolio(
+            configurations=tuple(map(dict, self.configurations)),
+            problems=tuple(map(dict, self.problems)),
+            median_ms=tuple(tuple(times.get(row) for times in self.times_ms) for row in rows),
+        )
+
+
+def candidates_of(
+    records: Sequence[TunedRecord], kernel: Kernel, device: Device
+) -> list[Configuration]:
+    """Return the default, portfolios and winners of records, as far as they are in the space of a device."""
+    found = [kernel.default()]
+    for record in records:
+        found += map(Configuration, record.portfolio.configurations)
+        found += [Configuration(dict(tuned.configuration)) for tuned in record.problems]
+    return [one for one in dict.fromkeys(found) if is_member(kernel, one, device)]
+
+
+def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]:
+    """Yield different problems, log-uniform in each field up to its largest declared value.
+
+    A third are multiples of 64, a third of 8; a quarter have a thin side. Fields that are no sizes keep
+    values of declared problems. Problems that are too large for the device, or too slow, are left out.
+    """
+    declared = kernel.problems.get(device.backend) or kernel.all_problems()
+    fields = size_fields(kernel, declared[0])
+    if not fields:
+        raise UsageError(f"{kernel.name}: no integer field that may differ at run time")
+    most = {name: max(problem[name] for problem in declared) for name in fields}
+    rng, known = random.Random(seed), set[Problem]()
+    for _ in range(1_000_000):
+        multiple, thin = rng.choice(_MULTIPLES), rng.random() < _THIN_SHARE and len(fields) > 1
+        sizes = {}
+        for name in fields:
+            drawn = _log_uniform(rng, min(_LEAST, most[name]), most[name])
+            sizes[name] = max(multiple, round(drawn / multiple) * multiple)
+        if thin:
+            name = rng.choice(fields)
+            sizes[name] = round(_log_uniform(rng, 1, min(_THIN, most[name])))
+        problem = rng.choice(declared).replace(**sizes)
+        if problem not in known and _is_feasible(kernel, device, problem):
+            known.add(problem)
+            yield problem
+
+
+def _log_uniform(rng: random.Random, least: float, most: float) -> float:
+    return math.exp(rng.uniform(math.log(least), math.log(most)))
+
+
+def _is_feasible(kernel: Kernel, device: Device, problem: Problem) -> bool:
+    work = kernel.work_of(problem)
+    if work is None:
+        return True
+    moved, peak = work.bytes_read + work.bytes_written, device.peak_gflop_per_s
+    if MOST_SETS * moved > _MEMORY_SHARE * (device.memory_bytes or math.inf):
+        return False
+    computing_ms = work.flops / peak / 1e6 if peak else 0.0
+    moving_ms = moved / device.peak_gb_per_s / 1e6 if device.peak_gb_per_s else 0.0
+    return max(computing_ms, moving_ms) <= _LONGEST_MS
+
+
+def measure_sizes(
+    matrix: SizeMatrix,
+    kernel: Kernel,
+    device: Device,
+    count: int,
+    seed: int,
+    seconds: float,
+    say: Callable[[str], object] = str,
+) -> bool:
+    """Measure configurations of a matrix on random sizes; return whether all sizes are measured.
+
+    ``count`` sizes are drawn by the seed; those that the matrix has are not measured again. No size
+    begins after ``seconds``.
+    """
+    drawn = list(islice(random_sizes(kernel, device, seed), count))
+    left = [problem for problem in drawn if problem not in set(matrix.problems)]
+    if not left:
+        return True
+    with closing(Bench(Request(kernel, device, (drawn[0],)))) as bench:
+        end = bench.clock_s() + seconds
+        entrants = _compiled(bench, drawn[0], matrix)
+        say(f"{len(entrants)} configurations compiled, {end - bench.clock_s():.0f} s left")
+        chooser = _Chooser(matrix, kernel, device, seed)
+        while left and bench.clock_s() < end:
+            part, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            tasks = [SizeTask(problem, chooser.chosen(problem, entrants)) for problem in part]
+            for measured in _measured(bench, drawn[0], entrants, tasks, say):
+                matrix.add([measured[0].problem], [measured[1]])
+            if len(matrix.problems) % (10 * _AT_ONCE) < _AT_ONCE:
+                say(
+                    f"{len(drawn) - len(left)} of {len(drawn)} sizes, {end - bench.clock_s():.0f} s left"
+                )
+    return not left
+
+
+def _compiled(bench: Bench, problem: Problem, matrix: SizeMatrix) -> dict[int, CompiledEntrant]:
+    jobs = [bench.compile_job(each, problem) for each in matrix.configurations]
+    for job in jobs:
+        bench.compilers.submit(job)
+    binaries = [bench.compilers.result(job).binary for job in jobs]
+    found = {
+        number: CompiledEntrant(configuration, binary)
+        for number, (configuration, binary) in enumerate(
+            zip(matrix.configurations, binaries, strict=True)
+        )
+        if binary
+    }
+    if not found:
+        raise NothingValidError(
+            f"{bench.kernel.name}: no configuration to measure on {bench.device.name}; name a record of "
+            "such a device by --from"
+        )
+    return found
+
+
+def _measured(
+    bench: Bench,
+    problem: Problem,
+    entrants: Mapping[int, CompiledEntrant],
+    tasks: Sequence[SizeTask],
+    say: Callable[[str], object],
+) -> list[tuple[SizeTask, dict[int, float]]]:
+    """Measure sizes; a pair that breaks or hangs the process is left out, and the others begin again."""
+    job, numbers = (
+        bench.job(problem, names=()),
+        sorted({n for task in tasks for n in task.entrants}),
+    )
+    pairs = [(place, n) for place, task in enumerate(tasks) for n in task.entrants]
+    while True:
+        packed = [
+            SizeTask(task.problem, tuple(numbers.index(n) for n in task.entrants)) for task in tasks
+        ]
+        sent = [entrants[number] for number in numbers]
+        try:
+            times = bench.worker.ask(
+                time_sizes,
+                sent,
+                packed,
+                job=job,
+                timeout_s=_PAIR_S * max(1, len(pairs)),
+                turn_limits_s=[_PAIR_S] * max(1, len(pairs)),
+            )
+        except ActorFailed as error:
+            if error.turn < 0:
+                raise AutotuneError(f"the device process failed: {error}") from error
+            place, number = pairs.pop(error.turn)
+            task = tasks[place]
+            say(f"{task.problem}: {entrants[number].configuration} is left out: {error}")
+            kept = tuple(n for n in task.entrants if n != number)
+            tasks = [*tasks[:place], SizeTask(task.problem, kept), *tasks[place + 1 :]]
+            continue
+        named = [{numbers[n]: ms for n, ms in found.items()} for found in times]
+        return list(zip(tasks, named, strict=True))
+
+
+class _Chooser:
+    """Chooses the configurations to measure on a size: all at first, then those that a fit promises."""
+
+    def __init__(self, matrix: SizeMatrix, kernel: Kernel, device: Device, seed: int) -> None:
+        self._matrix, self._kernel, self._device = matrix, kernel, device
+        self._rng = random.Random(seed)
+        self._fitted_at = _COMPLETE
+        #: Of each configuration of the matrix.
+        self._costs: list[Cost | None] = []
+
+    def chosen(self, problem: Problem, entrants: Mapping[int, CompiledEntrant]) -> tuple[int, ...]:
+        """Return numbers of configurations that the problem allows."""
+        allowed = [
+            number
+            for number, entrant in entrants.items()
+            if self._kernel.allows(entrant.configuration, problem)
+        ]
+        known = len(self._matrix.problems)
+        is_of_sizes = all(isinstance(value, int) for value in problem.values())
+        if known < _COMPLETE or len(allowed) <= _PROMISING + _RANDOM or not is_of_sizes:
+            return tuple(allowed)
+        if not self._costs or known >= 2 * self._fitted_at:
+            self._costs, self._fitted_at = self._fitted(), known
+        fields = self._kernel.filled(problem)
+        # Configurations that were never timed are as promising as the best.
+        times = {
+            number: predicted_ms(cost, MULTIPLE, fields) if (cost := self._costs[number]) else 0.0
+            for number in allowed
+        }
+        ranked = sorted(allowed, key=times.__getitem__)
+        rest = ranked[_PROMISING:]
+        return (*ranked[:_PROMISING], *self._rng.sample(rest, min(_RANDOM, len(rest))))
+
+    def _fitted(self) -> list[Cost | None]:
+        """Fit the time of each configuration; None where it was never timed."""
+        matrix, plans = self._matrix, list[Plan | None]()
+        for number, configuration in enumerate(matrix.configurations):
+            pairs = zip(matrix.problems, matrix.times_ms, strict=True)
+            timed = next((problem for problem, times in pairs if number in times), None)
+            plan = plan_of(self._kernel, configuration, timed, self._device) if timed else None
+            plans.append(plan)
+        columns = range(len(matrix.problems))
+        fits = Predictor(matrix.portfolio(), columns, plans, self._device.sm_count)
+        curves = fits.curves(columns)
+        return [
+            fits.cost(plan, curve) if plan and curve else None
+            for plan, curve in zip(plans, curves, strict=True)
+        ]
