@@ -100,7 +100,7 @@ def test_the_key_does_not_change_with_what_does_not_decide_the_code(tmp_path, tm
 
 def test_the_key_of_an_opencl_binary_changes_with_the_driver():
     device = replace(for_arch("sm_90"), backend="opencl", arch="opencl_cpu", driver="1")
-    job = CompileJob("source", (), (), device, "opencl 1")
+    job = CompileJob("source", (), (), device, "opencl", "opencl 1")
     updated = replace(job, device=replace(device, driver="2"))
     assert job.key != updated.key
     assert job.key != replace(job, toolchain="opencl 2").key

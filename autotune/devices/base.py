@@ -264,19 +264,8 @@ class Executor(Protocol):
         """Read draw and limit of the device."""
 
 
-class Backend(Protocol):
-    """The devices and the compiler of one kind, without a context."""
-
-    name: str
-
-    def devices(self) -> list[Device]:
-        """Return the usable devices, in selector order."""
-
-    def why_unavailable(self) -> str:
-        """Return the missing part and the command that installs it; empty where devices are usable."""
-
-    def why_no_energy(self, device: Device) -> str:
-        """Return why the energy of a device cannot be read; empty where it can."""
+class Compiler(Protocol):
+    """The compiler of a source language: source text to binary, in any process and without a context."""
 
     def toolchain(self) -> str:
         """Return name and version of the compiler, part of every binary's key."""
@@ -297,6 +286,21 @@ class Backend(Protocol):
 
     def load_compiler(self) -> None:
         """Load the compiler in this process, so that the first compile is as fast as others."""
+
+
+class Backend(Compiler, Protocol):
+    """The devices of one kind, without a context, and the compiler of their dialect of C."""
+
+    name: str
+
+    def devices(self) -> list[Device]:
+        """Return the usable devices, in selector order."""
+
+    def why_unavailable(self) -> str:
+        """Return the missing part and the command that installs it; empty where devices are usable."""
+
+    def why_no_energy(self, device: Device) -> str:
+        """Return why the energy of a device cannot be read; empty where it can."""
 
     def get_ready(self, device: Device) -> None:
         """Import and compile in this process what `open` and the first checks need, without a context."""

@@ -96,6 +96,10 @@ class Kernel(Declaration):
         """Return the project that records of this kernel belong to."""
         return project_of(self.file.parent if self.file else current_folder())
 
+    def language_on(self, backend: str) -> str:
+        """Return the language that is compiled for a backend, which stands for its own dialect of C."""
+        return backend
+
     def layout_of(self, p: Problem) -> Problem:
         """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""
         return Problem({n: v for n, v in self.normal(p).items() if n in self.layout})

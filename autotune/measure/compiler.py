@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 
 from autotune.devices.base import Binary, CompileError, ResourceError
-from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
@@ -32,6 +31,7 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
+from autotune.languages.choose import compiler
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Actor, ActorDied, ActorTimeout, ChildActor
@@ -61,6 +61,8 @@ class CompileJob:
     defines: tuple[tuple[str, str], ...]
     options: tuple[str, ...]
     device: Device
+    #: Language of the source; a backend's name stands for its dialect of C.
+    language: str
     toolchain: str
     #: Functions that will be launched, as launches name them.
     entries: tuple[str, ...] = ()
@@ -105,12 +107,14 @@ def compile_job(
 ) -> CompileJob:
     """Return all that is needed to compile one configuration."""
     launches = launch_sequence(kernel, configuration, problem, device).launches
+    language = kernel.language_on(device.backend)
     return CompileJob(
         source=source_text(kernel, kernel.source_file(configuration)),
         defines=tuple(kernel.macros(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
-        toolchain=backend(device.backend).toolchain(),
+        language=language,
+        toolchain=compiler(language).toolchain(),
         entries=tuple(dict.fromkeys(str(launch.entry) for launch in launches)),
     )
 
@@ -122,7 +126,7 @@ def compile_now(job: CompileJob) -> Compiled:
         return before
     start = time.perf_counter()
     try:
-        binary = backend(job.device.backend).compile(
+        binary = compiler(job.language).compile(
             job.source, dict(job.defines), job.options, job.device, job.entries
         )
     except CompileError as error:
@@ -367,15 +371,15 @@ class CompilerPool:
         self.close()
 
 
-def begin_for(backend_name: str) -> Callable[[], object]:
-    """Return the function that a compiler process begins with: it loads the backend's compiler."""
-    return partial(_begin_compiler, backend_name)
+def begin_for(language: str) -> Callable[[], object]:
+    """Return the function that a compiler process begins with: it loads the compiler of a language."""
+    return partial(_begin_compiler, language)
 
 
-def _begin_compiler(backend_name: str) -> None:
+def _begin_compiler(language: str) -> None:
     os.nice(_NICENESS)
-    if backend_name:
-        backend(backend_name).load_compiler()
+    if language:
+        compiler(language).load_compiler()
 
 
 def _cached_file(key: str) -> Path:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from autotune import __version__
-from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.files import data_folder
@@ -28,6 +27,7 @@ from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
+from autotune.languages.choose import compiler
 from autotune.measure.compiler import Compiled
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status, find_objective
@@ -327,7 +327,7 @@ class Retuner:
         ratio, record = now.ratio, known.record
         versions = {
             "driver": self.device.driver,
-            "toolchain": backend(self.device.backend).toolchain(),
+            "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),
         }
         confirmed = Confirmed(on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
         made = changed(record.provenance, version=__version__, created=on, **versions)

@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, listings
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
+from autotune.languages.choose import compiler
 from autotune.measure.timing import Timing
 from autotune.project import id_of
 from autotune.tuned.reading import (
@@ -264,7 +265,7 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
             continue  # of an older declaration: nothing can be asked of it any more
         why: tuple[Reason, ...] = (Reason("asked for", Action.SEARCH, fresh=True),)
         if query.only_stale:
-            why = (*_changed(kernel, device, known.entry), *_aged(query, device, known))
+            why = (*_changed(kernel, device, known.entry), *_aged(query, kernel, device, known))
         if why:
             yield Target(kernel, device, problem, why, known)
     groups = kernel.problems if query.effort == "full" else kernel.quick_problems
@@ -291,10 +292,10 @@ def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Re
         yield Reason(f"it was timed in another way ({entry.race.timing})", Action.SEARCH)
 
 
-def _aged(query: StaleQuery, device: Device, known: KnownEntry) -> Iterator[Reason]:
+def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """Yield the reasons why times may have changed, though the kernel did not."""
     last = known.entry.confirmed or known.entry.origin
-    toolchain = backend(device.backend).toolchain()
+    toolchain = compiler(kernel.language_on(device.backend)).toolchain()
     if last.driver and device.driver and last.driver != device.driver:
         yield Reason(f"the driver changed: {last.driver} -> {device.driver}", Action.REMEASURE)
     if last.toolchain and last.toolchain != toolchain:

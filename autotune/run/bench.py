@@ -25,6 +25,7 @@ from autotune.kernel.source import (
     source_fingerprint,
 )
 from autotune.kernel.spec import Kernel
+from autotune.languages.choose import compiler
 from autotune.measure import cache, sanitize
 from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
@@ -46,7 +47,8 @@ class Site:
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if request.device.is_cuda else 0
         processes = max(1, usable_cores() - spare)
-        make_actor = partial(ChildActor, begin_for(request.device.backend))
+        language = request.kernel.language_on(request.device.backend)
+        make_actor = partial(ChildActor, begin_for(language))
         return CompilerPool(processes, make_actor, on_demand=not spare)
 
     def device_actor(self, device: Device) -> Actor:
@@ -126,7 +128,7 @@ class Bench:
     @cached_property
     def toolchain(self) -> str:
         """Return name and version of the compiler."""
-        return backend(self.device.backend).toolchain()
+        return compiler(self.kernel.language_on(self.device.backend)).toolchain()
 
     def clock_s(self) -> float:
         """Return the time that budgets count, from some moment on: without what is done `off_budget`."""
