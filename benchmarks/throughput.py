@@ -65,8 +65,8 @@ from autotune.cli import console
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.source import flattened
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
@@ -304,7 +304,7 @@ def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
     begun = time.perf_counter()
     results, _ = kernel_tuner.tune_kernel(
         kernel.name,
-        flattened(kernel.source_file(configurations[0])),
+        flattened(kernel.source_file(configurations[0])).text,
         lambda params: expressed.launch(params).grid,
         arguments,
         expressed.tune_params,

@@ -19,8 +19,8 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import MODELS, Device, for_arch
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.source import flattened
 from autotune.kernel.space import is_member
 from autotune.measure.compiler import compiled_for
 from autotune.tuned.lookup import lookup
@@ -164,7 +164,7 @@ def amd_assembly(source: str, arch: str, language: str) -> str:
 def test_portable_kernels_compile_for_amd(name: str, arch: str, language: str) -> None:
     """To assembly; lanes of a wave are read by number where the kernel shuffles."""
     kernel = find_kernel(name)
-    source = flattened(kernel.find_source(kernel.sources.get("portable", f"{name}.cu")))
+    source = flattened(kernel.find_source(kernel.sources.get("portable", f"{name}.cu"))).text
     assembly = amd_assembly(source, arch, language)
     assert ("ds_bpermute_b32" in assembly) == (name in SHUFFLED)
 
@@ -205,7 +205,7 @@ def compiled(tmp_path):
     def made(device, options=(), before=""):
         file = tmp_path / "k.cu"
         file.write_text(before + SOURCE)
-        return backend(device.backend).compile(flattened(file), {}, options, device, ("k",))
+        return backend(device.backend).compile(flattened(file).text, {}, options, device, ("k",))
 
     return made
 
@@ -280,7 +280,7 @@ KERNEL(64, 1, 1) words(GLOBAL float* floats, GLOBAL int* ints, GLOBAL unsigned* 
 def words(tmp_path: Path) -> str:
     file = tmp_path / "words.cu"
     file.write_text(WORDS)
-    return flattened(file)
+    return flattened(file).text
 
 
 @pytest.mark.opencl

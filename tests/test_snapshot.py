@@ -269,7 +269,7 @@ def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again
     """So that what it tunes and what `autotune run` tunes are known alike."""
     file = write_space(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
-    exec(SPACE, names)
+    exec(compile(SPACE, file, "exec"), names)
     assert own_fingerprint(names["scale"]) != own_fingerprint(load_file(file))
     monkeypatch.chdir(tmp_path)
     assert own_fingerprint(names["scale"]) == own_fingerprint(load_file(file))
@@ -315,7 +315,7 @@ def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path):
 
 def test_a_source_as_a_text_is_compiled_with_its_includes(tmp_path):
     kernel = notebook()["kernel"]
-    text = source_of(kernel, kernel.default(), PROBLEM)
+    text = source_of(kernel, kernel.default(), PROBLEM, for_arch("sm_90"))
     assert text.count("KERNEL(BLOCK, 1, 0) twice(") == 1
     assert "DIALECT_H" in text
     assert "BLOCK 32" in text

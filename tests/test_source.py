@@ -1,21 +1,17 @@
 """Sources as one text whose compiler messages still name the right file and line; fingerprints."""
 
 import os
-import re
 import sys
 
 import pytest
 from sample_spaces import SPACE, changed, write_space
 
-from autotune.devices.base import CompileError
-from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
-from autotune.errors import AutotuneError, SpecError
+from autotune.errors import AutotuneError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.source import (
     Description,
     arguments_fingerprint,
-    flattened,
     frozen_sources,
     modules_fingerprint,
     own_fingerprint,
@@ -25,109 +21,6 @@ from autotune.kernel.source import (
 from autotune.measure.compiler import compile_job
 from autotune.measure.data import EXACT, load_kernel, prepare
 
-
-def write(folder, **files):
-    """Files of these stems (``_`` is the dot); the path of the first."""
-    paths = []
-    for stem, text in files.items():
-        paths.append(folder / stem.replace("_", "."))
-        paths[-1].write_text(text)
-    return paths[0]
-
-
-# ---------------------------------------------------------------- inlining
-
-
-def test_an_include_is_replaced_by_its_file_and_lines_go_on_after_it(tmp_path):
-    file = write(tmp_path, k_cu='int a;\n#include "h.h"\nint b;\n', h_h="int h;\n")
-    assert flattened(file).splitlines() == [
-        '#line 1 "k.cu"',
-        "int a;",
-        '#line 1 "h.h"',
-        '#line 1 "h.h"',
-        "int h;",
-        "",
-        '#line 3 "k.cu"',
-        "int b;",
-    ]
-
-
-@pytest.mark.parametrize(
-    "line", ['#include "h.h"', '  #  include "h.h" // why', '#include\t"h.h"', '#include"h.h"']
-)
-def test_an_include_is_recognised_however_it_is_written(tmp_path, line):
-    text = flattened(write(tmp_path, k_cu=f"{line}\n", h_h="int h;\n"))
-    assert "int h;" in text
-    assert "include" not in text
-
-
-def test_a_file_is_inlined_once_and_a_circle_ends(tmp_path):
-    file = write(
-        tmp_path,
-        k_cu='#include "a.h"\n#include "b.h"\n#include "a.h"\n',
-        a_h='int a;\n#include "b.h"\n',
-        b_h='int b;\n#include "a.h"\n#include "k.cu"\n',
-    )
-    text = flattened(file)
-    assert text.count("int a;") == text.count("int b;") == 1
-
-
-def test_an_included_file_finds_its_own_neighbours_first(tmp_path):
-    (tmp_path / "parts").mkdir()
-    write(tmp_path / "parts", inner_h='#include "deep.h"\n', deep_h="int near;\n")
-    file = write(tmp_path, k_cu='#include "parts/inner.h"\n', deep_h="int far;\n")
-    assert "int near;" in flattened(file)
-    assert "int far;" not in flattened(file)
-
-
-def test_the_dialect_comes_from_the_bundled_kernels_unless_there_is_one_beside(tmp_path):
-    file = write(tmp_path, k_cu='#include "dialect.h"\n')
-    assert "#define KERNEL(" in flattened(file)
-    write(tmp_path, dialect_h="int mine;\n")
-    assert "#define KERNEL(" not in flattened(file)
-
-
-def test_what_is_not_ours_is_left_to_the_compiler(tmp_path):
-    source = '#include <cuda_fp16.h>\n#include "nowhere.h"\n'
-    assert flattened(write(tmp_path, k_cu=source)) == f'#line 1 "k.cu"\n{source}'
-
-
-def test_a_file_that_is_no_text_is_named(tmp_path):
-    file = write(tmp_path, k_cu='#include "h.h"\n')
-    (tmp_path / "h.h").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(SpecError, match=r"source h\.h cannot be read"):
-        flattened(file)
-    with pytest.raises(SpecError, match=r"source gone\.cu cannot be read"):
-        flattened(tmp_path / "gone.cu")
-
-
-@pytest.mark.parametrize("name", ["cuda", pytest.param("opencl", marks=pytest.mark.opencl)])
-@pytest.mark.parametrize(
-    ("mistake", "where"), [("k_cu", ("k.cu", 5)), ("h_h", ("h.h", 2))], ids=["source", "include"]
-)
-def test_compiler_messages_name_the_file_and_line_as_written(
-    request, tmp_path, name, mistake, where
-):
-    """Whatever was inlined above it, the line that a person must mend is the one that is named."""
-    if name == "opencl":
-        request.getfixturevalue("opencl_device")
-        device = backend("opencl").devices()[-1]
-    else:
-        pytest.importorskip("cuda.bindings.nvrtc")
-        device = for_arch("sm_90")
-    files = {
-        "k_cu": '#include "dialect.h"\n#include "h.h"\n\n\n@\nKERNEL(1, 1, 0) k(int n) {}\n',
-        "h_h": "#define H 1\n@\n#define HH 2\n",
-    }
-    files = {
-        stem: text.replace("@", "oops;" if stem == mistake else "") for stem, text in files.items()
-    }
-    with pytest.raises(CompileError) as caught:
-        backend(name).compile(flattened(write(tmp_path, **files)), {}, (), device)
-    file, line = where
-    assert re.search(rf"{re.escape(file)}[:(]{line}\b.*error", str(caught.value))
-
-
 # ---------------------------------------------------------------- fingerprints
 
 
@@ -135,23 +28,6 @@ def fingerprint(folder, text):
     file = folder / "scale.py"
     file.write_text(text)
     return spec_fingerprint(file)
-
-
-def test_a_text_is_read_again_when_any_file_of_it_changed(tmp_path):
-    """In one process, and also where a nearer file appears: what is compiled is what is fingerprinted."""
-    (tmp_path / "kernels").mkdir()
-    file = write(
-        tmp_path / "kernels", k_cu='#include "h.h"\n#include "dialect.h"\n', h_h="int a;\n"
-    )
-    assert "int a;" in flattened(file) and "#define KERNEL(" in flattened(file)
-    write(tmp_path / "kernels", h_h="int changed;\n")
-    assert "int changed;" in flattened(file) and "#define KERNEL(" in flattened(file)
-    write(tmp_path / "kernels", dialect_h="int nearer;\n")
-    assert "int nearer;" in flattened(file) and "#define KERNEL(" not in flattened(file)
-    (tmp_path / "kernels" / "h.h").chmod(0o666)
-    (tmp_path / "kernels" / "h.h").write_text("int anybodys;\n")
-    with pytest.raises(SpecError, match="anybody may write it"):
-        flattened(file)
 
 
 SEARCH_ONLY = {

@@ -177,7 +177,7 @@ def _show_configuration(
     from autotune.measure.compiler import compiled_for
 
     if view == "source":
-        click.echo(source_of(kernel, configuration, problem))
+        click.echo(source_of(kernel, configuration, problem, device))
         return
     if view == "ptx":
         click.echo(ptx_of(kernel, configuration, problem, device))

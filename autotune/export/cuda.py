@@ -224,7 +224,7 @@ def _code(kernel: Kernel, configuration: Configuration, device: Device) -> _Code
     if not any("std=" in flag for flag in flags):
         flags.insert(0, "-std=c++17")
     # Nothing of a problem is compiled in: see `_Given.of`.
-    text = source_of(kernel, configuration, kernel.first_problem("cuda"))
+    text = source_of(kernel, configuration, kernel.first_problem("cuda"), device)
     return _Code(configuration, text, tuple(flags), archs[-1] if archs else device.arch)
 
 

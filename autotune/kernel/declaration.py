@@ -15,6 +15,7 @@ from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError
 from autotune.kernel import modules
 from autotune.kernel.expression import UntraceableError
+from autotune.kernel.includes import SearchPath, SourceText
 from autotune.kernel.names import (
     check_known,
     check_macros,
@@ -138,7 +139,7 @@ class Declaration:
         self.metrics: dict[str, Callable[..., object]] = {}
         self.hooks: dict[str, Callable[..., Any]] = {}
         #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
-        self.texts: dict[Path, str] = {}
+        self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
         self.fingerprint = ""
         #: Of a kernel in no space file, as it was at one moment; see `autotune.kernel.snapshot`.
         self.state = b""

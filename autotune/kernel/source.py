@@ -1,7 +1,4 @@
-"""Inlines the includes of kernel sources, and takes fingerprints of sources and space files.
-
-Inlining makes a source one text for every backend and compiler process.
-"""
+"""Returns the texts of a kernel's sources, and takes fingerprints of sources and space files."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import hashlib
 import inspect
 import os
 import pickle
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,13 +16,27 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 from autotune.devices.base import with_defines
+from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import SpecError
-from autotune.kernel.catalog import bundled_folder, is_of_file
-from autotune.kernel.modules import files_of, home_of, refuse_foreign
+from autotune.kernel.catalog import is_of_file
+from autotune.kernel.declaration import DEVICE
+from autotune.kernel.includes import (
+    SearchPath,
+    SourceText,
+    flattened,
+    search_path,
+    text_fingerprint,
+)
+from autotune.kernel.modules import files_of, home_of
 from autotune.kernel.spec import Kernel
 from autotune.values import Configuration, Problem
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+#: Devices of every architecture, for options that depend on it.
+_DEVICES = (
+    *map(for_arch, CUDA_ARCHS),
+    *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
+)
+
 #: Options of `Kernel` that choose configurations, problems and devices.
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
@@ -47,71 +57,57 @@ _GENERATED = {
 }
 
 
-def flattened(file: Path) -> str:
-    """Return a source with each ``#include "file"`` replaced by that file's text.
-
-    Files are looked for in the folder of the including file, then among the bundled kernels (``dialect.h``).
-    A file is inlined once. Includes that are not found are left to the compiler. ``#line`` keeps the
-    original lines in compiler messages.
-    """
-    return _inlined(file, set())
-
-
-def _inlined(file: Path, met: set[Path]) -> str:
-    met.add(file.resolve())
-    try:
-        refuse_foreign(file)
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"source {file.name} cannot be read: {error}") from error
-    return _with_includes(text, file, met)
-
-
-def _with_includes(text: str, file: Path, met: set[Path]) -> str:
-    """Return a text with its includes, found as if the text stood in that file."""
-
-    def replace(match: re.Match[str]) -> str:
-        places = (file.parent / match[1], bundled_folder("kernels") / match[1])
-        included = next((place for place in places if place.is_file()), None)
-        if included is None:
-            return match[0]
-        line = text.count("\n", 0, match.start()) + 2
-        body = "" if included.resolve() in met else _inlined(included, met)
-        return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
-
-    return f'#line 1 "{file.name}"\n' + _INCLUDE.sub(replace, text)
-
-
-def text_fingerprint(text: str) -> str:
-    """Return the sha256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
+def source_of(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> str:
     """Return the text that a compiler gets for a configuration, with its defines in front."""
-    text = source_text(kernel, kernel.source_file(configuration))
+    text = source_text(kernel, configuration, device).text
     return with_defines(text, kernel.macros(configuration, problem))
 
 
-def source_text(kernel: Kernel, file: Path) -> str:
-    """Return a source of a kernel, `flattened`: as it is, or as it was when it was frozen."""
-    if frozen := kernel.texts.get(file):
+def source_text(kernel: Kernel, configuration: Configuration, device: Device) -> SourceText:
+    """Return the source of a configuration: as it is, or as it was when it was frozen."""
+    path = search_path(kernel.compiler_options(configuration, device))
+    return _text_of(kernel, kernel.source_file(configuration), path)
+
+
+def _text_of(kernel: Kernel, file: Path, path: SearchPath) -> SourceText:
+    if frozen := kernel.texts.get((file, path)):
         return frozen
-    if file.name in kernel.written:
-        return _with_includes(kernel.written[file.name], file, set())
-    return flattened(file)
+    return flattened(file, path, kernel.written.get(file.name))
 
 
-def frozen_sources(kernel: Kernel) -> dict[Path, str]:
+def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
+    """Return the search paths of a kernel, with each value of each parameter in turn, on all devices."""
+    hook = kernel.hooks.get("options")
+    if hook is None:
+        return (SearchPath(),)
+    takes_device = DEVICE in inspect.signature(hook).parameters
+    devices = [device for device in _DEVICES if device.backend in kernel.backends]
+    found = dict[SearchPath, None]()
+    for device in devices if takes_device else devices[:1]:
+        for name, values in kernel.parameters.items():
+            for value in values:
+                with suppress(SpecError):  # no valid configuration, mostly
+                    options = kernel.compiler_options(kernel.completed({name: value}), device)
+                    found[search_path(options)] = None
+    return tuple(found) or (SearchPath(),)
+
+
+def frozen_sources(kernel: Kernel) -> dict[tuple[Path, SearchPath], SourceText]:
     """Return the sources of a kernel as they are now; its ``texts`` hold them for a run."""
-    files = map(kernel.find_source, kernel.sources.values())
-    return {file: source_text(kernel, file) for file in files}
+    files = dict.fromkeys(map(kernel.find_source, kernel.sources.values()))
+    return {
+        (file, path): _text_of(kernel, file, path)
+        for path in search_paths(kernel)
+        for file in files
+    }
 
 
 def source_fingerprint(kernel: Kernel) -> str:
-    """Return the sha256 of all sources of a kernel with their includes."""
-    files = map(kernel.find_source, kernel.sources.values())
-    return text_fingerprint("\n".join(source_text(kernel, file) for file in files))
+    """Return the sha256 of all sources of a kernel with all files that they include."""
+    texts = dict.fromkeys(source.identity for source in frozen_sources(kernel).values())
+    return text_fingerprint("\n".join(texts))
 
 
 def arguments_fingerprint(kernel: Kernel) -> str:

@@ -27,6 +27,7 @@ from autotune.devices.base import Binary, CompileError, ResourceError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
+from autotune.kernel.includes import Header, SourceText
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
@@ -66,6 +67,8 @@ class CompileJob:
     toolchain: str
     #: Functions that will be launched, as launches name them.
     entries: tuple[str, ...] = ()
+    #: Files that the compiler itself finds by the source's includes.
+    headers: tuple[Header, ...] = ()
     #: sha256 of source with includes, defines, options, architecture and compiler version.
     key: str = field(init=False, repr=False, compare=False)
 
@@ -74,7 +77,7 @@ class CompileJob:
         text = json.dumps(
             [
                 _CACHE_VERSION,
-                self.source,
+                SourceText(self.source, self.headers).identity,
                 sorted(self.defines),
                 self.options,
                 self.device.backend,
@@ -108,19 +111,21 @@ def compile_job(
     """Return all that is needed to compile one configuration."""
     launches = launch_sequence(kernel, configuration, problem, device).launches
     language = kernel.language_on(device.backend)
+    source = source_text(kernel, configuration, device)
     return CompileJob(
-        source=source_text(kernel, kernel.source_file(configuration)),
+        source=source.text,
         defines=tuple(kernel.macros(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         language=language,
         toolchain=compiler(language).toolchain(),
         entries=tuple(dict.fromkeys(str(launch.entry) for launch in launches)),
+        headers=source.headers,
     )
 
 
 def compile_now(job: CompileJob) -> Compiled:
-    """Compile in this process, through the cache."""
+    """Compile in this process, through the cache; raise AutotuneError if a header changed since the job was made."""
     before = compiled_before(job.key)
     if before is not None:
         return before
@@ -130,11 +135,21 @@ def compile_now(job: CompileJob) -> Compiled:
             job.source, dict(job.defines), job.options, job.device, job.entries
         )
     except CompileError as error:
+        _refuse_changed(job.headers)
         status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
         return Compiled(None, first_error(str(error)), time.perf_counter() - start, status)
+    _refuse_changed(job.headers)
     binary = replace(binary, key=job.key)
     write_cached(binary)
     return Compiled(binary, "", time.perf_counter() - start)
+
+
+def _refuse_changed(headers: Iterable[Header]) -> None:
+    if changed := next((header for header in headers if header.is_changed), None):
+        raise AutotuneError(
+            f"{changed.path} changed while it was in use; measurements so far are kept: run the command "
+            "again"
+        )
 
 
 def compiled_before(key: str) -> Compiled | None:

@@ -25,10 +25,11 @@ from autotune.arrays import converted, in_pieces, narrowed
 from autotune.errors import AutotuneError, SpecError, unknown
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.catalog import load_file
+from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.names import OFFSET, fault
 from autotune.kernel.snapshot import Origin, restored
-from autotune.kernel.source import own_fingerprint, source_fingerprint, text_fingerprint
+from autotune.kernel.source import own_fingerprint, source_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import cache, tolerance
 from autotune.values import Problem

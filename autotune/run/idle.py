@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from autotune.kernel.declaration import HOOKS
-from autotune.kernel.source import source_text
+from autotune.kernel.source import frozen_sources
 from autotune.kernel.spec import Kernel
 from autotune.values import Configuration
 
@@ -27,9 +27,7 @@ _LEAST_PAIRS = 2
 
 def unnamed(kernel: Kernel) -> Iterator[str]:
     """Yield warnings of parameters that neither a source nor a function of the kernel names."""
-    text = "\n".join(
-        source_text(kernel, kernel.find_source(file)) for file in kernel.sources.values()
-    )
+    text = "\n".join(source.text for source in frozen_sources(kernel).values())
     rules = [rule.function for rule in (*kernel.constraint_rules, *kernel.applies_rules)]
     hooks = [
         kernel.hooks[hook] for hook, takes in HOOKS.items() if "c" in takes and hook in kernel.hooks

@@ -20,7 +20,7 @@ from autotune.devices.base import (
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Clocks
 from autotune.errors import DeviceError
-from autotune.kernel.source import flattened
+from autotune.kernel.includes import flattened
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ONE = (1, 1, 1)
@@ -41,7 +41,7 @@ DTYPES = (
 
 
 def source():
-    return flattened(KERNELS / "contract.cu")
+    return flattened(KERNELS / "contract.cu").text
 
 
 class CompileContract:

@@ -1,0 +1,220 @@
+"""Resolves the includes of kernel sources, and says which files a compiler reads.
+
+A source becomes one text for every backend and compiler process: files beside it, and bundled ones, are
+inlined. Files that only a compiler option names are left to the compiler, and known by their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from autotune.errors import SpecError
+from autotune.files import bundled_path
+from autotune.kernel.modules import refuse_foreign
+
+_GAP = r"(?:[ \t]|\\\n|(?>/\*.*?\*/))*"
+#: Comments, literals and directives. ``next`` is the word after the directive's name.
+_TOKEN = re.compile(
+    rf"^{_GAP}(?:\#|%:){_GAP}(?P<directive>\w+){_GAP}"
+    r'(?:"(?P<quoted>[^"\n]+)"|(?P<next>\w+))?(?:[ \t]*//[^\\\n]*$)?'
+    r"|//(?:\\.|[^\\\n])*|/\*.*?\*/"
+    r'|R"(?P<end>[^ ()\\\t\n]*)\(.*?\)(?P=end)"'
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    re.MULTILINE | re.DOTALL,
+)
+_COMMENT = re.compile(r"//(?:\\.|[^\\\n])*|/\*.*?\*/", re.DOTALL)
+_NOT_DEFINED = re.compile(r"\s*!\s*defined\W*(\w+)")
+#: Names of files as includes write them, macros for includes too.
+_NAME = re.compile(r'"([^"\n]{1,200})"|<([^<>\n]{1,200})>')
+#: Options that name a folder of headers, in the same word or the next.
+_FOLDER = re.compile(r"(?:-I|-isystem|-iquote|-idirafter|--include-path)[= ]*(.*)")
+
+
+@dataclass(frozen=True)
+class Header:
+    """A file that a compiler finds by its options, or in the working folder."""
+
+    path: str
+    sha256: str
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the file has another content now, or is gone."""
+        file = Path(self.path)
+        return not file.is_file() or text_fingerprint(_read(file, "latin-1")) != self.sha256
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A source as a compiler gets it."""
+
+    text: str
+    #: All files that its other includes may mean, in the order of the includes.
+    headers: tuple[Header, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """The text and the names and contents of the headers; it holds no folder."""
+        read = [f"\n// {Path(header.path).name} {header.sha256}" for header in self.headers]
+        return self.text + "".join(read)
+
+
+@dataclass(frozen=True)
+class SearchPath:
+    """The part of compiler options that decides which files are read."""
+
+    folders: tuple[str, ...] = ()
+    #: Files that other options name, such as ``-include``.
+    files: tuple[str, ...] = ()
+
+
+def search_path(options: Sequence[str]) -> SearchPath:
+    """Return the folders and files that compiler options name; relative ones are of the working folder."""
+    words = list(options)
+    for option in options:
+        with suppress(ValueError):  # an open quotation mark
+            words += shlex.split(option) if " " in option else ()
+    matches = [(_FOLDER.match(word), after) for word, after in pairwise([*words, ""])]
+    folders = dict.fromkeys((match[1] or after).strip("\"'") for match, after in matches if match)
+    names = [word.rpartition("=")[2].strip("\"'<>") for word in words]
+    places = dict.fromkeys(
+        os.path.join(folder, name) for name in names for folder in ("", *folders) if name
+    )
+    return SearchPath(tuple(folders), tuple(filter(os.path.isfile, places)))
+
+
+def flattened(file: Path, path: SearchPath = SearchPath(), text: str | None = None) -> SourceText:
+    """Return a source with each ``#include "file"`` replaced by that file's text.
+
+    Files are looked for in the folder of the including file, then in the folders of the search path, then
+    among the bundled kernels (``dialect.h``). The first and the last are inlined: once if they are
+    guarded, else as often as they are included. All others are left to the compiler. ``#line`` keeps the
+    original lines in compiler messages. ``text`` replaces the content of the file.
+    """
+    inlining = _Inlining(path)
+    body = inlining.inlined(file, _read(file) if text is None else text, is_certain=True)
+    return SourceText(body, tuple(inlining.headers.values()))
+
+
+class _Inlining:
+    """The state of inlining one source."""
+
+    def __init__(self, path: SearchPath) -> None:
+        self._folders = tuple(map(Path, path.folders))
+        #: Files that the compiler may read.
+        self.headers: dict[Path, Header] = {}
+        #: Files that are being inlined, and guarded ones whose text stands above under no condition.
+        self._open: list[Path] = []
+        self._done: set[Path] = set()
+        #: Numbers of files with ``#pragma once`` that may be met again: the pragma knows no inlined text.
+        self._numbers: dict[Path, int] = {}
+        for name in path.files:
+            self._note(Path(name))
+
+    def inlined(self, file: Path, text: str, is_certain: bool) -> str:
+        """Return the text of a file with its includes; ``is_certain``: no condition of a file above holds it."""
+        real, is_guarded, is_once = file.resolve(), _is_guarded(text), _is_once(text)
+        self._open.append(real)
+        depth = -1 if is_guarded else 0  # of conditions, the guard aside
+        inlined = set[str]()
+
+        def replaced(match: re.Match[str]) -> str:
+            nonlocal depth
+            directive = match["directive"] or ""
+            depth += directive.startswith("if") - (directive == "endif")
+            name = match["quoted"] if directive == "include" else None
+            included = self._place(name, file.parent) if name else None
+            if included is None:
+                return match[0]
+            inlined.add(match["quoted"])
+            body = self._included(included, is_certain and depth == 0)
+            line = text.count("\n", 0, match.end()) + 2
+            return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
+
+        body = f'#line 1 "{file.name}"\n{_TOKEN.sub(replaced, text)}'
+        self._follow(_names(text) - inlined, (Path(), *self._folders))
+        self._open.pop()
+        if is_certain and (is_once or is_guarded):
+            self._done.add(real)
+        if is_once and (not is_certain or real in self._numbers):
+            macro = f"AUTOTUNE_ONCE_{self._numbers.setdefault(real, len(self._numbers))}"
+            return f"#ifndef {macro}\n#define {macro}\n{body}\n#endif"
+        return body
+
+    def _included(self, file: Path, is_certain: bool) -> str:
+        real = file.resolve()
+        if real in self._done:
+            return ""
+        text = _read(file)
+        if real not in self._open:
+            return self.inlined(file, text, is_certain)
+        if not (_is_guarded(text) or _is_once(text)):
+            raise SpecError(f"source {file.name} includes itself; give it an include guard")
+        return ""
+
+    def _place(self, name: str, beside: Path) -> Path | None:
+        """Return the file to inline for a name in quotes; None where the compiler looks for it."""
+        if (beside / name).is_file():
+            return beside / name
+        bundled = Path(bundled_path("kernels"), name)
+        is_named = any((folder / name).is_file() for folder in self._folders)
+        return bundled if bundled.is_file() and not is_named else None
+
+    def _follow(self, names: set[str], folders: Iterable[Path]) -> None:
+        """Note all files of these names: compilers differ in which folder is first, macros in what they name."""
+        for name in sorted(names):
+            for folder in folders:
+                self._note(folder / name)
+
+    def _note(self, file: Path) -> None:
+        if file in self.headers or not os.path.isfile(file):
+            return
+        text = _read(file, "latin-1")
+        self.headers[file] = Header(str(file), text_fingerprint(text))
+        self._follow(_names(text), (file.parent, Path(), *self._folders))
+
+
+def _names(text: str) -> set[str]:
+    return {quoted or angled for quoted, angled in _NAME.findall(text)}
+
+
+def _read(file: Path, encoding: str = "utf-8-sig") -> str:
+    try:
+        refuse_foreign(file)
+        return file.read_text(encoding=encoding)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"source {file.name} cannot be read: {error}") from error
+
+
+def _is_once(text: str) -> bool:
+    return any(m["directive"] == "pragma" and m["next"] == "once" for m in _TOKEN.finditer(text))
+
+
+def _is_guarded(text: str) -> bool:
+    """Return whether one ``#ifndef`` with its ``#define`` holds all of a file, without another branch."""
+    found = [match for match in _TOKEN.finditer(text) if match["directive"]]
+    if len(found) < 3 or found[1]["directive"] != "define":
+        return False
+    first, last, depth = found[0], found[-1], 0
+    for match in found:
+        word = match["directive"]
+        depth += word.startswith("if") - (word == "endif")
+        if (depth == 0 and match is not last) or (depth == 1 and word.startswith("el")):
+            return False
+    negated = _NOT_DEFINED.match(text, first.end())
+    macro = first["next"] if first["directive"] == "ifndef" else negated and negated[1]
+    around = text[: first.start()] + text[last.end() :]
+    return macro == found[1]["next"] and not _COMMENT.sub("", around).strip()
+
+
+def text_fingerprint(text: str) -> str:
+    """Return the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
