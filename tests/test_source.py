@@ -1,4 +1,4 @@
-"""Sources as one text whose compiler messages still name the right file and line; fingerprints."""
+"""Fingerprints: what of a kernel makes measurements obsolete."""
 
 import os
 import sys
@@ -25,9 +25,12 @@ from autotune.measure.data import EXACT, load_kernel, prepare
 
 
 def fingerprint(folder, text):
+    """Of the kernel of a space file with this text, run as a space file is."""
+    (folder / "scale.cu").write_text("")
+    (folder / "other.cu").write_text("")
     file = folder / "scale.py"
     file.write_text(text)
-    return spec_fingerprint(file)
+    return own_fingerprint(load_file(file))
 
 
 SEARCH_ONLY = {
@@ -36,23 +39,26 @@ SEARCH_ONLY = {
     "other problems": ("problems=[Problem(n=1000)]", "problems=[Problem(n=7), Problem(n=8)]"),
     "seeds and default": ("    BLOCK=", "    seeds=[{}], default={'BLOCK': 64},\n    BLOCK="),
     "backends": ("    BLOCK=", "    backends=('cuda',),\n    BLOCK="),
-    "a constraint": ("BLOCK % 32 == 0", "BLOCK % 64 == 0"),
-    "a baseline": (
-        "@scale.launch",
-        "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
-    ),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),
     "a hook's docstring": ('"""One thread per element."""\n', '"""Words."""\n'),
 }
 MEANING = {
+    "a constraint": ("BLOCK % 32 == 0", "BLOCK % 64 == 0"),
+    "a baseline": (
+        "@scale.launch",
+        "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
+    ),
     "arguments": ("rng.standard_normal(p.n, dtype=np.float32)", "rng.uniform(0, 1, p.n)"),
     "reference": ("return factor * x", "return factor * x + 0"),
     "launch": ("block=(c.BLOCK,)", "block=(c.BLOCK, 1)"),
     "a helper": ("ceil_div(p.n, c.BLOCK)", "ceil_div(p.n, c.BLOCK) + 0"),
     "a module constant": ("FACTOR = 3", "FACTOR = 4"),
     "the source": ('"scale.cu"', '"other.cu"'),
-    "options of another place": ("    BLOCK=(32, 64)", "    **OPTIONS,\n    BLOCK=(32, 64)"),
+    "options of another place": (
+        "    BLOCK=(32, 64)",
+        "    **{'ITEMS': (1, 2)},\n    BLOCK=(32, 64)",
+    ),
     "options": (
         "@scale.launch",
         "@scale.options\ndef options(c):\n    return ['-G']\n\n\n@scale.launch",
@@ -71,6 +77,39 @@ def test_what_decides_results_changes_the_fingerprint(tmp_path, edit):
     assert fingerprint(tmp_path, changed(SPACE, edit)) != fingerprint(tmp_path, SPACE)
 
 
+#: Code that looks like the search and decides results: what stands before the kernel, and the change.
+LOOKALIKES = {
+    "a call of another Kernel": (
+        "class Filter:\n    def Kernel(self, **n):\n        return n\n\n\nF = Filter().Kernel(width=3)",
+        ("width=3", "width=5"),
+    ),
+    "a decorator of another object": (
+        "class Table:\n    call = metric = requires = staticmethod(lambda f: f)\n\n\n"
+        "@Table.call\ndef gain(x):\n    return 3 * x",
+        ("return 3 * x", "return 5 * x"),
+    ),
+    "a name bound in a list": ("", ("BLOCK=(32, 64)", "BLOCK=((WIDTH := 32), 64)")),
+}
+
+
+@pytest.mark.parametrize(("before", "edit"), LOOKALIKES.values(), ids=LOOKALIKES)
+def test_what_looks_like_the_search_is_in_the_fingerprint(tmp_path, before, edit):
+    space = changed(SPACE, ("FACTOR = 3", f"FACTOR = 3\n{before}\n"))
+    assert fingerprint(tmp_path, changed(space, edit)) != fingerprint(tmp_path, space)
+
+
+def test_a_constraint_that_a_reference_calls_is_in_the_fingerprint(tmp_path):
+    space = changed(SPACE, ("return factor * x", "return factor * x * whole_warps(32)"))
+    edit = ("BLOCK % 32 == 0", "3 * (BLOCK % 32 == 0)")
+    assert fingerprint(tmp_path, changed(space, edit)) != fingerprint(tmp_path, space)
+
+
+def test_a_call_that_cannot_be_identified_exempts_nothing(tmp_path):
+    file = write_space(tmp_path)
+    kernel = load_file(file)
+    assert spec_fingerprint(file) != spec_fingerprint(file, kernel.call_end)
+
+
 def test_the_fingerprint_does_not_depend_on_where_the_file_is(tmp_path, monkeypatch):
     (tmp_path / "deeper").mkdir()
     before = fingerprint(tmp_path, SPACE)
@@ -85,11 +124,11 @@ def test_the_fingerprint_is_the_same_in_every_version_of_python(tmp_path):
     body = "def double(x, *, y=None) -> int:\n    return [x * 2 for x in (y, 'a')][0]\n"
     file.write_text(body)
     assert spec_fingerprint(file) == (
-        "0b5032ad6e5e5f30529a949b53430f46fe082f7f355e3f1eb48a9a85f03e3755"
+        "0b40f18b685e8b48199243afc1872ee32e030d830de01377b70eee38b1602938"
     )
     file.write_text(f"import numpy as np\nfrom autotune import Kernel\n{body}")
     assert spec_fingerprint(file) == (
-        "c287dbbd5de4c41b114b38f0809f42dfec5fc7f7a92f2597cf0021931233bcea"
+        "51b40cf67db66ad8d7f3b13625b82da7123a03bda053e6bcf84068ab514f96d7"
     )
 
 
@@ -152,15 +191,16 @@ def test_modules_that_a_space_file_imports_are_in_its_fingerprint(
     monkeypatch.setattr(sys, "path", [str(tmp_path / "library"), *sys.path])
     (tmp_path / "space").mkdir()
     (tmp_path / "library").mkdir()
-    space = changed(SPACE, ("FACTOR = 3", f"{statement}\n\nFACTOR = 3"))
+    file = tmp_path / "space" / "scale.py"
+    file.write_text(changed(SPACE, ("FACTOR = 3", f"{statement}\n\nFACTOR = 3")))
     for folder in (tmp_path / "space", tmp_path / "library"):
         write_modules(folder, files)
-        before = fingerprint(tmp_path / "space", space)
+        before = spec_fingerprint(file)
         words = {name: f'"""Words."""\n# More.\n{text}' for name, text in files.items()}
         write_modules(folder, words)
-        assert fingerprint(tmp_path / "space", space) == before
+        assert spec_fingerprint(file) == before
         write_modules(folder, {name: text.replace("= 1", "= 2") for name, text in files.items()})
-        assert fingerprint(tmp_path / "space", space) != before
+        assert spec_fingerprint(file) != before
         for name in files:
             (folder / f"{name}.py").unlink()
 

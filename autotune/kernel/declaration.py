@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from autotune.devices.device import BACKENDS
@@ -95,10 +97,14 @@ class Declaration:
         backends: Sequence[str] = BACKENDS,
         **parameters: Iterable[Value],
     ) -> None:
-        caller = sys._getframe(1).f_globals
+        frame = sys._getframe(1)
+        caller = frame.f_globals
         #: The space file, and the name of the module that declared this kernel; no file in a notebook.
         self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
         self.module = str(caller.get("__name__"))
+        #: Line and column in the file at which the call ended that made this kernel.
+        is_of_file = self.file == Path(frame.f_code.co_filename).resolve()
+        self.call_end = _call_end(frame) if is_of_file else None
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
         #: Files of sources by variant, and the texts of those that are no files.
@@ -331,6 +337,12 @@ class Declaration:
             return dict.fromkeys(self.backends, tuple(map(self.normal, problems)))
         check_known("problems", "backend", problems, BACKENDS)
         return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
+
+
+def _call_end(frame: FrameType) -> tuple[int, int] | None:
+    """Return the line and column at which the call ends that a frame is in; None where Python keeps none."""
+    _, line, _, column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return None if line is None or column is None else (line, column)
 
 
 def _about(function: Callable[..., object]) -> str:

@@ -37,19 +37,12 @@ _DEVICES = (
     *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
 )
 
-#: Options of `Kernel` that choose configurations, problems and devices.
-_SEARCH_OPTIONS = frozenset(
-    {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
-)
-#: Its other options; all other keywords are parameters.
-_DECIDING_OPTIONS = (
-    frozenset(inspect.signature(Kernel).parameters) - {"parameters"} - _SEARCH_OPTIONS
-)
-#: Functions that choose configurations or compare results.
-_SEARCH_HOOKS = frozenset(
-    {"constraint", "applies", "requires", "exclusive", "deterministic", "call"}
-    | {"baseline", "metric"}
-)
+#: Options of `Kernel` that are no lists of what to try; all keywords that it does not name are parameters.
+_DECIDING_OPTIONS = frozenset(inspect.signature(Kernel).parameters) - {
+    *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends")
+}
+#: Functions attached to a kernel that choose configurations or callers' arguments.
+_SEARCH_HOOKS = frozenset({"requires", "exclusive", "deterministic", "call"})
 #: Attributes that every class has, or that follow from the others.
 _GENERATED = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
@@ -137,7 +130,7 @@ def own_fingerprint(kernel: Kernel) -> str:
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None
-        kernel.fingerprint = spec_fingerprint(kernel.file)
+        kernel.fingerprint = spec_fingerprint(kernel.file, kernel.call_end)
     if kernel.fingerprint:
         return kernel.fingerprint
     found = functions_of(kernel)
@@ -156,21 +149,26 @@ def modules_fingerprint(modules: Iterable[str]) -> str:
     return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
-def spec_fingerprint(file: Path) -> str:
-    """Return the sha256 of the part of a space file that decides what a measurement means.
+def spec_fingerprint(file: Path, call_end: tuple[int, int] | None = None) -> str:
+    """Return the sha256 of a space file, without comments, docstrings and lists of what to try.
 
-    Parameter lists, constraints, seeds, problems, comments and docstrings are left out: a new value in
-    a list makes no measurement obsolete. The person's own modules that the file imports, directly or
+    Those lists are arguments of the call of `Kernel` that ends at this line and column: a new value or
+    problem makes no measurement obsolete. The person's own modules that the file imports, directly or
     not, are in; installed packages are not.
     """
-    return text_fingerprint("\n".join(_Reached(file).texts))
+    return text_fingerprint("\n".join(_Reached(file, call_end=call_end).texts))
 
 
 class _Reached:
     """The files that a space file, or some modules, import."""
 
-    def __init__(self, space: Path | None, modules: Iterable[str] = ()) -> None:
-        self._space = space.resolve() if space else None
+    def __init__(
+        self,
+        space: Path | None,
+        modules: Iterable[str] = (),
+        call_end: tuple[int, int] | None = None,
+    ) -> None:
+        self._space, self._call_end = space.resolve() if space else None, call_end
         #: The person's own files, and of each the folder of its outermost package.
         self._homes = {self._space: self._space.parent} if self._space else {}
         for name in modules:
@@ -185,11 +183,13 @@ class _Reached:
         is_space = file == self._space
         name = "" if is_space else f"{os.path.relpath(file, self._homes[file])}\n"
         try:
-            nodes = _deciding(ast.parse(file.read_text(encoding="utf-8-sig")), is_space)
-            text = "\n".join(map(_dumped, nodes))
+            tree = ast.parse(file.read_text(encoding="utf-8-sig"))
+            if is_space and self._call_end:
+                _drop_lists(tree, self._call_end)
+            text = _dumped(tree)
         except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
-        for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        for node in ast.walk(tree):
             self._follow(node, file)
         return name + text
 
@@ -217,59 +217,35 @@ class _Reached:
             self._homes.setdefault(file, home)
 
 
-def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
-    """Return the statements of a module that decide results, without docstrings."""
-    drop = _only_searches if is_space else _is_text
-    nodes = [node for node in tree.body if not drop(node)]
-    for node in nodes:
-        for inner in ast.walk(node):
-            _strip(inner)
-    return nodes
+def _drop_lists(tree: ast.Module, call_end: tuple[int, int]) -> None:
+    """Remove the lists of what to try from the call that ends there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == call_end:
+            node.keywords = [each for each in node.keywords if not _only_lists(each)]
+
+
+def _only_lists(keyword: ast.keyword) -> bool:
+    """Return whether an argument of `Kernel` says what to try, and binds no name that is used elsewhere."""
+    binds = any(isinstance(node, ast.NamedExpr) for node in ast.walk(keyword.value))
+    return not (keyword.arg is None or keyword.arg in _DECIDING_OPTIONS or binds)
 
 
 def _dumped(node: object) -> str:
-    """Return a syntax tree as text that is the same in every version of Python.
+    """Return a syntax tree as text that is the same in every version of Python, without docstrings.
 
     `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
     """
     if isinstance(node, list):
-        return f"[{','.join(map(_dumped, node))}]"
+        return f"[{','.join(_dumped(item) for item in node if not _is_docstring(item))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = [
-        f"{name}={_dumped(value)}"
-        for name, value in ast.iter_fields(node)
-        if value is not None and value != []
-    ]
+    dumped = ((name, _dumped(value)) for name, value in ast.iter_fields(node))
+    fields = [f"{name}={text}" for name, text in dumped if text not in ("None", "[]")]
     return f"{type(node).__name__}({','.join(fields)})"
 
 
-def _is_text(node: ast.stmt) -> bool:
+def _is_docstring(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _only_searches(node: ast.stmt) -> bool:
-    if _is_text(node):
-        return True
-    if not isinstance(node, ast.FunctionDef):
-        return False
-    targets = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-    return any(isinstance(each, ast.Attribute) and each.attr in _SEARCH_HOOKS for each in targets)
-
-
-def _strip(node: ast.AST) -> None:
-    """Remove docstrings, and what a `Kernel(...)` call says of the search."""
-    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-        node.body = node.body[1:] or [ast.Pass()]
-    if isinstance(node, ast.Call) and "Kernel" in (
-        getattr(node.func, "attr", ""),
-        getattr(node.func, "id", ""),
-    ):
-        node.keywords = [
-            keyword
-            for keyword in node.keywords
-            if keyword.arg is None or keyword.arg in _DECIDING_OPTIONS
-        ]
 
 
 class Description:
