@@ -679,6 +679,17 @@ def test_sizes_that_the_functions_refuse_disqualify_nothing(tuned, saxpy):
     assert result.disqualified == () and len(told) == 1
 
 
+def test_a_size_where_all_values_are_0_proves_nothing(tuned, saxpy, tmp_path):
+    """The variance of one number, computed in one pass, is a rounding error."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("return alpha * x + y", "return (alpha * x + y) * (x.size > 1)"))
+    source.write_text(
+        changed(source.read_text(), ("if (i < n)", "if (n == 1) out[i] = 1e-9f; else if (i < n)"))
+    )
+    (result,) = tuned(kernel, problems=(Problem(n=1000),), fixed=FIXED).problems
+    assert result.disqualified == ()
+
+
 def test_a_crash_at_another_size_disqualifies(tuned, saxpy):
     dies = f"""def launch(c, p):
     import os

@@ -1,5 +1,7 @@
 """The default tolerance: right implementations pass it, and wrong ones whose error is small do not."""
 
+import functools
+
 import numpy as np
 import pytest
 from sample_spaces import write_space
@@ -40,6 +42,22 @@ FUNCTIONS = {
         '512, "f4"',
         "s * x + w[1]",
     ),
+    "cos": ('"x": rng.uniform(0, 0.1, 4096)', '4096, "f4"', "1 - np.cos(x)"),
+    "map": (
+        '"x": rng.uniform(0.1, 0.9, 999)',
+        '999, "f4"',
+        "functools.reduce(lambda x, _: 3.9 * x * (1 - x), range(12), x)",
+    ),
+    "scales": (
+        '"x": rng.uniform(0, 1, 4096) - 25 * (np.arange(4096) % 4 == 3).astype("f4")',
+        '4096, "f4"',
+        "np.exp(x)",
+    ),
+    "levels": (
+        '"x": rng.integers(-127, 128, 4096), "s": (10.0 ** -(np.arange(4096) % 8)).astype("f4")',
+        '4096, "f4"',
+        "np.tanh(x * s / 3)",
+    ),
     "size": ('"x": rng.random(512), "s": 512.0', '512, "f4"', "x[:int(s)] / s / 3"),
 }
 
@@ -56,6 +74,10 @@ def softmax(x, chunks=32, left_out=None):
     if left_out is not None:
         kept[:, left_out] = 0
     return e / sums(kept, chunks)[:, None]
+
+
+def iterated(step, x, times=12):
+    return functools.reduce(lambda x, _: step(x), range(times), x)
 
 
 def number(bits):
@@ -75,6 +97,11 @@ RIGHT = {
     "double: float64": ("double", lambda x: x * 1e-60),
     "complex: float32": ("complex", lambda x: x * x / F4(3)),
     "scalar: float32": ("scalar", lambda x, s, w: s * x + w[1]),
+    "cos: as written": ("cos", lambda x: F4(1) - np.cos(x)),
+    "map: as written": ("map", lambda x: iterated(lambda x: F4(3.9) * x * (F4(1) - x), x)),
+    "map: expanded": ("map", lambda x: iterated(lambda x: F4(3.9) * x - F4(3.9) * x * x, x)),
+    "scales: float32": ("scales", lambda x: np.exp(x)),
+    "levels: float32": ("levels", lambda x, s: np.tanh(x * s / F4(3))),
     "size: float32": ("size", lambda x, s: x / F4(512) / F4(3)),
 }
 WRONG = {
@@ -99,6 +126,15 @@ WRONG = {
     "double: float32": ("double", lambda x: x.astype("f4") * 1e-60),
     "complex: imaginary part off": ("complex", lambda x: x * x / F4(3) + 1e-4j),
     "scalar: 0.1 % off": ("scalar", lambda x, s, w: F4(0.3003) * x + w[1]),
+    "cos: float16 of x": ("cos", lambda x: 1 - np.cos(x.astype("f2").astype("f8"))),
+    "log: float16 of x": ("log", lambda x: np.log(x.astype("f2").astype("f4"))),
+    "map: one step less": ("map", lambda x: iterated(lambda x: F4(3.9) * x * (1 - x), x, 11)),
+    "scales: small left out": ("scales", lambda x: np.where(x < -15, 0, np.exp(x))),
+    "levels: small left out": (
+        "levels",
+        lambda x, s: np.where(s < 1e-6, 0, np.tanh(x * s / 3)),
+    ),
+    "levels: float16 of levels": ("levels", lambda x, s: np.tanh(x * s.astype("f2") / 3)),
     "size: one more": ("size", lambda x, s: x / F4(513) / F4(3)),
 }
 
@@ -117,7 +153,7 @@ def data(opencl_device, tmp_path_factory):
              f'{inputs}, "out": Out({output})'),
             ("def reference(x, factor)", f"def reference({names})"),
             ("return factor * x", f"return {reference}"),
-            ("Kernel, Launch", "Constant, Kernel, Launch"),
+            ("from autotune import Kernel, Launch", "import functools\n\nfrom autotune import Constant, Kernel, Launch"),
         )  # fmt: skip
         kernel = load_file(write_space(tmp_path_factory.mktemp(name), *edits))
         random = prepare(kernel, Problem(n=1000), RANDOM)
@@ -169,7 +205,7 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_
         result = abs(float(random.expected("out")[0]))
         scale = max(result, min(16 * result, deciding))
         assert random.bounds["out"] == pytest.approx(64 * 2.0**-23 * scale)
-    assert len((tmp_path / "calls").read_text()) == 40
+    assert len((tmp_path / "calls").read_text()) == 41  # and one for the declared problem
 
 
 def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
@@ -180,3 +216,13 @@ def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
     assert np.isinf(expected).any()
     assert np.isfinite(bounds).all()
     assert bounds[np.isfinite(expected)].max() < 1e-3
+
+
+def test_what_is_exact_at_one_size_by_chance_is_not_compared_bit_for_bit(tmp_path):
+    """The variance of 64 integers is a short binary fraction, and that of the declared 1000 is not."""
+    edits = (("return factor * x", "return x.var()"), ("Out(p.n)", "Out(1)"))
+    kernel = load_file(write_space(tmp_path, *edits))
+    for n, bound in {64: 7e-5, 1000: 7e-5}.items():
+        exact, random = (prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
+        assert exact.by_element == random.by_element == ("out",)
+        assert 7e-6 < exact.bounds["out"] < 20 * bound

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,14 +33,14 @@ from autotune.kernel.snapshot import Origin, restored
 from autotune.kernel.source import own_fingerprint, source_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import cache, tolerance
-from autotune.values import Problem
+from autotune.values import Problem, size_of
 
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 8
-#: Seed of the exact data that tell whether exact data decide an output.
-_DECIDING_SEED = 0
+_VERSION = 9
+#: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
+_DECIDING_SEED, _TELLING = 0, 65
 #: As NumPy takes it; None is one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 #: A function that draws so many numbers from a generator.
@@ -251,13 +252,11 @@ def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Data
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # it was whole when it got its name
-    has_reference = "reference" in kernel.hooks
-    is_undeclared = has_reference and which == RANDOM and kernel.tolerance_of(problem) is None
-    exact = prepare(kernel, problem, EXACT, _DECIDING_SEED) if is_undeclared else None
+    deciding = _deciding(kernel, problem, which, seed)
     cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _make(kernel, problem, which, int(key[:32], 16), Path(scratch), exact)
+            _make(kernel, problem, which, int(key[:32], 16), Path(scratch), deciding)
             if is_damaged:
                 shutil.rmtree(folder, ignore_errors=True)
             Path(scratch).rename(folder)
@@ -270,6 +269,26 @@ def prepare(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Data
             "space or point AUTOTUNE_CACHE_DIR elsewhere"
         )
     return made
+
+
+def _deciding(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset | None:
+    """Return the exact data that tell whether exact data decide an output, besides those asked for.
+
+    For random data they are those of the same problem, for exact data those of the smallest declared
+    problem that is not tiny: a mean of 64 integers is exact by chance.
+    """
+    if "reference" not in kernel.hooks:
+        return None
+    if which == RANDOM:
+        is_declared = kernel.tolerance_of(problem) is not None
+        return None if is_declared else prepare(kernel, problem, EXACT, _DECIDING_SEED)
+    telling = (known for known in kernel.all_problems() if size_of(known) >= _TELLING)
+    smallest = kernel.normal(min(telling, key=size_of, default=problem))
+    if (smallest, seed) == (kernel.normal(problem), _DECIDING_SEED):
+        return None
+    with suppress(SpecError):  # the kernel's functions refuse it
+        return prepare(kernel, smallest, EXACT, _DECIDING_SEED)
+    return None
 
 
 def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
@@ -291,9 +310,9 @@ def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
 
 
 def _make(
-    kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, exact: Dataset | None
+    kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, deciding: Dataset | None
 ) -> None:
-    """Write a data set; ``exact`` is the exact one where it decides how random data are compared."""
+    """Write a data set; ``deciding`` are exact data that decide how outputs are compared, if others do."""
     begun_s = time.perf_counter()
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
@@ -325,16 +344,21 @@ def _make(
         stored, is_held = _stored(wide, np.dtype(output.dtype))
         del wide
         np.save(folder / f"{name}.expected.npy", stored)
-        if stored.dtype.kind not in "fc" or (which == EXACT and is_held):
+        if stored.dtype.kind not in "fc":
             continue
-        if exact and exact.bounds[name]:
-            by_element.append(name)
-        elif declared_bound is not None:
+        is_decided = is_held or which == RANDOM
+        if deciding and deciding.bounds.get(name):
+            is_decided = False
+        if which == EXACT and is_decided:
+            continue
+        if declared_bound is not None:
             bounds[name] = declared_bound
-        else:
-            theirs = tolerance.largest(tolerance.parts(exact.expected(name))) if exact else None
+        elif is_decided and deciding:
+            theirs = tolerance.largest(tolerance.parts(deciding.expected(name)))
             ours, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
             bounds[name] = tolerance.common_bound(np.finfo(output.dtype), ours, theirs, terms)
+        else:
+            by_element.append(name)
     if by_element:
         arrays.clear()
         made = Dataset(which, folder, tuple(arguments), bounds)
@@ -467,9 +491,12 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
 
 
 def expected_outputs(
-    kernel: Kernel, arguments: list[Argument], arrays: Mapping[str, NDArray[Any]]
+    kernel: Kernel,
+    arguments: list[Argument],
+    arrays: Mapping[str, NDArray[Any]],
+    is_single: bool = False,
 ) -> dict[str, NDArray[Any]]:
-    """Call the reference with float64 arrays, and return the expected values of every output.
+    """Call the reference with float64 or float32 arrays, and return the expected values of every output.
 
     They are float64 or complex128, or integers and bools in the output's type. They may be views.
     """
@@ -485,7 +512,9 @@ def expected_outputs(
     reference = kernel.hook("reference")
     wanted = inspect.signature(reference).parameters
     given = {
-        name: converted(value, _wide(value.dtype)) if isinstance(value, np.ndarray) else value
+        name: converted(value, _wide(value.dtype))
+        if isinstance(value, np.ndarray) and not is_single
+        else value
         for name, value in available.items()
         if name in wanted
     }
@@ -552,46 +581,101 @@ def _element_bounds(
     kernel: Kernel, made: Dataset, names: Sequence[str], key: int
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the bounds of outputs that exact data do not decide; see `autotune.measure.tolerance`."""
-    arrays = {o.name: np.dtype(o.dtype) for o in made.arguments if o.kind not in ("out", "scalar")}
-    changed = [name for name, dtype in arrays.items() if dtype.kind in "fc"]
+    evaluations = _Evaluations(kernel, made, tuple(names), key)
+    sensitivity = evaluations.response(tolerance.perturb, "fc", tolerance.EVALUATIONS)
+    in_single, of_integers, struck = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    if evaluations.is_single:
+        in_single = evaluations.response(
+            tolerance.perturb, "fc", tolerance.IN_SINGLE, is_single=True
+        )
+    if made.name == RANDOM and not evaluations.arrays("fciu", other=True):
+        of_integers = evaluations.response(tolerance.flip, "iu", tolerance.FEWEST)
+        struck = evaluations.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
+    sizes = [
+        np.mean(np.square(made.array(name), dtype=float)) ** 0.5
+        for name in evaluations.arrays("iu")
+    ]
+    for name in names:
+        info = np.finfo(next(o.dtype for o in made.arguments if o.name == name))
+        expected = evaluations.expected[name]
+        responses = tolerance.Responses(
+            sensitivity.get(name, np.zeros(expected.size)) / tolerance.STEP,
+            in_single.get(name),
+            of_integers[name] * max(sizes, default=0.0) if name in of_integers else None,
+            struck.get(name),
+        )
+        is_exact = made.name == EXACT
+        yield name, tolerance.element_bounds(info, expected, responses, is_exact)
+
+
+@dataclass(frozen=True)
+class _Evaluations:
+    """The reference of a data set, evaluated on changed inputs."""
+
+    kernel: Kernel
+    made: Dataset
+    names: tuple[str, ...]
+    key: int
+
+    @cached_property
+    def expected(self) -> dict[str, NDArray[Any]]:
+        """Rows of the expected values."""
+        return {name: tolerance.parts(self.made.expected(name)) for name in self.names}
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether no floating-point input has more digits than float32."""
+        return all(np.finfo(dtype).bits < 64 for dtype in self.arrays("fc").values())
+
+    def arrays(self, kinds: str, other: bool = False) -> dict[str, np.dtype[Any]]:
+        """Return the types of input arrays of these kinds, or of all others."""
+        arrays = {
+            o.name: np.dtype(o.dtype)
+            for o in self.made.arguments
+            if o.kind not in ("out", "scalar")
+        }
+        return {name: dtype for name, dtype in arrays.items() if (dtype.kind in kinds) != other}
+
+    def response(
+        self, change: tolerance.Change, kinds: str, most: int, is_single: bool = False
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the root mean square change of each output's elements; {} where the reference fails."""
+        squares = {name: np.zeros(values.size) for name, values in self.expected.items()}
+        if not self.arrays(kinds) and "i" in kinds:
+            return squares
+        done, until = 0, time.monotonic() + tolerance.LONGEST_S
+        for number in range(most):
+            if number >= tolerance.FEWEST and time.monotonic() > until:
+                break
+            found = self.results(change, kinds, number, is_single)
+            for name, values in found.items():
+                tolerance.add_change(squares[name], self.expected[name], values)
+            done += bool(found)
+        return {name: root / math.sqrt(done) for name, root in squares.items() if done}
 
     def results(
-        number: int, change: tolerance.Change, arguments: Sequence[Argument] = made.arguments
+        self, change: tolerance.Change, kinds: str, number: int, is_single: bool = False
     ) -> dict[str, NDArray[Any]]:
-        """Return rows of the outputs for changed inputs; none where the reference fails."""
-        inputs = {
-            name: tolerance.changed(made.array(name), change, key + place, number)
-            for place, name in enumerate(changed)
-        }
+        """Return rows of the outputs for one change of the inputs; none where the reference fails."""
+        arguments, inputs = self.made.arguments, dict[str, NDArray[Any]]()
+        for place, (name, dtype) in enumerate(self.arrays(kinds).items()):
+            changed = tolerance.changed(self.made.array(name), change, self.key + place, number)
+            if is_single:
+                changed = converted(changed, np.complex64 if dtype.kind == "c" else np.float32)
+            inputs[name] = changed
+        if change is tolerance.perturb:
+            arguments = tuple(
+                _perturbed_scalar(o, number >> i % 3) for i, o in enumerate(arguments)
+            )
         with suppress(SpecError):  # such as for a number that is no size any more
-            found = reevaluated(kernel, replace(made, arguments=tuple(arguments)), inputs)
+            found = reevaluated(
+                self.kernel, replace(self.made, arguments=arguments), inputs, is_single
+            )
             return {
-                name: tolerance.parts(converted(found[name], found[name].dtype)) for name in names
+                name: tolerance.parts(converted(found[name], found[name].dtype))
+                for name in self.names
             }
         return {}
-
-    expected = {name: tolerance.parts(made.expected(name)) for name in names}
-    sensitivity = {name: np.zeros(values.size) for name, values in expected.items()}
-    done, until = 0, time.monotonic() + tolerance.LONGEST_S
-    for number in range(tolerance.EVALUATIONS):
-        if number >= tolerance.FEWEST and time.monotonic() > until:
-            break
-        scalars = [
-            _perturbed_scalar(o, number >> place % 3) for place, o in enumerate(made.arguments)
-        ]
-        found = results(number, tolerance.perturb, scalars)
-        for name, values in found.items():
-            tolerance.add_change(sensitivity[name], expected[name], values)
-        done += bool(found)
-    is_whole = done and changed and len(changed) == len(arrays)
-    reached = results(tolerance.EVALUATIONS, tolerance.strike) if is_whole else {}
-    for name in names:
-        sensitivity[name] /= tolerance.STEP * max(1, done) ** 0.5
-        info = np.finfo(next(o.dtype for o in made.arguments if o.name == name))
-        bounds = tolerance.element_bounds(
-            info, expected[name], sensitivity[name], reached.get(name)
-        )
-        yield name, bounds
 
 
 def _perturbed_scalar(argument: Argument, number: int) -> Argument:
@@ -605,7 +689,10 @@ def _perturbed_scalar(argument: Argument, number: int) -> Argument:
 
 
 def reevaluated(
-    kernel: Kernel, dataset: Dataset, changed: Mapping[str, NDArray[Any]]
+    kernel: Kernel,
+    dataset: Dataset,
+    changed: Mapping[str, NDArray[Any]],
+    is_single: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Return the expected outputs for a data set of which some inputs are changed."""
     kept = {
@@ -613,7 +700,8 @@ def reevaluated(
         for o in dataset.arguments
         if o.kind in ("input", "inout", "constant") and o.name not in changed
     }
-    return expected_outputs(kernel, list(dataset.arguments), {**kept, **changed})
+    arrays = {**kept, **changed}
+    return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
 
 
 def _folder(key: str) -> Path:

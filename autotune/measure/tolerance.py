@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,18 +29,24 @@ STEP = 2.0**-24
 #: positive terms, one by one), wrong ones 25,000 and more.
 _AMPLIFICATION = 8192
 #: The same for an element that few inputs reach, as one more evaluation shows: it changes one input in
-#: so many, by this relative step. A result of 200 inputs or more is reached all but surely.
-_AMPLIFICATION_OF_FEW = 1024
-_ONE_IN, _STRIKING_STEP = 16, 2.0**-6
+#: so many, by this relative step. A result of 100 inputs or more is reached all but surely. Where most
+#: elements are not reached, the others are by chance.
+_AMPLIFICATION_OF_FEW = 128
+_ONE_IN, _STRIKING_STEP, _BY_CHANCE = 8, 2.0**-6, 0.25
+#: Errors of the reference itself, computed in float32, that an element of few inputs may have: of
+#: 1 - cos(x) the difference is exact and the cosine is not. So many evaluations find that error, and its
+#: median stands in for one that is small by chance.
+_OF_REFERENCE, IN_SINGLE = 32, 4
 #: Rounding errors of the result itself, besides the one of the output's type.
 _OWN = 4
 #: Rounding errors of the median sensitivity: 1 + exp(x) is rounded where the result hardly depends on x.
-_TYPICAL = 32
+#: Not more than this share of the elements may be smaller than that, so that small ones show among large ones.
+_TYPICAL, _SMALL = 32, 1 / 16
 #: Rounding errors of the largest value, where one bound serves all elements.
 _ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
 #: Sums of more terms than the square of this, per output, may be off by more.
 _SHORT = 64
-#: Elements from which the median is taken.
+#: Elements from which medians are taken.
 _SAMPLE = 1 << 20
 #: A change of numbers in place, with a generator.
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]
@@ -58,7 +65,7 @@ def largest(values: NDArray[np.floating]) -> float:
 def common_bound(
     info: np.finfo[np.floating], ours: float, exact: float | None, terms: float
 ) -> float:
-    """Return one bound for all elements: of an output that exact data decide, or of those that do not.
+    """Return one bound for all elements of an output: one that exact data decide, or has no reference.
 
     ``ours`` and ``exact`` are the largest values of both data sets. One random sum may be near 0 by
     accident; then the exact set tells its scale. ``terms`` are input elements for each element of the
@@ -77,14 +84,28 @@ def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
     row *= np.array([1 - STEP, 1 + STEP])[signs[: row.size]]
 
 
-def strike(row: NDArray[np.floating], source: np.random.Generator) -> None:
+def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
+    """Change each integer by 1, in its last bit: an index from 0 to an odd number stays one."""
+    row ^= 1
+
+
+def strike(row: NDArray[Any], source: np.random.Generator) -> None:
     """Change one number in `_ONE_IN`, clearly."""
-    row[source.integers(_ONE_IN, size=row.size, dtype=np.uint8) == 0] *= 1 + _STRIKING_STEP
+    struck = source.integers(_ONE_IN, size=row.size, dtype=np.uint8) == 0
+    if row.dtype.kind == "f":
+        row[struck] *= 1 + _STRIKING_STEP
+    else:
+        row ^= struck
 
 
 def changed(array: NDArray[Any], change: Change, key: int, number: int) -> NDArray[Any]:
-    """Return a wide copy of an array of which each part is changed, by a generator of a key and a number."""
-    wide = converted(array, np.complex128 if array.dtype.kind == "c" else np.float64)
+    """Return a copy of an array of which each part is changed, by a generator of a key and a number.
+
+    It is wide, unless it holds integers.
+    """
+    wide = converted(
+        array, {"c": np.complex128, "f": np.float64}.get(array.dtype.kind, array.dtype)
+    )
     wide = wide.copy() if wide is array else wide
     flat = parts(wide)
 
@@ -103,50 +124,71 @@ def parts(array: NDArray[np.inexact]) -> NDArray[np.floating]:
 
 
 def add_change(
-    sensitivity: NDArray[np.float64], expected: NDArray[np.floating], found: NDArray[np.floating]
+    squares: NDArray[np.float64], expected: NDArray[np.floating], found: NDArray[np.floating]
 ) -> None:
     """Add one evaluation to a root of summed squares; a change that is not finite tells nothing."""
 
     def add(_: int, begin: int, end: int) -> None:
         change = found[begin:end] - expected[begin:end]
         change[~np.isfinite(change)] = 0
-        np.hypot(sensitivity[begin:end], change, out=sensitivity[begin:end])
+        np.hypot(squares[begin:end], change, out=squares[begin:end])
 
     with np.errstate(all="ignore"):
         in_pieces(add, expected.size)
 
 
+@dataclass(frozen=True)
+class Responses:
+    """The changes of an output's elements when inputs change, as root mean squares; None: not known."""
+
+    #: When each number changes by `STEP`, over that step.
+    sensitivity: NDArray[np.float64]
+    #: When the reference computes in float32, too.
+    in_single: NDArray[np.float64] | None
+    #: When each integer changes by its last bit, times the typical size of the integers.
+    of_integers: NDArray[np.float64] | None
+    #: The results for inputs that `strike` changed.
+    struck: NDArray[np.floating] | None
+
+
 def element_bounds(
     info: np.finfo[np.floating],
     expected: NDArray[np.floating],
-    sensitivity: NDArray[np.float64],
-    reached: NDArray[np.floating] | None,
+    responses: Responses,
+    is_exact: bool = False,
 ) -> NDArray[Any]:
     """Return the bound of each element, rounded up: float32, or float64 for a float64 output.
 
-    ``reached`` are the results for inputs that `strike` changed. None where inputs that are no floating-point
-    numbers, and so were not changed, may matter: then rounding errors of the largest value are allowed
-    everywhere.
+    Where inputs cannot be changed that may matter, rounding errors of the largest value are allowed. Exact
+    data show a missing element by narrow bounds, though few different values are rounded alike.
     """
     kind = np.float64 if info.bits == 64 else np.float32
     arithmetic = float(np.finfo(kind).eps)
-    own = float(info.eps) + _OWN * arithmetic
-    some = sensitivity[:: sensitivity.size // _SAMPLE | 1]
-    some = some[(some > 0) & (some < np.inf)]
-    typical = float(np.median(some)) if some.size else 0.0
-    rest = _least_value(info)
-    if reached is None:
-        rest += _ROUNDINGS * arithmetic * largest(expected)
+    own, least = float(info.eps) + _OWN * arithmetic, _least_value(info)
+    small = _median(np.abs(expected), _SMALL) or math.inf
+    floor = min(small, arithmetic / 2 * _TYPICAL * _median(responses.sensitivity))
+    of_largest = _ROUNDINGS * arithmetic * largest(expected)
+    struck, in_single = responses.struck, responses.in_single if info.bits < 64 else None
+    of_reference = min(small, _OF_REFERENCE * _median(in_single)) if in_single is not None else 0.0
+    are_few = is_exact or (struck is not None and np.mean(struck != expected) <= _BY_CHANCE)
+    if is_exact:
+        of_largest = 2 * max(of_largest, _ROUNDINGS * arithmetic)
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
         size = np.abs(expected[begin:end].astype(np.float64))
-        factor: Any = _AMPLIFICATION
-        if reached is not None and info.bits > 16:  # half precision adds in half precision
-            is_reached = reached[begin:end] != expected[begin:end]
-            factor = np.where(is_reached, _AMPLIFICATION, _AMPLIFICATION_OF_FEW)
-        amplified = np.maximum(factor * sensitivity[begin:end], _TYPICAL * typical)
-        bound = own * size + arithmetic / 2 * amplified + rest
+        is_few: Any = are_few
+        if struck is not None and not are_few:
+            is_few = struck[begin:end] == expected[begin:end]
+        factor = np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION) * arithmetic / 2
+        explained = np.maximum(factor * responses.sensitivity[begin:end], floor)
+        if in_single is not None:
+            error = np.maximum(_OF_REFERENCE * in_single[begin:end], of_reference)
+            explained = np.maximum(explained, np.where(is_few, error, 0))
+        rest: Any = of_largest
+        if responses.of_integers is not None:
+            rest = np.minimum(rest, factor * responses.of_integers[begin:end])
+        bound = own * size + explained + rest + least
         bound[~np.isfinite(size)] = 0
         most = np.finfo(kind).max
         bounds[begin:end] = np.nextafter(np.minimum(bound, most).astype(kind), most)
@@ -154,6 +196,13 @@ def element_bounds(
     with np.errstate(all="ignore"):
         in_pieces(fill, expected.size)
     return bounds
+
+
+def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
+    """Return the size below which a share of the elements other than 0 is, by a sample."""
+    some = sizes[:: sizes.size // _SAMPLE | 1]
+    some = some[(some > 0) & (some < np.inf)]
+    return float(np.quantile(some, share, method="lower")) if some.size else 0.0
 
 
 def _least_value(info: np.finfo[np.floating]) -> float:

@@ -260,7 +260,8 @@ class OtherSizes:
                 continue
             if 2 * size_of(size) > size_of(self._base):
                 self._data_s = min(self._data_s, data_s)
-            yield self._add(job)
+            if _has_values(job):
+                yield self._add(job)
         if is_first and self._fields and (large := self._grown(finalists)):
             self._large = large
             yield self._add(large)
@@ -334,6 +335,11 @@ class OtherSizes:
     @property
     def _left_s(self) -> float:
         return self._until_s - time.monotonic()
+
+
+def _has_values(job: Job) -> bool:
+    """Return whether an output is expected to hold more than 0, as a variance of one number does not."""
+    return any(dataset.expected(name).any() for dataset in job.datasets for name in dataset.bounds)
 
 
 def _may_be_rounding(found: Measurement) -> bool:
