@@ -230,6 +230,26 @@ def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_p
         check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, WRONG)), [], 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("@scale.launch", "@scale.launch"), ""),
+        ((', "n": p.n', ""), "scale needs 4 arguments and is given 3: x, out, factor;"),
+        (
+            ("block=(c.BLOCK,)", "block=(c.BLOCK,), args=('x', 'out')"),
+            "scale needs 4 arguments and is given 2: x, out;",
+        ),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_an_error_without_a_gpu(
+    tmp_path: Path, change: tuple[str, str], told: str
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    report = check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, change)), ["sm_90"], 1, 0)
+    assert bool(report.failures) == bool(told)
+    assert all(told in failure for failure in report.failures)
+
+
 def test_a_default_that_is_not_valid_is_told(tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     wide = (

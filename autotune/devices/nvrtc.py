@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _TOO_MUCH = "uses too much shared data"
 #: Lines of the log that report resources rather than warn.
 _NOISE = ("ptxas info", "ptxas         .")
+
+#: Of a cubin's attributes of functions: the form that has data, and the kind that describes one parameter.
+_WITH_DATA, _PARAMETER = 4, 0x17
 
 #: NVIDIA's Python package of compute-sanitizer.
 SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
@@ -112,6 +116,23 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         return Compilation(bytes(code), log, {name: low.decode() for name, low in lowered.items()})
     finally:
         binding.nvrtcDestroyProgram(program)
+
+
+def parameter_count(cubin: bytes, symbol: str) -> int | None:
+    """Return the number of parameters of a function in a cubin; None where the cubin does not say."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
+    sections = [struct.unpack_from("<I20xQQ", cubin, table + entry_bytes * n) for n in range(count)]
+    for name, at, size in sections:
+        if not cubin.startswith(f".nv.info.{symbol}\0".encode(), sections[names][1] + name):
+            continue
+        kinds, end = [], at + size
+        while at < end:
+            form, kind, following = struct.unpack_from("<BBH", cubin, at)
+            kinds.append(kind)
+            at += 4 + (following if form == _WITH_DATA else 0)
+        return kinds.count(_PARAMETER)
+    return None
 
 
 def expressions(source: str, entries: Sequence[str]) -> list[str]:

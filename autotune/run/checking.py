@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from autotune.devices import nvrtc
+from autotune.devices.base import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
-from autotune.kernel.spec import Kernel
+from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
@@ -193,10 +195,34 @@ class _DeviceCheck:
         missing = [name for name in names if not done.binary.entry(name or "")]
         if missing:
             return _not("failed", f"the source has no kernel function {missing[0]!r}")
+        if wrong := self._wrong_count(configuration, done.binary, launches.launches):
+            return _not("failed", wrong)
         entries = done.binary.entries
         registers = max((function.registers or 0 for function in entries), default=None)
         spilled = sum(function.spill_bytes or 0 for function in entries)
         return SampleResult("compiled", registers, spilled)
+
+    def _wrong_count(
+        self, configuration: Configuration, binary: Binary, launches: Sequence[Launch]
+    ) -> str:
+        """Return which launch gives a CUDA function too many or too few arguments; empty if none does."""
+        kernel = self._kernel
+        if kernel.language_on("cuda") != "cuda":
+            return ""
+        problem = min(kernel.all_problems(), key=size_of)
+        arguments = prepare(kernel, problem, EXACT).arguments
+        passed = [each.name for each in arguments if each.kind != "constant"]
+        passed += kernel.workspaces(configuration, problem, self._device)
+        for launch in launches:
+            name = str(launch.entry)
+            needed = nvrtc.parameter_count(binary.code, binary.symbol(name))
+            given = [str(each) for each in (passed if launch.args is None else launch.args)]
+            if needed is not None and needed != len(given):
+                return (
+                    f"{kernel.name}: {name} needs {needed} arguments and is given {len(given)}: "
+                    f"{', '.join(given)}; correct arguments, or args of its Launch"
+                )
+        return ""
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
