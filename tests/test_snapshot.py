@@ -296,8 +296,8 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do(cell, message):
 
 
 def test_a_kernel_that_lacks_a_function_is_refused_before_anything_runs():
-    with pytest.raises(SpecError, match="no reference function"):
-        tune(notebook("del kernel.hooks['reference']")["kernel"])
+    with pytest.raises(SpecError, match="no arguments function"):
+        tune(notebook("del kernel.hooks['arguments']")["kernel"])
 
 
 def test_a_space_file_that_tunes_as_it_runs_is_told_to_stop(tmp_path):

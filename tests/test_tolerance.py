@@ -153,7 +153,8 @@ def data(opencl_device, tmp_path_factory):
              f'{inputs}, "out": Out({output})'),
             ("def reference(x, factor)", f"def reference({names})"),
             ("return factor * x", f"return {reference}"),
-            ("from autotune import Kernel, Launch", "import functools\n\nfrom autotune import Constant, Kernel, Launch"),
+            ("from autotune import Kernel, Launch",
+             "import functools\n\nfrom autotune import Constant, Kernel, Launch"),
         )  # fmt: skip
         kernel = load_file(write_space(tmp_path_factory.mktemp(name), *edits))
         random = prepare(kernel, Problem(n=1000), RANDOM)
