@@ -117,7 +117,6 @@ WRONG = {
         ("def arguments(p, rng)", "def arguments(p)"),
         r"arguments takes \(p, rng\) and optionally device, not \(p\)",
     ],
-    "no reference": [("@scale.reference", ""), r"no reference function; attach one with @scale\."],
     "an absent source": [
         ('"scale.cu"', '"scael.cu", name="scale"'),
         r"source 'scael\.cu' is in neith",

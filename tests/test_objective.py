@@ -19,7 +19,6 @@ from autotune.devices.device import for_arch
 from autotune.errors import DeviceError, SpecError, UsageError
 from autotune.files import data_path
 from autotune.kernel.catalog import find_kernel, load_file
-from autotune.kernel.source import arguments_fingerprint
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import (
     EDP,
@@ -150,12 +149,6 @@ def test_what_a_metric_returns_is_checked(tmp_path, result, message):
     kernel = load_file(write_space(tmp_path, ("@scale.launch", f"{metric}@scale.launch")))
     with pytest.raises(SpecError, match=message):
         with_metrics(measured(32, 2.0), kernel, P, GPU)
-
-
-def test_a_new_metric_makes_nothing_measured_obsolete(tmp_path, kernel):
-    (tmp_path / "plain").mkdir()
-    plain = load_file(write_space(tmp_path / "plain"))
-    assert arguments_fingerprint(plain) == arguments_fingerprint(kernel)
 
 
 def test_a_device_without_counter_refuses_energy_and_nothing_else(opencl_device):
