@@ -46,6 +46,7 @@ EXTRAS = {
     "sqlalchemy": "tune",
     "threadpoolctl": "tune",
     "torch": "torch",
+    "triton": "triton",
 }
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from sample_records import tuned_problem, write
 
 from autotune import Out, linalg, load
-from autotune.calling.binding import declared_arguments
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
 from autotune.devices.choose import choose_device
@@ -26,6 +25,7 @@ from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
+from autotune.measure.declared import declared_arguments
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem

@@ -11,8 +11,9 @@ import numpy as np
 
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import Instead, NothingToDo, Operand
-from autotune.kernel.spec import Constant, InOut, Kernel
-from autotune.measure.data import Argument, Draw, argument_of
+from autotune.kernel.spec import Kernel
+from autotune.measure.data import Argument
+from autotune.measure.declared import declared_arguments
 from autotune.values import Problem
 
 #: A kernel that calls another that calls another: more is a circle.
@@ -42,6 +43,14 @@ class ResolvedCall:
     arrays: Mapping[str, ArrayArgument]
     #: By name, as the call function gave them; what it left out is as declared.
     scalars: Mapping[str, Any]
+
+    @property
+    def compiled_scalars(self) -> dict[str, Any]:
+        """Integers that the call gives and a language may compile in: they need a binary of their own."""
+        if self.kernel.language is None:
+            return {}
+        whole = int | np.integer
+        return {name: value for name, value in self.scalars.items() if isinstance(value, whole)}
 
     @property
     def outputs(self) -> list[str]:
@@ -206,45 +215,3 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
     if is_flat:
         return ArrayArgument(operand.memory, is_copied=True, has_gaps=operand.span != operand.size)
     return ArrayArgument(operand, is_copied=True)
-
-
-# ---------------------------------------------------------------------- declared arguments
-
-
-class _Shapes(Draw):
-    """A generator of arrays with shape and type but no data, to ask what is declared."""
-
-    def __init__(self) -> None:
-        super().__init__(exact=False, key=0)
-
-    def _filled(self, size: Any, dtype: Any, draw: Any) -> Any:
-        return np.broadcast_to(np.zeros((), dtype), () if size is None else size)
-
-    def integers(  # type: ignore[override]
-        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int32, **_: Any
-    ) -> Any:
-        least = 0 if high is None else low
-        return np.broadcast_to(np.asarray(least, dtype), () if size is None else size)
-
-
-def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
-    """Return kind, type and shape of every argument of a problem, without drawing its inputs.
-
-    A hook that writes into what it draws gets real arrays instead.
-    """
-    try:
-        declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes())
-    except Exception:  # "assignment destination is read-only"; or what it raises then too
-        declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=0))
-    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
-
-
-def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
-    """Return kind, type and shape of one value of the arguments or scratch hook."""
-    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
-        if isinstance(value, wrapper):
-            array = np.asarray(value.array)
-            return Argument(name, kind, array.dtype.str, array.shape)
-    if isinstance(value, np.ndarray) and value.shape != ():
-        return Argument(name, "input", value.dtype.str, value.shape)
-    return argument_of(kernel, name, value)[0]

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import ResolvedCall, declared_argument
+from autotune.calling.binding import ResolvedCall
 from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
-from autotune.kernel.launches import LaunchSequence, launch_sequence
+from autotune.kernel.launches import LaunchSequence, completed, launch_sequence
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument
+from autotune.measure.declared import declared_argument
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import warn
@@ -153,11 +154,14 @@ class LaunchPlan:
         scratch = kernel.workspaces(configuration, problem, device)
         # Module symbols are set before every launch, maybe to other values.
         has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
+        given = resolved.compiled_scalars
+        binary = compiled_for(kernel, configuration, problem, device, given)
+        names = [*(n for n, a in resolved.arguments.items() if a.kind != "constant"), *scratch]
         return cls(
             device,
             choice,
-            compiled_for(kernel, configuration, problem, device),
-            launch_sequence(kernel, configuration, problem, device),
+            binary,
+            completed(launch_sequence(kernel, configuration, problem, device), binary, names),
             resolved.arguments,
             {name: declared_argument(kernel, name, out) for name, out in scratch.items()},
             exclusive=has_symbols or kernel.is_exclusive(configuration),

@@ -295,7 +295,8 @@ class TunedKernel:
 
     def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
         """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept."""
-        key = resolved.kernel.name, resolved.problem, index
+        compiled_in = tuple(resolved.compiled_scalars.items())
+        key = resolved.kernel.name, resolved.problem, index, compiled_in
         if key in self._ready:
             self._ready.move_to_end(key)
             return self._ready[key]

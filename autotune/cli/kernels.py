@@ -172,7 +172,7 @@ def _print_space(facts: dict[str, Any], default: Configuration) -> None:
 def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
-    from autotune.kernel.launches import launch_sequence
+    from autotune.kernel.launches import completed, launch_sequence
     from autotune.kernel.source import source_of
     from autotune.measure.compiler import compiled_for
 
@@ -184,7 +184,8 @@ def _show_configuration(
         return
     binary = compiled_for(kernel, configuration, problem, device)
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
-    for launch in launch_sequence(kernel, configuration, problem, device).launches:
+    plan = completed(launch_sequence(kernel, configuration, problem, device), binary)
+    for launch in plan.launches:
         click.echo(
             f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "
             f"{launch.shared_bytes} bytes of dynamic shared memory"
@@ -209,6 +210,8 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
 
     if not device.is_cuda:
         raise UsageError(f"{device.name} has no PTX; give --device sm_90, say")
+    if kernel.language:
+        raise UsageError(f"{kernel.name}: the PTX of {kernel.language_name} is not kept")
     job = compile_job(kernel, configuration, problem, device)
     # An option such as sm_90a chooses the architecture, as for a cubin.
     chosen = [option for option in job.options if option.startswith("sm_")]

@@ -6,5 +6,6 @@
 `choose`  backends by name, devices by selector
 `cuda`    CUDA; with `nvrtc`, `nvml` and `graph`
 `opencl`  OpenCL
+`host`    outputs compared in the host's memory
 ========= ==================================================================
 """

@@ -120,6 +120,20 @@ def with_defines(source: str, defines: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
+class Convention:
+    """The part of a launch that a compiler decides in place of the launch function."""
+
+    #: Threads of a block.
+    block: int
+    #: Dynamic shared memory per block.
+    shared_bytes: int
+    #: Positions of the arguments that are passed on; None is a null pointer.
+    passed: tuple[int | None, ...]
+    #: Blocks in x for each block of the grid.
+    blocks: int = 1
+
+
+@dataclass(frozen=True)
 class CompiledFunction:
     """The resources of one compiled kernel function; None where the compiler does not report them."""
 
@@ -130,6 +144,8 @@ class CompiledFunction:
     shared_bytes: int | None = None
     #: Name in the binary if it differs: C++ functions are mangled.
     symbol: str = ""
+    #: None where the launch function decides all.
+    convention: Convention | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ all cores and nothing is copied.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import sys
 import warnings
@@ -39,6 +38,7 @@ from autotune.devices.base import (
     with_defines,
 )
 from autotune.devices.device import Clocks, Device, Power
+from autotune.devices.host import compared
 from autotune.errors import DeviceError, MissingDependencyError, install
 
 #: Libraries of Intel's run-time that are not on the loader's path, in load order.
@@ -242,12 +242,7 @@ class OpenclExecutor:
             self._mapped(expected.inner, stored, count) as want,
             self._bounds(comparison) as bounds,
         ):
-            parts = in_pieces(partial(_difference, got, want, bounds), count)
-        return Difference(
-            max_error=max((worst for worst, _, _ in parts), default=0.0),
-            rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
-            first_wrong=next((first for _, _, first in parts if first is not None), None),
-        )
+            return compared(got, want, bounds)
 
     @contextmanager
     def _bounds(self, comparison: Comparison) -> Iterator[float | NDArray[Any]]:
@@ -352,41 +347,6 @@ class OpenclExecutor:
         if clean:
             with self._mapped(self._flush, np.uint64, self._flush.size // 16) as words:
                 words.max()
-
-
-def _difference(
-    got: NDArray[Any],
-    want: NDArray[Any],
-    bounds: float | NDArray[Any],
-    _: int,
-    begin: int,
-    end: int,
-) -> tuple[float, float, int | None]:
-    """Return the largest error of a piece, the sum of its squares, and the first wrong index."""
-    values, wanted = got[begin:end], want[begin:end]
-    if values.dtype == wanted.dtype and np.array_equal(values, wanted):
-        return 0.0, 0.0, None
-    error = _errors(values, wanted)
-    worst = float(error.max())
-    wrong = error > (bounds[begin:end] if isinstance(bounds, np.ndarray) else bounds)
-    first = begin + int(np.argmax(wrong)) if wrong.any() else None
-    with np.errstate(over="ignore"):
-        return worst, float(np.square(error, out=error).sum()), first
-
-
-def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the error of each value, infinite where only one side is NaN."""
-    if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
-        ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
-        return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error: NDArray[np.float64] = values.astype(np.float64)
-        error -= wanted
-        np.abs(error, out=error)
-        if not math.isfinite(float(error.max())):
-            error[(values == wanted) | (np.isnan(values) & np.isnan(wanted))] = 0.0
-            error[np.isnan(error)] = np.inf
-    return error
 
 
 class OpenclTimer:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.calling.binding import declared_arguments
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import SpecError, UsageError
@@ -30,6 +29,7 @@ from autotune.kernel.launches import traced, traced_numbers
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure.data import Argument
+from autotune.measure.declared import declared_arguments
 from autotune.tuned.record import Plan, TunedRecord
 from autotune.values import Configuration, Problem, size_of
 

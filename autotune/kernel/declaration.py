@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from types import FrameType, FunctionType
+from typing import Any, TypeAlias, TypeVar
 
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError
@@ -27,9 +27,12 @@ from autotune.kernel.names import (
     refuse,
     values_of,
 )
+from autotune.languages import choose
 from autotune.values import Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+#: A file, a text, or in another language ``FILE:FUNCTION`` or that function itself.
+Source: TypeAlias = "str | Callable[..., Any]"
 
 #: Optional last argument of hooks that depend on the device.
 DEVICE = "device"
@@ -83,9 +86,10 @@ class Declaration:
 
     def __init__(
         self,
-        source: str | None = None,
+        source: Source | None = None,
         *,
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, Source] | None = None,
+        language: str | None = None,
         name: str | None = None,
         problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] = (),
         quick_problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] | None = None,
@@ -94,7 +98,7 @@ class Declaration:
         default: Mapping[str, Value] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
-        backends: Sequence[str] = BACKENDS,
+        backends: Sequence[str] | None = None,
         **parameters: Iterable[Value],
     ) -> None:
         frame = sys._getframe(1)
@@ -107,8 +111,17 @@ class Declaration:
         self.call_end = _call_end(frame) if is_of_file else None
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
-        #: Files of sources by variant, and the texts of those that are no files.
-        self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
+        #: Language of the sources; None for the dialects of C that backends compile.
+        if language:
+            check_known("Kernel", "language", (language,), choose.LANGUAGES)
+        self.language = choose.language(language) if language else None
+        self.language_name = language or ""
+        #: Files of sources by variant, with their functions in a language, and the texts of those that
+        #: are no files.
+        self.sources = {
+            variant: self._source_name(each)
+            for variant, each in (sources or {"": source or ""}).items()
+        }
         self.written: dict[str, str] = {}
         self.name = self._named(name)
         self._take_texts()
@@ -118,8 +131,9 @@ class Declaration:
         is_variant = not sources or set(self.parameters.get("VARIANT", ())) == set(sources)
         wrong = f"sources {sorted(sources or ())} need a parameter VARIANT of those values"
         refuse((not is_variant, wrong))
-        self.backends = tuple(backends)
-        check_known("backends", "backend", self.backends, BACKENDS)
+        possible = self.language.backends if self.language else BACKENDS
+        self.backends = tuple(possible if backends is None else backends)
+        check_known("backends", "backend", self.backends, possible)
         #: Further problem fields, and their values where a problem leaves them out.
         self.layout: dict[str, int] = dict(layout or {})
         #: Problems by backend, and the layout as hooks see it; see `normal`.
@@ -315,8 +329,26 @@ class Declaration:
             rules[:] = [known for known in rules if known.name != rule.name]
         rules.append(rule)
 
+    def _source_name(self, source: Source) -> str:
+        """Return a source as it is written; a function as its file and name."""
+        if not self.language:
+            refuse((not isinstance(source, str), f"Kernel: {source!r} needs language='triton'"))
+            return str(source)
+        while hasattr(source, "fn"):  # of decorators
+            source = source.fn
+        if isinstance(source, FunctionType):
+            file = Path(source.__code__.co_filename)
+            is_beside = self.file is not None and file.parent == self.file.parent
+            source = f"{file.name if is_beside else file}:{source.__name__}"
+        name = str(source)
+        wrong = f"Kernel: source {name!r}: expected 'FILE.py:FUNCTION', or a function of a file"
+        refuse((not name.rpartition(":")[0] or name.startswith("<"), wrong))
+        return name
+
     def _named(self, name: str | None) -> str:
         first = next(iter(self.sources.values()), "")
+        if self.language:
+            first = first.rpartition(":")[2]
         if name is None and _is_text(first):
             raise SpecError("Kernel: a source that is given as a text needs name='...'")
         chosen = name or Path(first).stem
@@ -326,7 +358,7 @@ class Declaration:
     def _take_texts(self) -> None:
         """Give each source that is a text the name of a file, for messages and includes."""
         for variant, source in self.sources.items():
-            if _is_text(source):
+            if _is_text(source) and not self.language:
                 file = "_".join(filter(None, (self.name, variant))) + ".cu"
                 self.sources[variant], self.written[file] = file, source
 

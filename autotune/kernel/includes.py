@@ -49,7 +49,7 @@ class Header:
     def is_changed(self) -> bool:
         """True if the file has another content now, or is gone."""
         file = Path(self.path)
-        return not file.is_file() or text_fingerprint(_read(file, "latin-1")) != self.sha256
+        return not file.is_file() or text_fingerprint(read_text(file, "latin-1")) != self.sha256
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def flattened(file: Path, path: SearchPath = SearchPath(), text: str | None = No
     original lines in compiler messages. ``text`` replaces the content of the file.
     """
     inlining = _Inlining(path)
-    body = inlining.inlined(file, _read(file) if text is None else text, is_certain=True)
+    body = inlining.inlined(file, read_text(file) if text is None else text, is_certain=True)
     return SourceText(body, tuple(inlining.headers.values()))
 
 
@@ -153,7 +153,7 @@ class _Inlining:
         real = file.resolve()
         if real in self._done:
             return ""
-        text = _read(file)
+        text = read_text(file)
         if real not in self._open:
             return self.inlined(file, text, is_certain)
         if not (_is_guarded(text) or _is_once(text)):
@@ -177,7 +177,7 @@ class _Inlining:
     def _note(self, file: Path) -> None:
         if file in self.headers or not os.path.isfile(file):
             return
-        text = _read(file, "latin-1")
+        text = read_text(file, "latin-1")
         self.headers[file] = Header(str(file), text_fingerprint(text))
         self._follow(_names(text), (file.parent, Path(), *self._folders))
 
@@ -186,7 +186,8 @@ def _names(text: str) -> set[str]:
     return {quoted or angled for quoted, angled in _NAME.findall(text)}
 
 
-def _read(file: Path, encoding: str = "utf-8-sig") -> str:
+def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
+    """Return the text of a source; `SpecError` where it cannot be read or another user may change it."""
     try:
         refuse_foreign(file)
         return file.read_text(encoding=encoding)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import Binary, BoundFill, BoundLaunch
+from autotune.devices.base import Binary, BoundFill, BoundLaunch, Convention
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import (
@@ -65,13 +65,49 @@ def launch_sequence(
         else replace(
             step,
             grid=_three(kernel, "grid", step.grid),
-            block=_three(kernel, "block", step.block),
+            block=_three(kernel, "block", _block(kernel, configuration, problem, step)),
             shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
-            entry=step.entry or kernel.name,
+            entry=step.entry or kernel.entry_of(configuration),
         )
         for step in kernel.steps(configuration, problem, device)
     ]
     return LaunchSequence(tuple(steps), kernel.name)
+
+
+def _block(
+    kernel: Kernel, configuration: Configuration, problem: Problem, step: Launch
+) -> tuple[int, ...]:
+    if kernel.language is None:
+        return step.block
+    if step.block:
+        raise kernel.error("launch: its language decides the block; leave block out")
+    return kernel.language.block(kernel.values_of(configuration, problem))
+
+
+def completed(
+    plan: LaunchSequence, binary: Binary, names: Sequence[str] | None = None
+) -> LaunchSequence:
+    """Return a plan with what the compiler decided of its launches; see `Convention`.
+
+    ``names`` are the arguments of a launch without ``args``. Without names arguments stay as they are.
+    """
+
+    def complete(step: Launch, found: Convention) -> Launch:
+        (x, *others), given = step.grid, names if step.args is None else step.args
+        passed = step.args
+        if names is not None and given is not None:
+            passed = tuple(np.uint64(0) if i is None else given[i] for i in found.passed)
+        grid, block = (x * found.blocks, *others), (found.block, 1, 1)
+        return replace(step, grid=grid, block=block, shared_bytes=found.shared_bytes, args=passed)
+
+    conventions = {entry.name: entry.convention for entry in binary.entries if entry.convention}
+    steps = (
+        complete(step, conventions[str(step.entry)])
+        if isinstance(step, Launch) and step.entry in conventions
+        else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=tuple(steps))
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
@@ -79,7 +115,7 @@ def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> s
 
     Registers and static shared memory are checked if there is a binary.
     """
-    for launch in plan.launches:
+    for launch in (completed(plan, binary) if binary else plan).launches:
         threads = int(np.prod(launch.block))
         if threads > device.max_threads_per_block:
             return (
@@ -118,7 +154,7 @@ def bound(
     Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
     """
     result: list[BoundLaunch | BoundFill] = []
-    for step in plan.steps:
+    for step in (completed(plan, binary, names) if binary else plan).steps:
         if isinstance(step, Fill):
             if step.name not in buffers:
                 raise SpecError(f"Fill: no buffer {step.name!r} (known: {', '.join(buffers)})")

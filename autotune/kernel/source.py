@@ -24,6 +24,7 @@ from autotune.kernel.includes import (
     SearchPath,
     SourceText,
     flattened,
+    read_text,
     search_path,
     text_fingerprint,
 )
@@ -55,7 +56,7 @@ def source_of(
 ) -> str:
     """Return the text that a compiler gets for a configuration, with its defines in front."""
     text = source_text(kernel, configuration, device).text
-    return with_defines(text, kernel.macros(configuration, problem))
+    return text if kernel.language else with_defines(text, kernel.macros(configuration, problem))
 
 
 def source_text(kernel: Kernel, configuration: Configuration, device: Device) -> SourceText:
@@ -67,7 +68,22 @@ def source_text(kernel: Kernel, configuration: Configuration, device: Device) ->
 def _text_of(kernel: Kernel, file: Path, path: SearchPath) -> SourceText:
     if frozen := kernel.texts.get((file, path)):
         return frozen
+    if kernel.language:
+        place, _, function = str(file).rpartition(":")
+        return SourceText(kernel.language.source(Path(place), function, _OwnFiles()))
     return flattened(file, path, kernel.written.get(file.name))
+
+
+class _OwnFiles:
+    """See `autotune.languages.base.Files`."""
+
+    def read(self, file: Path) -> str:
+        return read_text(file)
+
+    def of_module(self, name: str, folder: Path) -> list[Path]:
+        home = home_of(name.partition(".")[0], folder)
+        found = files_of(home, name) if home else ()
+        return [file for file in found if file.suffix == ".py"]
 
 
 def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:

@@ -27,8 +27,8 @@ class Launch:
 
     #: Blocks in x, y, z; missing ones are 1. May depend on the problem.
     grid: tuple[Any, ...]
-    #: Threads in x, y, z; missing ones are 1. Must not depend on the problem.
-    block: tuple[int, ...]
+    #: Threads in x, y, z; missing ones are 1. Must not depend on the problem. Triton decides it itself.
+    block: tuple[int, ...] = ()
     #: Dynamic shared memory per block. Must not depend on the problem.
     shared_bytes: int = 0
     #: Function to launch; default: the kernel's name.
@@ -98,7 +98,17 @@ class Kernel(Declaration):
 
     def language_on(self, backend: str) -> str:
         """Return the language that is compiled for a backend, which stands for its own dialect of C."""
-        return backend
+        has_own = self.language is not None and backend in self.language.backends
+        return self.language_name if has_own else backend
+
+    def entry_of(self, c: Configuration) -> str:
+        """Return the function that a launch without ``entry`` launches."""
+        return self.source_file(c).name.rpartition(":")[2] if self.language else self.name
+
+    def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
+        """Return parameters and compiled-in fields, these in upper case too, as a language gets them."""
+        fields = self._compiled_in(p)
+        return {**{name.upper(): value for name, value in fields.items()}, **fields, **c}
 
     def layout_of(self, p: Problem) -> Problem:
         """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""
@@ -237,10 +247,20 @@ class Kernel(Declaration):
         return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
 
     def find_source(self, file: str) -> Path:
-        """Return the path of a source: in ``../kernels`` of the space file, or in its folder."""
+        """Return the path of a source: in ``../kernels`` of the space file, or in its folder.
+
+        In a language its name ends with ``:FUNCTION``.
+        """
         base = self.file.parent if self.file else Path.cwd()
+        if self.language:
+            file, _, function = file.rpartition(":")
+            found = self._existing(file, base)
+            return found.with_name(f"{found.name}:{function}")
         if file in self.written:
             return base / file
+        return self._existing(file, base)
+
+    def _existing(self, file: str, base: Path) -> Path:
         places = [base.parent / "kernels" / file, base / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:

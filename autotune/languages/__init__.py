@@ -1,6 +1,10 @@
 """Source languages: how a source becomes a binary, on any machine and without a context.
 
-======== =====================================================
-`choose` compilers by name: those of backends, and languages
-======== =====================================================
+============= ==============================================================
+`base`        the contract of a language
+`choose`      languages, compilers and interpreters by name
+`slices`      a Python function with all that it uses, cut out of its files
+`triton`      Triton
+`interpreter` Triton's interpreter, which verifies kernels without a GPU
+============= ==============================================================
 """

@@ -1,14 +1,37 @@
-"""Finds compilers by the name of a source language.
+"""Finds source languages and their compilers by name, and the backends that interpret them.
 
 A backend's name stands for the dialect of C that it compiles itself: CUDA C++ by NVRTC, OpenCL C.
 """
 
 from __future__ import annotations
 
-from autotune.devices.base import Compiler
-from autotune.devices.choose import backend
+from autotune.devices import choose
+from autotune.devices.base import Backend, Compiler
+from autotune.errors import UsageError, unknown
+from autotune.languages.base import Language
+
+#: Names of the languages that are no backend's own.
+LANGUAGES = ("triton",)
 
 
-def compiler(language: str) -> Compiler:
+def compiler(name: str) -> Compiler:
     """Return the compiler of a language, and import only that one."""
-    return backend(language)
+    return language(name) if name in LANGUAGES else backend(name)
+
+
+def backend(name: str) -> Backend:
+    """Return a backend by name, an interpreter of a language among them."""
+    if name == "interpreter":
+        from autotune.languages.interpreter import InterpreterBackend
+
+        return InterpreterBackend()
+    return choose.backend(name)
+
+
+def language(name: str) -> Language:
+    """Return a language that is no backend's own."""
+    if name == "triton":
+        from autotune.languages.triton import TritonLanguage
+
+        return TritonLanguage()
+    raise UsageError(unknown("language", name, LANGUAGES))

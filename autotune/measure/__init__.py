@@ -6,6 +6,7 @@
 `tolerance`   the default tolerance, by element
 `cache`       data sets and binaries on disk
 `process`     actors, which run tasks in processes of their own
+`declared`    arguments without their data, and what of them is compiled in
 `compiler`    the processes that compile
 `tasks`       measurements on one device, and the code in its process
 `verify`      outputs, inputs and guard bands

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
 from autotune.languages.choose import compiler
 from autotune.measure.cache import BINARIES, touch
+from autotune.measure.declared import compiled_in
 from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Actor, ActorDied, ActorTimeout, ChildActor
 from autotune.values import Configuration, Problem
@@ -106,20 +108,28 @@ class Compiled:
 
 
 def compile_job(
-    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+    kernel: Kernel,
+    configuration: Configuration,
+    problem: Problem,
+    device: Device,
+    scalars: Mapping[str, Any] = MappingProxyType({}),
 ) -> CompileJob:
-    """Return all that is needed to compile one configuration."""
-    launches = launch_sequence(kernel, configuration, problem, device).launches
+    """Return all that is needed to compile one configuration; ``scalars`` replace declared ones."""
+    plan = launch_sequence(kernel, configuration, problem, device)
     language = kernel.language_on(device.backend)
     source = source_text(kernel, configuration, device)
+    if kernel.language:
+        symbols = compiled_in(kernel, configuration, problem, device, plan, source.text, scalars)
+    else:
+        symbols = kernel.macros(configuration, problem)
     return CompileJob(
         source=source.text,
-        defines=tuple(kernel.macros(configuration, problem).items()),
+        defines=tuple(symbols.items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         language=language,
         toolchain=compiler(language).toolchain(),
-        entries=tuple(dict.fromkeys(str(launch.entry) for launch in launches)),
+        entries=tuple(dict.fromkeys(str(launch.entry) for launch in plan.launches)),
         headers=source.headers,
     )
 
@@ -412,11 +422,15 @@ def write_cached(binary: Binary) -> None:
 
 
 def compiled_for(
-    kernel: Kernel, configuration: Mapping[str, Any], problem: Problem, device: Device
+    kernel: Kernel,
+    configuration: Mapping[str, Any],
+    problem: Problem,
+    device: Device,
+    scalars: Mapping[str, Any] = MappingProxyType({}),
 ) -> Binary:
     """Compile one configuration in this process; raise `SpecError` if the compiler rejects it."""
     chosen = Configuration(configuration)
-    compiled = compile_now(compile_job(kernel, chosen, problem, device))
+    compiled = compile_now(compile_job(kernel, chosen, problem, device, scalars))
     if compiled.binary is None:
         raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
     return compiled.binary

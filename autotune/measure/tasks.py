@@ -26,12 +26,12 @@ from autotune.devices.base import (
     Side,
     Timer,
 )
-from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
 from autotune.errors import AutotuneError
-from autotune.kernel.launches import launch_sequence
+from autotune.kernel.launches import completed, launch_sequence
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
+from autotune.languages.choose import backend
 from autotune.measure import verify
 from autotune.measure.data import RANDOM, Dataset, load_kernel
 from autotune.measure.data import prepare as prepare_data
@@ -244,7 +244,7 @@ def _verified(draft: Measurement, ready: Launchable) -> Measurement:
         draft,
         checks=ready.verify(),
         verify_s=time.perf_counter() - start,
-        dynamic_shared_bytes=ready.plan.main.shared_bytes,
+        dynamic_shared_bytes=completed(ready.plan, ready.binary).main.shared_bytes,
     )
 
 

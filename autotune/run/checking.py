@@ -12,12 +12,12 @@ import numpy as np
 
 from autotune.devices import nvrtc
 from autotune.devices.base import Binary
-from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
+from autotune.languages.choose import backend
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
@@ -26,7 +26,7 @@ from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
-from autotune.values import Configuration, size_of
+from autotune.values import Configuration, Problem, size_of
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,18 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         report.notes.append(str(missed))
     for arch in archs if "cuda" in kernel.backends else ():
         _DeviceCheck(report, kernel, for_arch(arch), samples, seed).compile()
-    if "opencl" not in kernel.backends:
+    if interpreters := _interpreters(kernel):
+        smallest = min(kernel.all_problems(), key=size_of)
+        problems = kernel.edges_on(interpreters[0]) or (smallest,)
+        _DeviceCheck(report, kernel, interpreters[0], samples, seed).verify(problems)
+    elif "opencl" not in kernel.backends:
         report.not_verified = (
             f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
             f"autotune run {kernel.name} verifies each configuration before it is timed"
         )
     elif found := backend("opencl").devices():
-        _DeviceCheck(report, kernel, found[-1], samples, seed).verify()
+        problems = (*kernel.edges_on(found[-1]), kernel.first_problem("opencl"))
+        _DeviceCheck(report, kernel, found[-1], samples, seed).verify(problems)
     else:
         report.not_verified = f"no OpenCL device ({install('cpu')})"
     if report.not_verified:
@@ -88,6 +93,12 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
             "odd size; give more --samples, or edge_problems that requires allows"
         )
     return report
+
+
+def _interpreters(kernel: Kernel) -> list[Device]:
+    """Return what interprets the language of a kernel on this machine."""
+    name = kernel.language.interpreter if kernel.language else ""
+    return backend(name).devices() if name else []
 
 
 def _data_notes(kernel: Kernel) -> Iterator[str]:
@@ -130,13 +141,13 @@ class _DeviceCheck:
         except MissingDependencyError as error:
             self._note(f"not compiled: {error}")
 
-    def verify(self) -> None:
-        """Compile and verify a sample on odd sizes and on the first problem."""
+    def verify(self, problems: Sequence[Problem]) -> None:
+        """Compile and verify a sample on these problems."""
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
-        problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
-        with closing(Bench(Request(kernel, device, tuple(problems)))) as bench:
+        problems = tuple(dict.fromkeys(problems))
+        with closing(Bench(Request(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
             self._check_sample(space, lambda c: _verified(bench, c, next(turns)))
 

@@ -293,7 +293,8 @@ class Finals:
             ):
                 job = bench.compile_job(configuration, small)
                 # So that a finding names the line; the code is the same.
-                with_lines = replace(job, options=(*job.options, "-lineinfo"))
+                lines = () if bench.kernel.language else ("-lineinfo",)
+                with_lines = replace(job, options=(*job.options, *lines))
                 binary = bench.compilers.result(with_lines).binary
                 if binary is not None:
                     made = bench.job(small, bench.request.seed + 1)

@@ -33,10 +33,11 @@ def unnamed(kernel: Kernel) -> Iterator[str]:
         kernel.hooks[hook] for hook, takes in HOOKS.items() if "c" in takes and hook in kernel.hooks
     ]
     functions = [*hooks, *rules, *kernel.metrics.values()]
-    named = _words(functions)
+    language = kernel.language
+    named = _words(functions) | (language.options if language else set())
     if _LEFT.search(text) or named & _ALL or "defines" in kernel.hooks:
         return
-    in_source = set(re.findall(r"[A-Za-z_]\w*", _NO_CODE.sub(" ", text)))
+    in_source = set(re.findall(r"[A-Za-z_]\w*", text if language else _NO_CODE.sub(" ", text)))
     chooses_source = {"VARIANT"} if len(kernel.sources) > 1 else set()
     for name, values in kernel.parameters.items():
         macros = {name, *(f"{name}_{value}" for value in values if isinstance(value, str))}

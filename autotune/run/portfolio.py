@@ -124,7 +124,7 @@ def _compile(
     listener(Phase(problems[0], "compiling"))
     jobs = [
         bench.compile_job(configuration, problem)
-        for problem in (problems if bench.kernel.static else problems[:1])
+        for problem in (problems if bench.kernel.static or bench.kernel.language else problems[:1])
         for configuration in configurations
     ]
     for act in (bench.compilers.submit, bench.compilers.result):

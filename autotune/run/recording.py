@@ -15,6 +15,8 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.expression import Json
 from autotune.kernel.launches import (
+    LaunchSequence,
+    completed,
     launch_sequence,
     requirement,
     traced,
@@ -24,6 +26,7 @@ from autotune.kernel.launches import (
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import Space, valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.measure.compiler import compile_job, compiled_before
 from autotune.measure.limits import Limits, share
 from autotune.measure.measurement import (
     CheckResult,
@@ -372,7 +375,7 @@ def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
 
 def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
     """Return how the main launch of a configuration looks, for any problem where it can be traced."""
-    main = launch_sequence(kernel, configuration, problem, device).main
+    main = _sequence(kernel, configuration, problem, device).main
     steps = traced(kernel, configuration, device, problem)
     return Plan(
         configuration=dict(configuration),
@@ -384,6 +387,18 @@ def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, devi
         exclusive=kernel.is_exclusive(configuration),
         deterministic=kernel.is_deterministic(configuration, problem),
     )
+
+
+def _sequence(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> LaunchSequence:
+    """Return a launch sequence with what a language's compiler decided, if it has compiled it here."""
+    plan = launch_sequence(kernel, configuration, problem, device)
+    if kernel.language is None:
+        return plan
+    job = compile_job(kernel, configuration, problem, device)
+    found = compiled_before(job.key)
+    return completed(plan, found.binary) if found and found.binary else plan
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
@@ -401,7 +416,7 @@ def _three(sizes: tuple[int, ...]) -> Triple:
 def _steps(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuple[LaunchStep | FillStep, ...]:
-    concrete = launch_sequence(kernel, configuration, problem, device).steps
+    concrete = _sequence(kernel, configuration, problem, device).steps
     symbolic = traced(kernel, configuration, device, problem) or (None,) * len(concrete)
     steps: list[LaunchStep | FillStep] = []
     for step, trace in zip(concrete, symbolic, strict=True):

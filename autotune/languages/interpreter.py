@@ -1,0 +1,242 @@
+"""Runs Triton kernels on the host by Triton's interpreter, to verify them where there is no GPU.
+
+The interpreter is chosen when Triton is imported, so that it has processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.devices.base import (
+    GUARD_BYTES,
+    GUARD_VALUE,
+    Binary,
+    BoundFill,
+    BoundLaunch,
+    Comparison,
+    CompiledFunction,
+    Difference,
+    LaunchError,
+    Poison,
+    Side,
+    Timer,
+)
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device, Power, for_arch
+from autotune.devices.host import compared
+from autotune.errors import DeviceError, MissingDependencyError
+from autotune.languages import slices
+from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, jit_function
+
+#: Makes `triton.jit` return interpreted functions, where it is set before Triton is imported.
+_SETTING = "TRITON_INTERPRET"
+#: Where buffers begin, as on a GPU.
+_BOUNDARY = 256
+_NO_TIMES = "an interpreter is not timed"
+_NUMPY = {short: name for name, short in TYPES.items()}
+
+
+class InterpreterBackend:
+    """See `autotune.devices.base.Backend`. Its binaries are sources with their symbols."""
+
+    name = "interpreter"
+
+    def devices(self) -> list[Device]:
+        if self.why_unavailable():
+            return []
+        return [replace(for_arch("sm_90"), backend=self.name, name=self.name, arch=self.name)]
+
+    def why_unavailable(self) -> str:
+        try:
+            self.toolchain()
+        except MissingDependencyError as error:
+            return str(error)
+        return ""
+
+    def why_no_energy(self, device: Device) -> str:
+        return _NO_TIMES
+
+    def toolchain(self) -> str:
+        return TritonLanguage().toolchain()
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        (function,) = entries
+        code = json.dumps([source, function, dict(defines)]).encode()
+        return Binary(code, (CompiledFunction(function),), "", key="")
+
+    def load_compiler(self) -> None:
+        pass
+
+    def get_ready(self, device: Device) -> None:
+        os.environ[_SETTING] = "1"
+        import triton  # noqa: F401
+
+    def open(self, device: Device) -> HostExecutor:
+        if _SETTING not in os.environ and "triton" in sys.modules:
+            raise DeviceError("Triton was imported without its interpreter")
+        os.environ[_SETTING] = "1"
+        return HostExecutor(device)
+
+
+class HostBuffer:
+    """A guarded allocation: ``inner`` lies between two guard bands of ``whole``."""
+
+    def __init__(self, nbytes: int, offset_bytes: int) -> None:
+        raw = np.empty(nbytes + offset_bytes + 2 * GUARD_BYTES + _BOUNDARY, np.uint8)
+        begin = -raw.ctypes.data % _BOUNDARY
+        self.nbytes = nbytes
+        self.whole = raw[begin : begin + nbytes + offset_bytes + 2 * GUARD_BYTES]
+        self.inner = self.whole[GUARD_BYTES + offset_bytes :][:nbytes]
+        self.guards = (self.whole[: GUARD_BYTES + offset_bytes], self.whole[-GUARD_BYTES:])
+
+
+class _Pointer:
+    """An array argument as the interpreter takes it: it asks for no more of a tensor than this."""
+
+    def __init__(self, address: int, dtype: str) -> None:
+        self._address, self.dtype = address, dtype
+
+    def data_ptr(self) -> int:
+        return self._address
+
+    def _itself(self, *_: object, **__: object) -> _Pointer:
+        return self
+
+    # The interpreter would copy tensors of a device to the host and back.
+    untyped_storage = cpu = new_empty = set_ = copy_ = _itself
+    storage_offset = size = stride = _itself
+
+
+class HostExecutor:
+    """See `autotune.devices.base.Executor`; nothing is timed."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> HostBuffer:
+        buffer = HostBuffer(nbytes, offset_bytes)
+        self.restore_guards(buffer)
+        return buffer
+
+    def write(self, buffer: HostBuffer, array: NDArray[Any]) -> None:
+        buffer.inner[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def read(
+        self, buffer: HostBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> NDArray[Any]:
+        return buffer.inner.copy().view(dtype).reshape(shape)
+
+    def copy(self, target: HostBuffer, source: HostBuffer) -> None:
+        target.inner[:] = source.inner
+
+    def poison(self, buffer: HostBuffer, poison: Poison = Poison.NAN) -> None:
+        buffer.inner[:] = poison
+
+    def restore_guards(self, buffer: HostBuffer) -> None:
+        for guard in buffer.guards:
+            guard[:] = GUARD_VALUE
+
+    def inspect(
+        self,
+        comparisons: Sequence[Comparison],
+        buffers: Sequence[HostBuffer] = (),
+        pairs: Sequence[tuple[HostBuffer, HostBuffer]] = (),
+    ) -> tuple[list[Difference], list[bool], list[bool]]:
+        return (
+            [_difference(comparison) for comparison in comparisons],
+            [all(bool(np.all(g == GUARD_VALUE)) for g in buffer.guards) for buffer in buffers],
+            [np.array_equal(buffer.inner, other.inner) for buffer, other in pairs],
+        )
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        if constants:
+            raise LaunchError("Triton has no module symbols; pass constants as inputs")
+        source, name, defines = json.loads(binary.code)
+        function = jit_function(source, name)
+        given = {
+            each.name: json.loads(defines[each.name])
+            for each in slices.parameters(source, name)
+            if each.annotation == "constexpr" and each.name in defines
+        }
+        kinds = [
+            text.lstrip("*").split("%")[0].split("=")[0]
+            for text in defines[SIGNATURE.format(name)].split()
+        ]
+
+        def launch(step: BoundLaunch) -> None:
+            passed = [_passed(value, kind) for value, kind in zip(step.args, kinds, strict=True)]
+            runtime = (each for each in function.arg_names if each not in given)
+            named = dict(zip(runtime, passed, strict=False))
+            function.run(**named, **given, grid=step.grid, warmup=False)
+
+        return launch
+
+    def calibrate(self) -> None:
+        pass
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
+        start = time.perf_counter()
+        for step in steps:
+            if isinstance(step, BoundFill):
+                step.buffer.inner.view(step.value.dtype)[:] = step.value
+                continue
+            try:
+                module(step)
+            except Exception as error:
+                raise LaunchError(f"the interpreter stopped: {error.__cause__ or error}") from error
+        return 1e3 * (time.perf_counter() - start)
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        raise LaunchError(_NO_TIMES)
+
+    def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
+        raise LaunchError(_NO_TIMES)
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
+        raise LaunchError(_NO_TIMES)
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        raise LaunchError(_NO_TIMES)
+
+    def clocks(self) -> Clocks:
+        return UNKNOWN_CLOCKS
+
+    def energy_mj(self) -> int:
+        raise DeviceError(_NO_TIMES)
+
+    def power(self) -> Power:
+        return Power()
+
+
+def _passed(value: Any, kind: str) -> Any:
+    if value is None or isinstance(value, HostBuffer):
+        return _Pointer(value.inner.ctypes.data if value else 0, _NUMPY[kind])
+    return value.item()
+
+
+def _difference(comparison: Comparison) -> Difference:
+    dtype, count = comparison.dtype, comparison.count
+    raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # true is the byte 1 alone
+
+    def floats(buffer: HostBuffer) -> NDArray[Any]:
+        return buffer.inner.view(np.float32 if buffer.nbytes == 4 * count else np.float64)
+
+    wanted = comparison.expected
+    want = floats(wanted) if dtype.kind == "f" else wanted.inner.view(raw)
+    bounds = comparison.bound if comparison.bounds is None else floats(comparison.bounds)
+    return compared(comparison.buffer.inner.view(raw)[:count], want[:count], bounds)

@@ -1,0 +1,273 @@
+"""Triton: a `triton.jit` function to a cubin, for any architecture, without a GPU or driver.
+
+Types of arguments are symbols, specialised as Triton specialises them: integers that are 1 are compiled
+in, and of addresses and integers it is known that 16 divides them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import warnings
+from ast import literal_eval
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from autotune.devices import nvrtc
+from autotune.devices.base import (
+    Binary,
+    CompiledFunction,
+    CompileError,
+    Convention,
+    ResourceError,
+)
+from autotune.devices.device import Device
+from autotune.errors import MissingDependencyError, SpecError
+from autotune.languages import slices
+from autotune.languages.base import Files, Passed
+from autotune.values import Value
+
+#: Triton's names of NumPy's types.
+TYPES = {
+    **{f"float{bits}": f"fp{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+    "bool": "i1",
+}
+#: Addresses and integers that this divides are specialised.
+_ALIGNMENT = 16
+#: Threads of a warp, and warps of a block where no parameter says otherwise: Triton's default.
+_WARP, _WARPS = 32, 4
+#: Texts in the log of an assembler, or of Triton, that found too little of a resource.
+_TOO_MUCH = ("uses too much shared data", "out of resource")
+#: The symbol that holds the types of a function's arguments.
+SIGNATURE = "({})"
+
+
+class TritonLanguage:
+    """See `autotune.languages.base.Language`."""
+
+    backends: tuple[str, ...] = ("cuda",)
+    interpreter = "interpreter"
+    options = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
+
+    def source(self, file: Path, function: str, files: Files) -> str:
+        return slices.cut(file, function, files)
+
+    def symbols(
+        self,
+        source: str,
+        function: str,
+        launches: Sequence[Sequence[Passed]],
+        values: Mapping[str, Value],
+    ) -> dict[str, str]:
+        parameters = slices.parameters(source, function)
+        names = [each.name for each in parameters if each.annotation != "constexpr"]
+        for passed in launches:
+            _check_passed(function, names, [each.name for each in passed])
+        constants = [each for each in parameters if each.annotation == "constexpr"]
+        missing = [each.name for each in constants if not (each.has_default or each.name in values)]
+        if missing:
+            raise SpecError(
+                f"the constexpr {', '.join(missing)} of {function} is neither a parameter nor a "
+                f"problem field: give Kernel(..., {missing[0]}=(...))"
+            )
+        taken = {each.name for each in constants} | self.options
+        made = {name: json.dumps(values[name]) for name in sorted(taken & values.keys())}
+        types = [_specialised([passed[i] for passed in launches]) for i in range(len(names))]
+        return {**made, SIGNATURE.format(function): " ".join(types)}
+
+    def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
+        return (_WARP * int(values.get("num_warps", _WARPS)),)
+
+    def toolchain(self) -> str:
+        try:
+            return f"triton {version('triton')}"
+        except PackageNotFoundError as error:
+            raise MissingDependencyError("triton", "triton", "compiling Triton") from error
+
+    def load_compiler(self) -> None:
+        from autotune.devices.device import for_arch
+
+        self.compile(_WARM_UP, {"(nothing)": ""}, (), for_arch("sm_90"), ("nothing",))
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        self.toolchain()
+        (name,) = entries
+        with _quiet() as log:
+            try:
+                function = jit_function(source, name)
+                made, passed = _compiled(function, name, defines, options, device)
+            except Exception as error:
+                raise _compile_error(error, log()) from error
+            reported = log()
+        metadata = made.metadata
+        for what in ("global_scratch_size", "profile_scratch_size"):
+            if getattr(metadata, what, 0):
+                raise CompileError(f"{name} needs global scratch memory, which is not supported")
+        given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
+        convention = Convention(
+            block=_WARP * int(metadata.num_warps),
+            shared_bytes=int(metadata.shared),
+            passed=(*passed, *[None] * (given - len(passed))),
+            blocks=int(metadata.num_ctas),
+        )
+        found = next(iter(nvrtc.entries(reported)), CompiledFunction(name))
+        entry = CompiledFunction(
+            name,
+            found.registers,
+            found.spill_bytes,
+            shared_bytes=0,
+            symbol=metadata.name,
+            convention=convention,
+        )
+        return Binary(made.asm["cubin"], (entry,), "", key="")
+
+
+_WARM_UP = """#: module nothing
+import triton
+
+@triton.jit
+def nothing():
+    pass
+"""
+
+
+def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) -> None:
+    """Raise `SpecError` where a launch passes other arguments than a function takes, as far as names tell."""
+    is_shuffled = sorted(names) == sorted(passed) and list(names) != list(passed)
+    if len(names) != len(passed) or is_shuffled:
+        raise SpecError(
+            f"{function} takes ({', '.join(names)}), and its launch passes "
+            f"({', '.join(name or 'a number' for name in passed)}): constexpr arguments aside they "
+            "have to agree in number and order"
+        )
+
+
+def _specialised(passed: Sequence[Passed]) -> str:
+    """Return the type of an argument with what holds for it in all launches: ``i32=1``, ``*fp32%16``."""
+    kinds = {("*" if each.value is None else "") + TYPES.get(each.dtype, "") for each in passed}
+    (kind, *others) = sorted(kinds)
+    if others or kind in ("", "*"):
+        raise SpecError(f"argument {passed[0].name!r}: Triton has no {passed[0].dtype} for it")
+    numbers = [each.offset_bytes if each.value is None else each.value for each in passed]
+    if kind.startswith(("fp", "i1")) and kind != "i16":
+        return kind
+    if not kind.startswith("*") and all(number == 1 for number in numbers):
+        return f"{kind}=1"
+    return kind + ("%16" if all(number % _ALIGNMENT == 0 for number in numbers) else "")
+
+
+def jit_function(source: str, name: str) -> Any:
+    """Run a source and return its `triton.jit` function, without what is wrapped around it."""
+    function = slices.run(source, name)
+    while not hasattr(function, "arg_names") and hasattr(function, "fn"):
+        function = function.fn
+    if not hasattr(function, "arg_names"):
+        raise CompileError(f"{name} is no function with the decorator @triton.jit")
+    return function
+
+
+def constants_of(function: Any, defines: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a function's constexpr arguments, defaults aside."""
+    names = [each.name for each in function.params if each.is_constexpr]
+    return {name: json.loads(defines[name]) for name in names if name in defines}
+
+
+def _compiled(
+    function: Any, name: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+) -> tuple[Any, list[int]]:
+    """Return Triton's compiled kernel, and the positions of the arguments that are passed to it."""
+    from triton import compile as triton_compile
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    types = iter(enumerate(defines[SIGNATURE.format(name)].split()))
+    given = constants_of(function, defines)
+    signature, constants, attributes, passed = {}, {}, {}, []
+    for place, parameter in enumerate(function.params):
+        if parameter.is_constexpr:
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = given.get(parameter.name, parameter.default)
+            continue
+        position, text = next(types)
+        kind, mark, _ = re.split(r"(=1|%16|$)", text, maxsplit=1)
+        if mark == "=1" and not parameter.do_not_specialize:
+            signature[parameter.name], constants[parameter.name] = "constexpr", 1
+            continue
+        passed.append(position)
+        signature[parameter.name] = parameter.annotation_type or kind
+        aligns = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
+        if mark == "%16" and aligns:
+            attributes[(place,)] = [["tt.divisibility", _ALIGNMENT]]
+    chosen = {each: json.loads(defines[each]) for each in TritonLanguage.options & defines.keys()}
+    for option in options:
+        key, is_given, value = option.partition("=")
+        if not is_given:
+            raise CompileError(
+                f"option {option!r}: expected one of Triton's, such as 'num_warps=8'"
+            )
+        chosen[key] = literal_eval(value)
+    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
+        knobs.cache.dir, knobs.nvidia.dump_ptxas_log = folder, True
+        made = triton_compile(
+            ASTSource(function, signature, constants, attributes),
+            target=GPUTarget("cuda", device.compute_capability, _WARP),
+            options={"enable_fp_fusion": True, **chosen},
+        )
+    return made, passed
+
+
+def _compile_error(error: Exception, log: str) -> CompileError:
+    """Return a compile error whose first line says what is wrong, and where in the function."""
+    if isinstance(error, CompileError | SpecError):
+        return CompileError(str(error))
+    inner: BaseException = error
+    while inner.__cause__ is not None and not getattr(inner, "error_message", ""):
+        inner = inner.__cause__
+    said = getattr(inner, "error_message", "") or str(inner) or type(inner).__name__
+    text, line = getattr(error, "src", ""), getattr(getattr(error, "node", None), "lineno", 0)
+    where = ""
+    if text and line:
+        where = f" (line {line} of the function: {text.splitlines()[line - 1].strip()})"
+    lines = [line.strip() for line in f"{said}\n{log}".splitlines() if line.strip()]
+    failed = next((line for line in lines if "error:" in line), lines[0])
+    kind = ResourceError if any(each in said + log for each in _TOO_MUCH) else CompileError
+    return kind(f"error: {failed}{where}")
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """Keep what Triton prints, also from C++, away from the terminal; yield a function that returns it."""
+    printed = io.StringIO()
+    with tempfile.TemporaryFile("w+") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sys.stderr.flush()
+        stderr = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def log() -> str:
+            file.seek(0)
+            return printed.getvalue() + file.read()
+
+        try:
+            with redirect_stdout(printed):
+                yield log
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)

@@ -1,0 +1,126 @@
+"""Asks a kernel for its arguments without drawing any data, and what of them is compiled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from autotune.devices.device import Device
+from autotune.errors import SpecError
+from autotune.kernel.launches import LaunchSequence
+from autotune.kernel.names import OFFSET
+from autotune.kernel.spec import Constant, InOut, Kernel
+from autotune.languages.base import Passed
+from autotune.measure.data import Argument, Draw, argument_of
+from autotune.values import Configuration, Problem
+
+#: Stands for an integer that is not known: neither 1 nor a multiple of anything.
+_UNKNOWN = 3
+#: Problems of which arguments are kept, so that configurations need not ask again.
+_KEPT = 256
+
+
+class _Shapes(Draw):
+    """A generator of arrays with shape and type but one number for data, to ask what is declared."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(exact=False, key=0)
+        self._number = number
+
+    def _filled(self, size: Any, dtype: Any, draw: Any) -> Any:
+        return np.broadcast_to(np.asarray(self._number, dtype), () if size is None else size)
+
+    def integers(  # type: ignore[override]
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int32, **_: Any
+    ) -> Any:
+        least = (0 if high is None else low) + self._number
+        return np.broadcast_to(np.asarray(least, dtype), () if size is None else size)
+
+
+def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
+    """Return kind, type and shape of every argument of a problem, without drawing its inputs.
+
+    A hook that writes into what it draws gets real arrays instead. Where scalars are drawn ``number``
+    changes them.
+    """
+    try:
+        declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes(number))
+    except Exception:  # "assignment destination is read-only"; or what it raises then too
+        declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=number))
+    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
+
+
+def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
+    """Return kind, type and shape of one value of the arguments or scratch hook."""
+    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
+        if isinstance(value, wrapper):
+            array = np.asarray(value.array)
+            return Argument(name, kind, array.dtype.str, array.shape)
+    if isinstance(value, np.ndarray) and value.shape != ():
+        return Argument(name, "input", value.dtype.str, value.shape)
+    return argument_of(kernel, name, value)[0]
+
+
+def compiled_in(
+    kernel: Kernel,
+    configuration: Configuration,
+    problem: Problem,
+    device: Device,
+    plan: LaunchSequence,
+    source: str,
+    scalars: Mapping[str, Any],
+) -> dict[str, str]:
+    """Return what is compiled in, as the language of a kernel says it.
+
+    ``scalars`` replace declared ones, as those of a call do.
+    """
+    assert kernel.language is not None
+    known = dict(_passed(kernel, kernel.hook("arguments"), problem))
+    for name, value in scalars.items():
+        known[name] = Passed(name, known[name].dtype, value)
+    for name, out in kernel.workspaces(configuration, problem, device).items():
+        known[name] = Passed(name, np.dtype(out.dtype).name)
+    launches = [
+        [_passed_as(kernel, given, known) for given in (known if step.args is None else step.args)]
+        for step in plan.launches
+    ]
+    functions = {str(step.entry) for step in plan.launches}
+    if len(functions) > 1:
+        raise kernel.error(
+            f"launch: launches {' and '.join(sorted(functions))}; in {kernel.language_name} a "
+            "configuration launches one function"
+        )
+    values = kernel.values_of(configuration, problem)
+    try:
+        return kernel.language.symbols(source, functions.pop(), launches, values)
+    except SpecError as error:
+        raise kernel.error(str(error)) from error
+
+
+def _passed_as(kernel: Kernel, given: Any, known: Mapping[str, Passed]) -> Passed:
+    if not isinstance(given, str):
+        number = given if isinstance(given, np.generic) else np.int32(index(given))
+        return Passed("", number.dtype.name, number.item())
+    if given not in known:
+        raise kernel.error(f"launch: no argument {given!r} (known: {', '.join(known)})")
+    return known[given]
+
+
+@lru_cache(_KEPT)
+def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[str, Passed]:
+    """Return the arguments of a problem; of scalars that are drawn nothing is known."""
+    first, second = (declared_arguments(kernel, problem, number) for number in (0, 1))
+    fields, known = kernel.filled(problem), {}
+    for name, argument in first.items():
+        dtype = np.dtype(argument.dtype)
+        if argument.kind == "scalar":
+            is_drawn = argument.value != second[name].value
+            known[name] = Passed(name, dtype.name, _UNKNOWN if is_drawn else argument.value)
+        elif argument.kind != "constant":
+            offset = int(fields.get(f"{OFFSET}{name}", 0))
+            known[name] = Passed(name, dtype.name, offset_bytes=offset * dtype.itemsize)
+    return known
