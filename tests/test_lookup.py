@@ -42,7 +42,7 @@ from autotune.project import bundled_project
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import reading as _files
 from autotune.tuned.answer import TunedConfig, tuned_config
-from autotune.tuned.lookup import clear_cache, first_gpu, lookup
+from autotune.tuned.lookup import clear_cache, first_gpu, lookup, promising
 from autotune.tuned.reading import RecordFile, current_project, device_folders, user_folder
 from autotune.tuned.record import (
     AnswerTable,
@@ -203,6 +203,22 @@ def test_only_what_is_deterministic_answers_where_that_is_asked(
     found = [(each.quality, tile(each), each.expected_fraction) for each in answers]
     assert (*found[0], *found[1]) == expected
     assert answers[1].deterministic
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("m", [96, 3072])
+def test_promising_configurations_begin_with_the_answer(m: int, deterministic: bool) -> None:
+    """Each next is the answer without those before it, so none comes twice."""
+    sizes = {"m": m, "n": 4000, "k": 333}
+    found = promising("sgemm", "NVIDIA H200", 5, deterministic=deterministic, **sizes)
+    answer = lookup("sgemm", device="NVIDIA H200", deterministic=deterministic, **sizes)
+    assert dict(found[0]) == dict(answer) and len(found) == 5
+    assert len({frozenset(configuration.items()) for configuration in found}) == 5
+
+
+def test_an_unknown_device_has_no_promising_configurations(tuned_folder: Path) -> None:
+    sizes = dict.fromkeys(("m", "n", "k"), 64)
+    assert promising("sgemm", "opencl_nobody", 5, project=bundled_project(), **sizes) == []
 
 
 def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> None:

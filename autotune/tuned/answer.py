@@ -104,12 +104,7 @@ def answer(
 ) -> TunedConfig:
     """Return the tuned configuration for a problem; see `autotune.lookup`."""
     values, layout = _values(table, problem), _layout(table, problem)
-    folder, arch_name = _folder(table, device), _arch(table, arch)
-    if arch_name is None and folder not in table.devices:
-        arch_name = normal_arch(_arch_of(device))
-    if arch_name is None and device is None:
-        # Where no GPU is found, the user's own records of the CPU are what can be meant.
-        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
+    folder, arch_name = _place(table, arch, device)
     hit = pick(table, values, folder, arch_name, layout, deterministic)
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
@@ -118,6 +113,24 @@ def answer(
             f"declare which are (@{table.kernel}.deterministic), and tune: autotune run {table.kernel}"
         )
     return tuned_config(table, hit, values, layout, arch_name)
+
+
+def promising(
+    table: LookupTable, device: Any, deterministic: bool, problem: Mapping[str, Any], count: int
+) -> list[Mapping[str, Value]]:
+    """Return the configurations to try for a problem, at most ``count``, the answer first.
+
+    Each next one is the answer without those before it.
+    """
+    values, layout = _values(table, problem), _layout(table, problem)
+    folder, arch = _place(table, None, device)
+    found: list[Mapping[str, Value]] = []
+    while len(found) < count:
+        hit = pick(table, values, folder, arch, layout, deterministic, found)
+        if hit.row is None:
+            break
+        found.append(hit.plan.configuration)
+    return found
 
 
 def tuned_config(
@@ -200,6 +213,19 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
         return value
     kind = "an integer" if integer else "a str"
     raise UsageError(f"{kernel}: problem field {name}={value!r} must be {kind}")
+
+
+def _place(
+    table: LookupTable, arch: str | int | None, device: Any
+) -> tuple[str | None, str | None]:
+    """Return folder and architecture of a device or an architecture that is asked for."""
+    folder, arch_name = _folder(table, device), _arch(table, arch)
+    if arch_name is None and folder not in table.devices:
+        arch_name = normal_arch(_arch_of(device))
+    if arch_name is None and device is None:
+        # Where no GPU is found, the user's own records of the CPU are what can be meant.
+        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
+    return folder, arch_name
 
 
 def _arch(table: LookupTable, arch: str | int | None) -> str | None:

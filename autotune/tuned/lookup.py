@@ -16,6 +16,8 @@ from autotune.errors import UsageError
 from autotune.project import Project, current_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.tuned.answer import TunedConfig
 
 #: How long a change of the record files may go unnoticed, in seconds.
@@ -77,10 +79,7 @@ def lookup(
         ``deterministic`` is known.
     """
     environ = os.environ
-    key = (kernel, project, current_folder(), *map(environ.get, _VARIABLES))
-    cached = _cache.get(key)
-    if cached is None or time.monotonic() - cached.checked_at > RECHECK_S:
-        cached = _refreshed(key, kernel, project)
+    cached = _current(kernel, project)
     name = None
     if device is None and arch is None:
         arch = environ.get("AUTOTUNE_ARCH") or None
@@ -98,6 +97,25 @@ def lookup(
         cached.answers.clear()
     cached.answers[question] = answer
     return answer
+
+
+def promising(
+    kernel: str,
+    device: Any,
+    count: int,
+    *,
+    deterministic: bool = False,
+    project: str | os.PathLike[str] | Project | None = None,
+    **problem: Any,
+) -> list[Mapping[str, Any]]:
+    """Return the recorded configurations to try for a problem, at most ``count``, `lookup`'s answer first.
+
+    All were verified on some problem. Empty where nothing is recorded that may answer.
+    """
+    from autotune.tuned.answer import promising
+
+    table = _current(kernel, project).table
+    return promising(table, device, deterministic, problem, count) if table else []
 
 
 class _Cached:
@@ -132,6 +150,14 @@ def clear_cache() -> None:
     """Forget every record, answer and device that was seen."""
     _cache.clear()
     first_gpu.cache_clear()
+
+
+def _current(kernel: str, project: str | os.PathLike[str] | Project | None) -> _Cached:
+    key = (kernel, project, current_folder(), *map(os.environ.get, _VARIABLES))
+    cached = _cache.get(key)
+    if cached is None or time.monotonic() - cached.checked_at > RECHECK_S:
+        cached = _refreshed(key, kernel, project)
+    return cached
 
 
 def _refreshed(

@@ -173,17 +173,19 @@ def pick(
     arch: str | None = None,
     layout: Mapping[str, int] | None = None,
     deterministic: bool = False,
+    without: Sequence[Mapping[str, Value]] = (),
 ) -> Hit:
     """Return the answer for a problem on a device (its folder) or architecture.
 
     Of a ``layout`` all fields are given; default: that which was tuned. With ``deterministic`` only
-    such plans answer, but for the default.
+    such plans answer, but for the default. Configurations in ``without`` do not answer.
     """
     asked = _Query(
         problem,
         place_of(problem),
         table.named(problem, layout),
         is_plain=layout is None or layout == table.layout,
+        without=without,
     )
     for group, exact, near, foreign in _candidates(table, device, arch):
         hit = _search(group, asked, foreign)
@@ -202,6 +204,8 @@ class _Query(NamedTuple):
     fields: Mapping[str, Any]
     #: Whether arrays lie as those that were tuned.
     is_plain: bool
+    #: Configurations that do not answer.
+    without: Sequence[Mapping[str, Value]]
 
 
 def _search(
@@ -211,6 +215,8 @@ def _search(
 
     def is_able(plan: Plan) -> bool:
         if deterministic and not plan.deterministic:
+            return False
+        if asked.without and plan.configuration in asked.without:
             return False
         return plan.allows(asked.fields) and (foreign is None or plan.fits(foreign))
 
