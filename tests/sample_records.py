@@ -19,11 +19,13 @@ from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import Timing
 from autotune.tuned.reading import path_of
 from autotune.tuned.record import (
+    OWN_FEATURES,
     AnswerTable,
     Checks,
     ContenderResult,
     Cost,
     Estimate,
+    Expected,
     LaunchStep,
     Plan,
     Portfolio,
@@ -32,6 +34,7 @@ from autotune.tuned.record import (
     RaceResult,
     RecordedDevice,
     TableRow,
+    Tree,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
@@ -297,7 +300,28 @@ def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
         for plan in plans
         if plan.grid is not None
     ]
-    return Prediction(multiple=rng.choice((1, 4, 24)), costs=tuple(costs))
+    prediction = Prediction(multiple=rng.choice((1, 4, 24)), costs=tuple(costs))
+    if rng.random() < 0.3:
+        return prediction
+    integers = len(FIELDS) - 1
+
+    def splits(features: int) -> tuple[tuple[int, int], ...]:
+        count = rng.randrange(4)
+        return tuple((rng.randrange(features), 2 ** rng.randrange(20)) for _ in range(count))
+
+    def tree() -> Tree:
+        chosen = splits(2 * integers + OWN_FEATURES)
+        return Tree(chosen, tuple(round(rng.uniform(0.5, 2), 3) for _ in range(1 << len(chosen))))
+
+    corrections = tuple(
+        tuple(tree() for _ in range(rng.randrange(4) if cost.waves else 0)) for cost in costs
+    )
+    kinds = splits(2 * integers)
+    shares = [tuple(sorted((rng.random(), rng.random()))) for _ in range(1 << len(kinds))]
+    expected = Expected(ranges=((1, 2**40),) * integers, splits=kinds, shares=tuple(shares))  # type: ignore[arg-type]
+    return msgspec.structs.replace(
+        prediction, corrections=corrections, sizes=100, expected=rng.choice((None, expected))
+    )
 
 
 def builtins_of(chosen: Plan) -> dict[str, Any]:
@@ -349,6 +373,13 @@ def with_entry(**changes: Any) -> bytes:
     return json.dumps(document).encode()
 
 
+def with_prediction(**changes: Any) -> bytes:
+    """A record's bytes with fields of its prediction replaced."""
+    document = json.loads(with_cost())
+    document["portfolio"]["tables"][0]["prediction"] |= changes
+    return json.dumps(document).encode()
+
+
 def with_cost(**changes: Any) -> bytes:
     """A record's bytes with a prediction of one cost, of which members are replaced."""
     chosen = plan()
@@ -392,6 +423,17 @@ WRONG = {
     "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost over \['q'\]"),
     "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost over \['dtype'\]"),
     "cost without grid": (with_cost(plan={**builtins_of(plan()), "grid": None}), "without grid"),
+    "corrections of other costs": (with_prediction(corrections=[[], []]), "do not match the costs"),
+    "outcomes of no split": (with_prediction(corrections=[[[[], [1.0, 1.0]]]]), "do not match its"),
+    "split of no feature": (
+        with_prediction(corrections=[[[[[8, 1]], [1.0, 1.0]]]]),
+        "there is not",
+    ),
+    "factor of nothing": (with_prediction(corrections=[[[[], [0.0]]]]), ">= 0.01"),
+    "ranges of no field": (
+        with_prediction(expected={"ranges": [], "splits": [], "shares": [[0.9, 1.0]]}),
+        "the ranges of an expectation",
+    ),
     "waves of no blocks": (with_cost(waves=[[0, []]]), r">= 1.*\.waves"),
     "absurd time": (with_entry(median_ms=10**400), "out of range"),
     "NaN": (with_entry(gb_per_s=math.nan), "malformed"),

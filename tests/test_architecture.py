@@ -41,21 +41,21 @@ LAYERS = (
 LINES = {
     "": 1520,
     "calling": 1940,
-    "cli": 2680,
+    "cli": 2700,
     "devices": 2265,
     "doctor": 380,
-    "export": 1080,
+    "export": 1140,
     "fleet": 1250,
     "interop": 1030,
     "kernel": 3340,
     "languages": 1000,
     "measure": 5190,
-    "report": 1500,
+    "report": 1512,
     "retune": 1112,
-    "run": 3760,
+    "run": 3850,
     "search": 2392,
     "store": 1365,
-    "tuned": 2750,
+    "tuned": 3210,
 }
 
 

@@ -68,10 +68,10 @@ int main() {
     const config c = how == 'a' ? lookup(where, m, n, dtype, wish)
                                 : lookup(static_cast<device>(where), m, n, dtype, wish);
     const extent grid = c.grid(m, n, dtype);
-    std::printf("%d %d %d %u %u %u %u %d %.17g %d %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
+    std::printf("%d %d %d %u %u %u %u %d %.17g %.17g %d %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
                 static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
-                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, c.exclusive, c.deterministic,
-                grid.x, grid.y, grid.z);
+                static_cast<int>(c.hit), c.expected_fraction, c.median_fraction, c.requires_met, c.exclusive,
+                c.deterministic, grid.x, grid.y, grid.z);
   }
 }
 """
@@ -172,6 +172,7 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
         c.shared_bytes,
         ("exact", "nearest_problem", "same_arch", "nearest_arch", "default").index(c.quality),
         -1.0 if c.expected_fraction is None else c.expected_fraction,
+        -1.0 if c.median_fraction is None else c.median_fraction,
         int(c.requires_met),
         int(c.exclusive),
         int(c.deterministic),
@@ -180,7 +181,7 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
 
 
 def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
-    got = [float(text) if i == 8 else int(text) for i, text in enumerate(answer)]
+    got = [float(text) if i in (8, 9) else int(text) for i, text in enumerate(answer)]
     assert got == expected, question
 
 

@@ -1,15 +1,27 @@
 """Configurations on random sizes: what is drawn, measured, continued, refused."""
 
 import json
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from autotune.cli import run
+from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
-from autotune.run.matrix import candidates_of, random_sizes
-from autotune.tuned.reading import read
+from autotune.run.importing import checked
+from autotune.run.matrix import candidates_of, fitted_to_sizes, random_sizes
+from autotune.run.recording import refitted
+from autotune.tuned.dense import HeldOut
+from autotune.tuned.reading import RecordFile, decode, read
+from autotune.tuned.record import Portfolio, Prediction, TunedRecord
+from autotune.tuned.table import build_table, pick
+from autotune.tuned.writing import encode
+from autotune.values import Configuration, Problem
 
 H200 = Path(__file__).parents[1] / "reports" / "NVIDIA_H200"
 ON_CPU = ["--device", "opencl:cpu"]
@@ -85,3 +97,99 @@ def test_another_file_is_refused(
     assert run(["sizes", "saxpy", *ON_CPU, "--out", str(file)]) == 2
     assert error in capsys.readouterr().err
     assert file.read_text() == text
+
+
+def sampled_matrix(count: int) -> Portfolio:
+    """Return invented times of sgemm's portfolio on random sizes, which its formula does not have."""
+    record, kernel = read(H200 / "sgemm.json"), find_kernel("sgemm")
+    configurations = record.portfolio.configurations[:6]
+    problems = [{"m": m, "n": n, "k": k} for m, n, k in sgemm_sizes(3, count)]
+
+    def time_ms(number: int, m: int, n: int, k: int) -> float:
+        tiles = -(-m // (16 << number)) * -(-n // 64)
+        odd = 1.5 if k & -k < 8 and number % 2 else 1.0
+        return 0.002 + 1e-6 * (5 + number) * -(-tiles // 132) * k * odd * (
+            2 if n < 100 * number else 1
+        )
+
+    return Portfolio(
+        configurations=configurations,
+        problems=tuple(problems),
+        median_ms=tuple(
+            tuple(
+                time_ms(number, **problem)
+                if kernel.allows(Configuration(dict(values)), Problem(problem))
+                else None
+                for problem in problems
+            )
+            for number, values in enumerate(configurations)
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[TunedRecord, HeldOut]:
+    """sgemm's record, whose answers are fitted to invented times."""
+    return fitted_to_sizes(read(H200 / "sgemm.json"), find_kernel("sgemm"), sampled_matrix(200))
+
+
+def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> None:
+    record, held_out = fitted
+    assert np.exp(np.log(held_out.shares).mean()) > 0.95
+    (table,) = record.portfolio.tables
+    assert table.prediction is not None
+    assert table.prediction.sizes == 200
+    assert decode(encode(record)).portfolio == record.portfolio
+    lookups = build_table([RecordFile("given", record.device.folder, record)])
+    hits = [pick(lookups, sizes, record.device.folder) for sizes in sgemm_sizes(4, 50)]
+    known = [hit for hit in hits if hit.expected_fraction is not None]
+    assert len(known) > 40
+    assert all(hit.expected_fraction <= hit.median_fraction <= 1 for hit in known)
+    far = pick(lookups, (10**6, 10**6, 10**6), record.device.folder)
+    assert (far.expected_fraction, far.median_fraction) == (None, None)
+
+
+def test_refits_and_imports_keep_a_fit_to_sizes(fitted: tuple[TunedRecord, HeldOut]) -> None:
+    record, kernel = fitted[0], find_kernel("sgemm")
+    again = refitted(record, kernel, msgspec.structs.replace(record.portfolio, tables=()))
+    assert again.portfolio == record.portfolio
+    assert checked(record, kernel) == record
+    assert record.portfolio.is_far_wider(read(H200 / "sgemm.json").portfolio)
+
+
+def more_costs(prediction: Prediction) -> dict[str, Any]:
+    costs, trees = prediction.costs * 33, prediction.corrections * 33
+    return {"costs": costs, "corrections": trees}
+
+
+def more_trees(prediction: Prediction) -> dict[str, Any]:
+    return {"corrections": tuple(trees * 20 for trees in prediction.corrections)}
+
+
+def reversed_shares(prediction: Prediction) -> dict[str, Any]:
+    assert prediction.expected
+    shares = tuple((median, low - 0.01) for low, median in prediction.expected.shares)
+    return {"expected": msgspec.structs.replace(prediction.expected, shares=shares)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (more_costs, r"len\(.*costs\) is \d+, expected at most 32"),
+        (more_trees, r"len\(.*corrections\[0\]\) is \d+, expected at most"),
+        (reversed_shares, r"shares\[0\] is .*, expected a tenth below the median"),
+    ],
+)
+def test_an_impossible_fit_is_not_imported(
+    fitted: tuple[TunedRecord, HeldOut],
+    change: Callable[[Prediction], dict[str, Any]],
+    message: str,
+) -> None:
+    record = fitted[0]
+    (table,) = record.portfolio.tables
+    assert table.prediction is not None
+    prediction = msgspec.structs.replace(table.prediction, **change(table.prediction))
+    tables = (msgspec.structs.replace(table, prediction=prediction),)
+    portfolio = msgspec.structs.replace(record.portfolio, tables=tables)
+    with pytest.raises(RecordError, match=message):
+        checked(msgspec.structs.replace(record, portfolio=portfolio), find_kernel("sgemm"))

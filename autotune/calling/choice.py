@@ -57,8 +57,7 @@ class Choice:
             return f"nothing recorded can be used; tune it: autotune run {self.kernel}"
         if self.tuned.quality == DEFAULT:
             return f"the kernel's default: nothing like it was tuned ({self.tuned.source})"
-        share = self.tuned.expected_fraction
-        hope = "" if share is None else f", expected at {share:.0%} of the best speed"
+        hope = f", {self.tuned.expected}" if self.tuned.expected else ""
         aged = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
         return f"{self.tuned.quality} of {self.tuned.source}{hope}{aged}"
 

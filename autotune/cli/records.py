@@ -93,10 +93,11 @@ def lookup(
         emit_json(facts)
         return
     click.echo(shown(", ".join(f"{name}={value}" for name, value in found.items())))
-    for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
+    for name in ("quality", "block", "grid", "shared_bytes", "source"):
         if facts[name] is not None:
             click.echo(shown(f"  {name}: {facts[name]}"))
     notes = {
+        found.expected: found.expected,
         f"objective: {found.objective}": found.objective != "time",
         "not valid: no tuned configuration is allowed for this problem and device": (
             not found.requires_met
@@ -112,8 +113,8 @@ def lookup(
 
 #: Attributes of an answer, as `autotune lookup --json` has them.
 _ANSWER = (
-    *("quality", "block", "grid", "shared_bytes", "expected_fraction", "exclusive"),
-    *("deterministic", "requires_met", "noise", "objective", "source"),
+    *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
+    *("exclusive", "deterministic", "requires_met", "noise", "objective", "source"),
 )
 
 

@@ -349,6 +349,13 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     multiple=True,
     help="A tuned record with further configurations (repeatable).",
 )
+@click.option(
+    "--fit",
+    "fitted",
+    type=PATH,
+    metavar="RECORD",
+    help="Measure nothing; fit the answers of this record for other sizes to the file of --out.",
+)
 @click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
 @SPACES
 @click.option("--out", type=PATH, required=True, help="File of the measurements, which grows.")
@@ -358,6 +365,7 @@ def sizes(
     seed: int,
     budget: str,
     records: tuple[Path, ...],
+    fitted: Path | None,
     device: str | None,
     spaces: Path | None,
     out: Path,
@@ -371,15 +379,24 @@ def sizes(
     autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl
     """
     from autotune.devices.choose import choose_device
+    from autotune.files import write_atomically
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.matrix import SizeMatrix, candidates_of, measure_sizes
+    from autotune.run.matrix import SizeMatrix, candidates_of, fitted_to_sizes, measure_sizes
     from autotune.search.session import Budget
     from autotune.tuned.reading import read, read_layers
+    from autotune.tuned.writing import encode
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:
         raise UsageError("sizes: --budget is a time, for example 9m")
     declared = find_kernel(kernel, spaces)
+    if fitted:
+        record = read(fitted)
+        matrix = SizeMatrix.opened(out, declared, record.device.planned_for())
+        record, held_out = fitted_to_sizes(record, declared, matrix.portfolio())
+        write_atomically(fitted, encode(record))
+        click.echo(f"{fitted}: held-out sizes get {held_out}")
+        return
     chosen = choose_device(device, declared.backends)
     known = [
         one for one in read_layers(declared.name, declared.project) if one.folder == chosen.folder

@@ -11,7 +11,6 @@ from typing import Any
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.names import CPP_KEYWORDS
 from autotune.tuned.record import Cost, Term
-from autotune.tuned.table import waves_of
 
 _FOLDER = Path(__file__).parent
 #: Values of int and of long long, without the least of both, whose negative is none.
@@ -88,8 +87,7 @@ def literal(value: int) -> str:
 def time(cost: Cost, multiple: int) -> str:
     """Return the time of a configuration in C++, as an `estimate` of the header, in several lines."""
     parts = [f"estimate{{{_sum(cost.fixed)}}}"]
-    for slots, terms in cost.waves:
-        parts.append(f"in_waves({expression(waves_of(cost.plan.grid, slots))}, {_sum(terms)})")
+    parts += [f"in_waves(blocks_, {slots}, {_sum(terms)})" for slots, terms in cost.waves]
     factors = [
         f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
         for name, factor in cost.misaligned.items()

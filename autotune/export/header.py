@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from autotune import __version__
 from autotune.errors import UsageError
 from autotune.export.cpp import INT, comment, expression, filled, identifier, time
-from autotune.kernel.expression import substituted
+from autotune.kernel.expression import MAX_INTEGER, substituted
 from autotune.tuned.reading import RecordFile, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
@@ -38,6 +39,7 @@ from autotune.tuned.table import (
     LookupTable,
     ProblemKey,
     arch_number,
+    blocks_of,
     build_table,
     pick,
 )
@@ -103,6 +105,8 @@ class Writer:
         self.plans: dict[bytes, Plan] = {}
         self.positions: dict[bytes, int] = {}
         self.shapes: list[str] = []
+        #: Of each shape the number of blocks.
+        self.blocks: list[str] = []
         self.conditions: list[str] = []
         self.default = self.number(self.table.default)
         devices, archs = self.table.devices.values(), self.table.archs.values()
@@ -168,6 +172,8 @@ class Writer:
         shape = condition = -1
         if plan.grid is not None:
             shape = _index(self.shapes, _joined(map(expression, plan.grid)))
+            if shape == len(self.blocks):
+                self.blocks.append(expression(blocks_of(plan.grid)))
         if plan.requires is not None:
             condition = _index(self.conditions, expression(plan.requires))
         archs = plan.archs or ()
@@ -210,11 +216,58 @@ class Writer:
 
     def spans_of_tables(self) -> Iterator[str]:
         """Yield where the costs and the expectations of each table are."""
-        costs = expected = 0
+        costs = expected = kinds = 0
         for table in self.tables:
             last = costs + len(table.prediction.costs) if table.prediction else costs
-            yield f"{costs}, {last}, {expected}, {expected + len(table.expected)}"
+            kind = kinds if table.prediction and table.prediction.expected else -1
+            kinds += kind >= 0
+            yield f"{costs}, {last}, {expected}, {expected + len(table.expected)}, {kind}"
             costs, expected = last, expected + len(table.expected)
+
+    def forest(self) -> dict[str, Any]:
+        """Return the trees of all costs, and those of expectations, with equally many splits each."""
+        predictions = [table.prediction for table in self.tables if table.prediction]
+        of_costs = [tree for each in predictions for trees in each.corrections for tree in trees]
+        expected = [each.expected for each in predictions if each.expected]
+        depths = [
+            *(len(tree.splits) for tree in of_costs),
+            *(len(each.splits) for each in expected),
+        ]
+        levels = max([1, *depths]) if depths else 0
+
+        def padded(splits: Sequence[tuple[int, int]], outcomes: list[str]) -> str:
+            """No feature is above the splits that are added, and their outcomes do not occur."""
+            full = [*splits, *[(0, MAX_INTEGER)] * (levels - len(splits))]
+            cases = ",".join([*outcomes, *outcomes[:1] * ((1 << levels) - len(outcomes))])
+            return f"{{{','.join(f'{{{f},{_long(t)}}}' for f, t in full)}}},{{{cases}}}"
+
+        first, corrections, kinds = 0, list[str](), list[str]()
+        for prediction in predictions:
+            for cost, trees in zip(
+                prediction.costs, prediction.corrections or repeat(()), strict=False
+            ):
+                slots = cost.waves[0][0] if cost.waves else 1
+                corrections.append(f"{first}, {first + len(trees)}, {slots}")
+                first += len(trees)
+        for known in expected:
+            bounds = (self._bound([pair[end] for pair in known.ranges]) for end in (0, 1))
+            shares = [f"{{{low!r}, {median!r}}}" for low, median in known.shares]
+            kinds.append(f"{_joined(bounds)}, {padded(known.splits, shares)}")
+        return {
+            "levels": levels,
+            "trees": [padded(tree.splits, list(map(repr, tree.factors))) for tree in of_costs],
+            "corrections": corrections,
+            "kinds": kinds,
+        }
+
+    def _bound(self, sizes: Sequence[int]) -> str:
+        """Return a problem of these integers; its categories do not matter."""
+        left = iter(sizes)
+        values = (
+            _long(next(left)) if integer else _field(self, name, integer)["zero"]
+            for name, integer in self.table.fields.items()
+        )
+        return f"{{{_joined(values)}}}"
 
     def times(self) -> list[str]:
         return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self.costs()]
@@ -306,6 +359,14 @@ def _context(writer: Writer) -> dict[str, Any]:
         "cuda_arch_macro": CUDA_ARCH_MACRO,
         "plans": plans,
         "shapes": writer.shapes,
+        "blocks": writer.blocks,
+        **writer.forest(),
+        "features": _joined(
+            [
+                *(f"asked_.{name}" for name in integers),
+                *(f"power_in(asked_.{name})" for name in integers),
+            ]
+        ),
         "conditions": writer.conditions,
         "common_shared_bytes": COMMON_SHARED_BYTES,
         "default_plan": writer.default,

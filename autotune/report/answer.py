@@ -14,7 +14,7 @@ from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.table import Table
 from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
-from autotune.tuned.record import TIME, RaceResult, Sizes, TunedProblem
+from autotune.tuned.record import TIME, AnswerTable, RaceResult, Sizes, TunedProblem
 from autotune.values import Problem
 
 MANY_PARAMETERS = 8
@@ -169,14 +169,21 @@ def fallback(content: ReportContent) -> Table:
             if table.prediction
             else "that of the nearest measured problem",
             "Measured problems": wording.count(len(table.rows)),
-            "Expected share of the best speed (distance)": ", ".join(
-                f"{wording.percent(share)} (≤ {within})" for within, share in table.expected
-            ),
+            "Expected share of the best speed (distance)": _expected_words(table),
         }
         for table in content.record.portfolio.tables
-        if table.expected
+        if _expected_words(table)
     ]
     return Table.of(rows)
+
+
+def _expected_words(table: AnswerTable) -> str:
+    """Return what to expect by kind of size, the worst and the best kind, or by distance."""
+    if table.prediction and (expected := table.prediction.expected):
+        worst, best = min(expected.shares), max(expected.shares)
+        kinds = dict.fromkeys(f"{low:.2f} to {median:.2f}" for low, median in (worst, best))
+        return f"{', '.join(kinds)} by kind of size (of {table.prediction.sizes})"
+    return ", ".join(f"{wording.percent(share)} (≤ {within})" for within, share in table.expected)
 
 
 def _rate_text(entry: TunedProblem) -> str:

@@ -23,11 +23,14 @@ from autotune.measure.limits import implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
+from autotune.tuned.correction import TREES
+from autotune.tuned.dense import MOST_CONFIGURATIONS
 from autotune.tuned.record import (
     TIME,
     AnswerTable,
     Cost,
     Estimate,
+    Prediction,
     TableRow,
     TunedProblem,
     TunedRecord,
@@ -105,6 +108,9 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
     for number, entry in enumerate(record.problems):
         yield from _entry_faults(f"problems[{number}]", entry, kernel, device)
     yield from _portfolio_faults(record, kernel, device)
+    for number, table in enumerate(record.portfolio.tables):
+        if table.prediction and table.prediction.sizes:
+            yield from _fit_faults(f"portfolio.tables[{number}].prediction", table.prediction)
 
 
 def _date_faults(path: str, text: str) -> Iterator[str]:
@@ -203,6 +209,18 @@ def _portfolio_faults(record: TunedRecord, kernel: Kernel, device: Device) -> It
                 yield from _time_faults(
                     path, time_ms, values, Problem(dict(problem)), timing, kernel, device
                 )
+
+
+def _fit_faults(path: str, prediction: Prediction) -> Iterator[str]:
+    """Yield what no fit to random sizes has, whose measurements are in no record."""
+    if (count := len(prediction.costs)) > MOST_CONFIGURATIONS:
+        yield _wrong(f"len({path}.costs)", count, f"at most {MOST_CONFIGURATIONS}")
+    for number, trees in enumerate(prediction.corrections):
+        if len(trees) > TREES:
+            yield _wrong(f"len({path}.corrections[{number}])", len(trees), f"at most {TREES}")
+    for number, shares in enumerate(prediction.expected.shares if prediction.expected else ()):
+        if shares[0] > shares[1]:
+            yield _wrong(f"{path}.expected.shares[{number}]", shares, "a tenth below the median")
 
 
 def _time_faults(

@@ -25,9 +25,10 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
-from autotune.run.recording import plan_of
+from autotune.run.recording import category_of, plan_of, refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
+from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.prediction import MULTIPLE, Predictor
 from autotune.tuned.record import Cost, Plan, Portfolio, TunedRecord
 from autotune.tuned.table import predicted_ms
@@ -304,16 +305,55 @@ class _Chooser:
 
     def _fitted(self) -> list[Cost | None]:
         """Fit the time of each configuration; None where it was never timed."""
-        matrix, plans = self._matrix, list[Plan | None]()
-        for number, configuration in enumerate(matrix.configurations):
-            pairs = zip(matrix.problems, matrix.times_ms, strict=True)
-            timed = next((problem for problem, times in pairs if number in times), None)
-            plan = plan_of(self._kernel, configuration, timed, self._device) if timed else None
-            plans.append(plan)
-        columns = range(len(matrix.problems))
-        fits = Predictor(matrix.portfolio(), columns, plans, self._device.sm_count)
+        measured = self._matrix.portfolio()
+        plans = _plans(measured, self._kernel, self._device)
+        columns = range(len(measured.problems))
+        fits = Predictor(measured, columns, plans, self._device.sm_count)
         curves = fits.curves(columns)
         return [
             fits.cost(plan, curve) if plan and curve else None
             for plan, curve in zip(plans, curves, strict=True)
         ]
+
+
+def _plans(matrix: Portfolio, kernel: Kernel, device: Device) -> list[Plan | None]:
+    """Return how configurations launch; None for one that was never timed."""
+    plans = list[Plan | None]()
+    for values, times in zip(matrix.configurations, matrix.median_ms, strict=True):
+        timed = next((p for p, ms in zip(matrix.problems, times, strict=True) if ms), None)
+        configuration = Configuration(dict(values))
+        plan = plan_of(kernel, configuration, Problem(dict(timed)), device) if timed else None
+        plans.append(plan)
+    return plans
+
+
+def fitted_to_sizes(
+    record: TunedRecord, kernel: Kernel, matrix: Portfolio
+) -> tuple[TunedRecord, HeldOut]:
+    """Return a record whose answers for other problems are fitted to times on random sizes.
+
+    The problems share their categorical fields. Second is what held-out sizes get from such fits.
+    """
+    device = record.device.planned_for()
+    plans = _plans(matrix, kernel, device)
+    fit = SizeFit(matrix, plans, device.sm_count, kernel.layout)
+    completed = fit.completed()
+    chosen = fit.chosen(completed)
+    held_out = fit.held_out(chosen, completed)
+    prediction = fit.prediction(chosen, held_out)
+    kept = [Configuration(matrix.configurations[number]) for number in chosen]
+    old = record.portfolio
+    rows = [row for row, c in enumerate(old.configurations) if Configuration(c) in kept]
+    category = category_of(matrix.problems[0])
+    measured = msgspec.structs.replace(
+        old,
+        configurations=tuple(old.configurations[row] for row in rows),
+        median_ms=tuple(old.median_ms[row] for row in rows),
+        tables=tuple(
+            msgspec.structs.replace(table, prediction=prediction)
+            for table in old.tables
+            if category_of(table.rows[0].problem) == category
+        ),
+    )
+    record = msgspec.structs.replace(record, portfolio=measured)
+    return refitted(record, kernel, measured), held_out

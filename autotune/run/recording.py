@@ -39,8 +39,9 @@ from autotune.measure.race import Race
 from autotune.measure.timing import Timing
 from autotune.run.request import Request
 from autotune.store.flat import row_of
-from autotune.tuned.fallback import answer_tables
+from autotune.tuned.fallback import Planner, answer_tables
 from autotune.tuned.record import (
+    AnswerTable,
     Checks,
     ContenderResult,
     FillStep,
@@ -48,6 +49,7 @@ from autotune.tuned.record import (
     LaunchStep,
     Plan,
     Portfolio,
+    Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
@@ -320,6 +322,7 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedR
         for entry in record.problems
         if Timing(entry.race.timing).caches is request.caches_of(Problem(dict(entry.problem)))
     ]
+    measured = msgspec.structs.replace(measured, tables=record.portfolio.tables)
     portfolio = _portfolio(kernel, device, measured, entries)
     return msgspec.structs.replace(record, portfolio=portfolio)
 
@@ -362,7 +365,34 @@ def _portfolio(
     others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
     layouts = [kernel.filled(layout) for layout in others if layout]
     tables = answer_tables(measured, planner, device.sm_count, winners_ms, kernel.layout, layouts)
+    dense = {
+        category_of(table.rows[0].problem): table.prediction
+        for table in measured.tables
+        if table.rows and table.prediction and table.prediction.sizes
+    }
+    tables = tuple(
+        _with_prediction(table, prediction, planner)
+        if (prediction := dense.get(category_of(table.rows[0].problem)))
+        else table
+        for table in tables
+    )
     return msgspec.structs.replace(measured, tables=tables)
+
+
+def category_of(problem: Mapping[str, int | str]) -> tuple[str, ...]:
+    """Return the categorical values of a problem."""
+    return tuple(value for value in problem.values() if isinstance(value, str))
+
+
+def _with_prediction(table: AnswerTable, prediction: Prediction, planner: Planner) -> AnswerTable:
+    """Return a table that answers by a prediction of random sizes, whose plans are made again."""
+    example = table.rows[0].problem
+    costs = (
+        msgspec.structs.replace(cost, plan=planner(cost.plan.configuration, example))
+        for cost in prediction.costs
+    )
+    prediction = msgspec.structs.replace(prediction, costs=tuple(costs))
+    return msgspec.structs.replace(table, prediction=prediction, expected=())
 
 
 def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:

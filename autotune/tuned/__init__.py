@@ -9,6 +9,8 @@
 `answer`     a picked plan as the mapping that lookup returns
 `fallback`   answers for problems that were not measured
 `prediction` the time of each configuration, fitted to the measured problems
+`dense`      answers fitted to random sizes, and what to expect of them
+`correction` small trees that correct fitted times
 `comparison` two records problem by problem, two entries of a problem
 ============ =====================================================================
 """

@@ -45,6 +45,8 @@ class TunedConfig(Mapping[str, Any]):
     expected_fraction : float or None
         Share of the best possible speed that nine of ten such answers reach at least; 1 for an
         exact hit, None where too little is known, as far from everything that was measured.
+    median_fraction : float or None
+        Share that every other such answer reaches at least; None where that is not known.
     stale_reasons : tuple of str
         Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
         records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
@@ -72,6 +74,7 @@ class TunedConfig(Mapping[str, Any]):
     grid: Triple | None
     quality: str
     expected_fraction: float | None
+    median_fraction: float | None
     stale_reasons: tuple[str, ...]
     exclusive: bool
     deterministic: bool
@@ -89,6 +92,16 @@ class TunedConfig(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    @property
+    def expected(self) -> str:
+        """Return the expectation in words; empty for what was tuned, and where nothing is known."""
+        low, median = self.expected_fraction, self.median_fraction
+        if low is None or low == median == 1:
+            return ""
+        if median is None:
+            return f"expected at least {low:.2f} of the best"
+        return f"expected {low:.2f} to {median:.2f} of the best"
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self._values.items())
@@ -159,6 +172,7 @@ def tuned_config(
         quality=hit.quality,
         # Measured on the device itself: nothing is known of the loss on others.
         expected_fraction=hit.expected_fraction if is_measured else None,
+        median_fraction=hit.median_fraction if is_measured else None,
         stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
         noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,

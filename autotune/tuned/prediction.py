@@ -24,7 +24,7 @@ import numpy as np
 
 from autotune.kernel.expression import value_of
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
-from autotune.tuned.table import waves_of
+from autotune.tuned.table import blocks_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -41,7 +41,9 @@ MULTIPLE = 4
 INDIFFERENCE = 4
 
 
-class _Curve(NamedTuple):
+class Curve(NamedTuple):
+    """The formula of one configuration, fitted."""
+
     resident: int
     #: One for each column of the design of so many resident blocks.
     coefficients: Array
@@ -76,7 +78,7 @@ class Predictor:
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.plans = plans
         self.designs = [self._designs(plan) for plan in plans]
-        self._curves_of: dict[tuple[int, ...], list[_Curve | None]] = {}
+        self._curves_of: dict[tuple[int, ...], list[Curve | None]] = {}
 
     def prediction(self) -> Prediction | None:
         """Fit to all problems; None where nothing can be fitted."""
@@ -96,16 +98,17 @@ class Predictor:
         """Return what the time may depend on, a row per problem, by the number of resident blocks."""
         if plan is None or plan.grid is None:
             return {}
+        try:
+            form = blocks_of(plan.grid)
+            blocks = [value_of(form, problem) for problem in self.problems]
+        except ValueError:
+            return {}
         single, double = self._products(self.single), self._products(self.double)
         designs = {}
         for resident in RESIDENT:
             parts = [double]
             for slots in self._slots(resident):
-                try:
-                    form = waves_of(plan.grid, slots)
-                    waves = [value_of(form, problem) for problem in self.problems]
-                except ValueError:
-                    return {}
+                waves = [-(-count // slots) for count in blocks]
                 parts.append(np.array(waves, float)[:, None] * single)
             designs[resident] = np.hstack(parts)
         return designs
@@ -121,14 +124,15 @@ class Predictor:
         ]
         return np.array(rows)
 
-    def curves(self, known: Sequence[int]) -> list[_Curve | None]:
+    def curves(self, known: Sequence[int]) -> list[Curve | None]:
         """Fit every configuration to its times on the known problems; None where that fails."""
         key = tuple(known)
         if key not in self._curves_of:
-            self._curves_of[key] = [self._curve(c, key) for c in range(len(self.times))]
+            self._curves_of[key] = [self.curve(c, key) for c in range(len(self.times))]
         return self._curves_of[key]
 
-    def _curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
+    def curve(self, configuration: int, known: Sequence[int]) -> Curve | None:
+        """Fit a configuration to its times on the known problems; None where that fails."""
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
         if not rows:
             return None
@@ -145,7 +149,7 @@ class Predictor:
         curve = self._fit(designs, times / np.exp(misaligned @ factors))
         return curve and curve._replace(misaligned=factors)
 
-    def _fit(self, designs: dict[int, Array], times: Array) -> _Curve | None:
+    def _fit(self, designs: dict[int, Array], times: Array) -> Curve | None:
         from scipy.optimize import nnls
 
         best, least_error = None, np.inf
@@ -160,17 +164,17 @@ class Predictor:
             except RuntimeError:  # it did not converge
                 continue
             if error < least_error:
-                best, least_error = _Curve(resident, found / scale, np.zeros(0)), error
+                best, least_error = Curve(resident, found / scale, np.zeros(0)), error
         return best
 
-    def times_of(self, configuration: int, curve: _Curve) -> Array:
+    def times_of(self, configuration: int, curve: Curve) -> Array:
         """Return the times that a curve predicts, for every problem."""
         design = self.designs[configuration][curve.resident]
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
         return aligned * late
 
-    def cost(self, plan: Plan, curve: _Curve) -> Cost:
+    def cost(self, plan: Plan, curve: Curve) -> Cost:
         """Return a fitted time as records hold it."""
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))

@@ -5,7 +5,7 @@ Lookup imports this module, so it imports what is heavy only where that is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from math import inf
@@ -32,6 +32,8 @@ COMMON_SHARED_BYTES = 48 * 1024
 #: Operations within operations of a stored expression: more than a person writes, and so few that
 #: they can be walked wherever lookup is called.
 MAX_DEPTH = 64
+#: Features of a cost besides those of the problem, and levels of a tree at most.
+OWN_FEATURES, MAX_LEVELS = 4, 6
 #: A newer portfolio, of today's winners, takes the place of one that is at most this much wider.
 FAR_MORE = 1.5
 
@@ -63,7 +65,10 @@ Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
 #: How far problems are apart; see `autotune.tuned.table.distance`.
 Distance: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 #: The share of the best speed to expect at least, and the distance up to which.
-Expectation: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Expectation: TypeAlias = tuple[Distance, Share]
+#: A correction of a fitted time.
+Factor: TypeAlias = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e15)], tuple[str, ...]]
 
@@ -397,11 +402,35 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     misaligned: Mapping[str, Measured] = {}
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class Tree(msgspec.Struct, frozen=True, array_like=True):
+    """Splits of features, and a factor for each of their outcomes; see `autotune.tuned.table`."""
+
+    #: The number of a feature, and a threshold. Bit i of an outcome: the i-th feature is above its own.
+    splits: tuple[tuple[Count, Integer], ...]
+    factors: tuple[Factor, ...]
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of the best speed that answers reach, by kind of size, as of sizes held out of the fit."""
+
+    #: Least and largest value of each integer field that was measured; nothing is expected beyond.
+    ranges: tuple[tuple[Integer, Integer], ...]
+    #: As of a `Tree`, of features of the problem alone.
+    splits: tuple[tuple[Count, Integer], ...]
+    #: The lower tenth and the median for each outcome.
+    shares: tuple[tuple[Share, Share], ...]
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The costs of which the least that a problem allows chooses its configuration."""
 
     multiple: Positive
     costs: tuple[Cost, ...]
+    #: Factors of the costs, in their order; none of any where it is empty.
+    corrections: tuple[tuple[Tree, ...], ...] = ()
+    #: Random sizes that it was fitted to; 0: to the problems of the portfolio.
+    sizes: Count = 0
+    expected: Expected | None = None
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -432,8 +461,15 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: tuple[tuple[Measured | None, ...], ...] = ()
     tables: tuple[AnswerTable, ...] = ()
 
+    @property
+    def sizes(self) -> int:
+        """Return the number of random sizes that answers were fitted to."""
+        return sum(table.prediction.sizes for table in self.tables if table.prediction)
+
     def is_far_wider(self, other: Portfolio) -> bool:
         """Return whether this measured far more problems, or times, than another."""
+        if self.sizes != other.sizes:
+            return self.sizes > other.sizes
         count, others = (len(p.configurations) * len(p.problems) for p in (self, other))
         is_wider = len(self.problems) > FAR_MORE * len(other.problems)
         return is_wider or count > FAR_MORE * others
@@ -642,3 +678,27 @@ def _check_portfolio(portfolio: Portfolio, integers: set[str]) -> None:
                 )
             if cost.plan.grid is None:
                 raise ValueError("a cost without grid")
+        if table.prediction:
+            _check_trees(table.prediction, len(integers))
+
+
+def _check_trees(prediction: Prediction, integers: int) -> None:
+    if prediction.corrections and len(prediction.corrections) != len(prediction.costs):
+        raise ValueError("the corrections do not match the costs")
+    pairs = zip(prediction.costs, prediction.corrections, strict=False)
+    if any(trees and not cost.waves for cost, trees in pairs):
+        raise ValueError("a corrected cost without waves")
+    trees: list[tuple[Sequence[tuple[int, int]], Sequence[object], int]] = [
+        (tree.splits, tree.factors, OWN_FEATURES)
+        for trees in prediction.corrections
+        for tree in trees
+    ]
+    if expected := prediction.expected:
+        trees.append((expected.splits, expected.shares, 0))
+        if len(expected.ranges) != integers:
+            raise ValueError("the ranges of an expectation do not match the integer problem fields")
+    for splits, outcomes, further in trees:
+        if len(splits) > MAX_LEVELS or len(outcomes) != 1 << len(splits):
+            raise ValueError("the outcomes of a tree do not match its splits")
+        if any(feature >= 2 * integers + further for feature, _ in splits):
+            raise ValueError("a tree splits a feature that there is not")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from math import inf, isqrt
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ from autotune.tuned.record import (
     Plan,
     RecordedDevice,
     Term,
+    Tree,
     TunedProblem,
     Value,
     moment,
@@ -76,6 +78,18 @@ class LookupRow(NamedTuple):
         expected = self.table.expected if self.table else ()
         return next((share for within, share in expected if apart <= within), None)
 
+    def expected_of(self, problem: ProblemKey, apart: int) -> tuple[float | None, float | None]:
+        """Return the share to expect of a problem at a distance, and the median; None: not known."""
+        prediction = self.table.prediction if self.table else None
+        expected = prediction.expected if prediction else None
+        if expected is None:
+            return self.expected_within(apart), None
+        features = features_of(problem)
+        pairs = zip(features, expected.ranges, strict=False)  # the sizes come first
+        if all(least <= size <= most for size, (least, most) in pairs):
+            return expected.shares[outcome(expected.splits, features)]
+        return None, None
+
 
 class Hit(NamedTuple):
     """The answer of a table."""
@@ -87,6 +101,8 @@ class Hit(NamedTuple):
     quality: str
     #: Share of the best speed that nine of ten such answers have at least; None: not known.
     expected_fraction: float | None = None
+    #: Share that every other such answer has at least; None: not known.
+    median_fraction: float | None = None
 
 
 class Group(msgspec.Struct, eq=False, frozen=True):
@@ -223,31 +239,33 @@ def _search(
     row = group.exact.get(asked.problem)
     plan = next(filter(is_able, row.plans), None) if row else None
     if row and plan:
-        return Hit(plan, row, EXACT, 1.0 if plan is row.plans[0] else row.share_of_second)
+        share = 1.0 if plan is row.plans[0] else row.share_of_second
+        return Hit(plan, row, EXACT, share, share)
     places = ((distance(asked.place, row.place), row) for row in group.near.values())
     known = [(apart, row) for apart, row in places if apart is not None]
     for apart, row in sorted(known, key=itemgetter(0)):
         plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
         plan = next(filter(is_able, plans), None)
         if plan is not None:
-            chosen = _fastest(row, asked.fields, is_able) or plan
-            share = None if deterministic else row.expected_within(apart)
-            return Hit(chosen, row, NEAREST_PROBLEM, share)
+            chosen = _fastest(row, asked, is_able) or plan
+            if deterministic:
+                return Hit(chosen, row, NEAREST_PROBLEM)
+            return Hit(chosen, row, NEAREST_PROBLEM, *row.expected_of(asked.problem, apart))
     return None
 
 
-def _fastest(
-    row: LookupRow, fields: Mapping[str, Any], is_able: Callable[[Plan], bool]
-) -> Plan | None:
+def _fastest(row: LookupRow, asked: _Query, is_able: Callable[[Plan], bool]) -> Plan | None:
     """Return the plan of the least time that a row's table predicts; None without a prediction."""
-    prediction = row.table.prediction if row.table else None
+    prediction, fields = row.table.prediction if row.table else None, asked.fields
     sizes = [value for value in fields.values() if isinstance(value, int)]
     if prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
         return None
+    features = features_of(asked.problem)
+    corrections = prediction.corrections or repeat(())
     chosen, least_ms = None, inf
-    for cost in prediction.costs:
+    for cost, trees in zip(prediction.costs, corrections, strict=False):
         try:
-            time_ms = predicted_ms(cost, prediction.multiple, fields)
+            time_ms = predicted_ms(cost, prediction.multiple, fields, trees, features)
         except ValueError:
             continue
         # Conditions last: they take longer than times.
@@ -256,16 +274,58 @@ def _fastest(
     return chosen
 
 
-def predicted_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
-    """Return the time of a configuration that its cost predicts for a problem."""
+def predicted_ms(
+    cost: Cost,
+    multiple: int,
+    fields: Mapping[str, Any],
+    trees: Sequence[Tree] = (),
+    sizes: Sequence[int] = (),
+) -> float:
+    """Return the time of a configuration that its cost and the trees predict for a problem.
+
+    ``sizes`` are features of the problem.
+    """
     total = _sum_of(cost.fixed, fields)
-    blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
+    blocks = value_of(blocks_of(cost.plan.grid), fields) if cost.waves else 0
     for slots, terms in cost.waves:
         total += -(-blocks // slots) * _sum_of(terms, fields)
     for name, factor in cost.misaligned.items():
         if fields[name] % multiple:
             total *= factor
+    if trees:
+        features = [*sizes, *fillings(blocks, cost.waves[0][0])]
+        for tree in trees:
+            total *= tree.factors[outcome(tree.splits, features)]
     return total
+
+
+def outcome(splits: Sequence[tuple[int, int]], features: Sequence[int]) -> int:
+    """Return the number of a tree's outcome: bit i is set where the i-th split's feature is larger."""
+    bits, bit = 0, 1
+    for feature, threshold in splits:
+        if features[feature] > threshold:
+            bits += bit
+        bit += bit
+    return bits
+
+
+def features_of(problem: ProblemKey) -> list[int]:
+    """Return the features of a problem: its integers, and the largest power of two that divides each."""
+    sizes = [value for value in problem if isinstance(value, int)]
+    return [*sizes, *(size & -size for size in sizes)]
+
+
+def fillings(blocks: int, multiprocessors: int) -> list[int]:
+    """Return the features of a cost: its blocks, and how full their rounds are, in thirty-seconds.
+
+    A round has one, two or four blocks on each multiprocessor.
+    """
+    if blocks * 32 > MAX_INTEGER or blocks < 1:
+        raise ValueError("more than 64 bits, or no blocks")
+    found = [blocks]
+    for slots in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
+        found.append(32 * blocks // (-(-blocks // slots) * slots))
+    return found
 
 
 def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
@@ -277,12 +337,8 @@ def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
     return total
 
 
-def waves_of(grid: Grid | None, slots: int) -> Json:
-    """Return the stored expression of the waves that a grid takes where ``slots`` blocks run at a time."""
-    return ["-", 0, ["//", ["-", 0, _blocks_of(grid)], slots]]
-
-
-def _blocks_of(grid: Grid | None) -> Json:
+def blocks_of(grid: Grid | None) -> Json:
+    """Return the stored expression of the number of blocks of a grid."""
     if grid is None:
         raise ValueError("a cost without grid")
     blocks: Json = 1
@@ -422,7 +478,7 @@ def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
     if not known:
         return True
     apart, nearest = min(known, key=itemgetter(0))
-    return nearest.expected_within(apart) is None
+    return nearest.expected_of(row.problem, apart)[0] is None
 
 
 def _of_arch(table: LookupTable, arch: str, groups: Sequence[Group]) -> Group:

@@ -67,6 +67,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -274,15 +275,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 0, 0, 0},
-    {0, 0, 0, 0}
+    {0, 0, 0, 0, -1},
+    {0, 0, 0, 0, -1},
+    {0, 0, 0, 0, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -390,7 +392,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -399,7 +401,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -413,10 +415,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = nearest_->plan;
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -425,10 +428,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.BLOCK, p_.CHAINS, p_.DEPTH, p_.SHEAR, p_.WAVES, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -447,11 +450,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -469,7 +472,8 @@ constexpr config lookup(int where_, long long n, long long steps, demand wanted_
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -481,12 +485,13 @@ constexpr config lookup(device which_, long long n, long long steps, demand want
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -113,6 +113,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -390,15 +391,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 14, 0, 3},
-    {14, 46, 3, 5}
+    {0, 0, 0, 0, -1},
+    {0, 14, 0, 3, -1},
+    {14, 46, 3, 5, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -604,6 +606,40 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number m{asked_.m};
+  (void)m;
+  const number n{asked_.n};
+  (void)n;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ceil_div(m, number{16});
+    case 1: return (ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{512})));
+    case 2: return (ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256})));
+    case 3: return (ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024})));
+    case 4: return (ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128})));
+    case 5: return ceil_div(m, number{2});
+    case 6: return (ceil_div(m, number{4}) * minimum(number{16}, ceil_div(n, number{256})));
+    case 7: return ceil_div(m, number{1});
+    case 8: return ceil_div(m, number{8});
+    case 9: return ceil_div(m, number{64});
+    case 10: return ceil_div(m, number{256});
+    case 11: return ceil_div(m, number{32});
+    case 12: return ceil_div(m, number{128});
+    case 13: return ceil_div(m, number{4});
+    case 14: return (ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128})));
+    case 15: return (ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128})));
+    case 16: return (ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128})));
+    case 17: return minimum(ceil_div(m, number{256}), number{1056});
+    case 18: return (ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256})));
+    case 19: return (ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256})));
+    case 20: return (ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024})));
+    case 21: return (ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128})));
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -651,12 +687,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 8, 50, 23, 51, 24, 3, 52, 53, 13, 21, 22, 19, 25, 0, 54, 43, 55, 30, 34, 21, 56, 57, 58, 51, 48, 25, 59, 19, 60, 41, 61, 42, 44, 62, 47, 8, 63, 46, 45, 64, 65, 49, 66, 67, 68};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -664,253 +706,250 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   if (!m.valid) return {0, false};
   const number n{asked_.n};
   if (!n.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.002314 + 5.94e-08 * m + 7.964e-07 * n + 1.159e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.0001107 + 1.836e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{264}), 0.0001119))
+          + in_waves(blocks_, 132, 0.0001107 + 1.836e-07 * n)
+          + in_waves(blocks_, 264, 0.0001119))
           * unless_multiple(m, 4, 1.031)
           * unless_multiple(n, 4, 1.096);
     case 1:
       return (estimate{0.001662 + 2.689e-07 * m + 1.479e-07 * n + 9.624e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 2.307e-05 + 3.714e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.000914))
+          + in_waves(blocks_, 132, 2.307e-05 + 3.714e-07 * n)
+          + in_waves(blocks_, 1056, 0.000914))
           * unless_multiple(m, 4, 1.069)
           * unless_multiple(n, 4, 1.118);
     case 2:
       return (estimate{0.002877 + 4.132e-07 * m + 1.01e-07 * n + 2.31e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 5.173e-05 + 8.419e-12 * m + 1.077e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 8.786e-05 + 1.629e-11 * m + 1.863e-08 * n))
+          + in_waves(blocks_, 132, 5.173e-05 + 8.419e-12 * m + 1.077e-07 * n)
+          + in_waves(blocks_, 264, 8.786e-05 + 1.629e-11 * m + 1.863e-08 * n))
           * unless_multiple(n, 4, 1.028);
     case 3:
       return (estimate{0.002667 + 2.443e-06 * m + 3.441e-08 * n + 4.895e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001122 + 3.138e-11 * m + 4.887e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{1056}), 0.0001264 + 2.477e-10 * m))
+          + in_waves(blocks_, 132, 0.0001122 + 3.138e-11 * m + 4.887e-08 * n)
+          + in_waves(blocks_, 1056, 0.0001264 + 2.477e-10 * m))
           * unless_multiple(n, 4, 1.04);
     case 4:
       return (estimate{0.002634 + 1.687e-06 * m + 7.461e-09 * n + 3.97e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001842 + 1.502e-11 * m + 8.279e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001434 + 2.905e-11 * m))
+          + in_waves(blocks_, 132, 0.0001842 + 1.502e-11 * m + 8.279e-08 * n)
+          + in_waves(blocks_, 264, 0.0001434 + 2.905e-11 * m))
           * unless_multiple(n, 4, 1.055);
     case 5:
       return (estimate{0.002382 + 2.339e-08 * m + 3.056e-06 * n + 8.965e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 5.174e-05 + 7.847e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 6.949e-10 * m + 2.142e-07 * n))
+          + in_waves(blocks_, 132, 5.174e-05 + 7.847e-07 * n)
+          + in_waves(blocks_, 1056, 6.949e-10 * m + 2.142e-07 * n))
           * unless_multiple(n, 4, 1.022);
     case 6:
       return (estimate{0.004305 + 2.588e-06 * m + 5.898e-10 * n + 5.198e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024}))), number{132}), 0.0004042)
-          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024}))), number{528}), 0.002056 + 3.009e-09 * n))
+          + in_waves(blocks_, 132, 0.0004042)
+          + in_waves(blocks_, 528, 0.002056 + 3.009e-09 * n))
           * unless_multiple(n, 4, 1.02);
     case 7:
       return (estimate{0.002361 + 1.124e-07 * m + 1.145e-06 * n + 1.285e-11 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 1.952e-05 + 4.88e-12 * m + 1.561e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{264}), 2.154e-05 + 9.913e-12 * m + 2.628e-07 * n))
+          + in_waves(blocks_, 132, 1.952e-05 + 4.88e-12 * m + 1.561e-07 * n)
+          + in_waves(blocks_, 264, 2.154e-05 + 9.913e-12 * m + 2.628e-07 * n))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(n, 4, 1.025);
     case 8:
       return estimate{0.002358 + 1.338e-05 * n + 1.367e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 8.938e-11 * m + 2.202e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{528}), 0.0005058 + 3.197e-10 * m + 1.585e-05 * n);
+          + in_waves(blocks_, 132, 8.938e-11 * m + 2.202e-06 * n)
+          + in_waves(blocks_, 528, 0.0005058 + 3.197e-10 * m + 1.585e-05 * n);
     case 9:
       return (estimate{0.002559 + 6.812e-07 * m + 4.838e-08 * n + 4.492e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 7.044e-05 + 1.232e-11 * m + 7.979e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001437 + 2.414e-11 * m))
+          + in_waves(blocks_, 132, 7.044e-05 + 1.232e-11 * m + 7.979e-08 * n)
+          + in_waves(blocks_, 264, 0.0001437 + 2.414e-11 * m))
           * unless_multiple(n, 4, 1.025);
     case 10:
       return (estimate{0.002375 + 1.458e-07 * m + 1.966e-07 * n + 5.948e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 2.311e-05 + 7.405e-12 * m + 3.139e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0003321 + 8.069e-11 * m))
+          + in_waves(blocks_, 132, 2.311e-05 + 7.405e-12 * m + 3.139e-07 * n)
+          + in_waves(blocks_, 1056, 0.0003321 + 8.069e-11 * m))
           * unless_multiple(m, 4, 1.056)
           * unless_multiple(n, 4, 1.099);
     case 11:
       return (estimate{0.002437 + 5.509e-07 * m + 2.002e-08 * n + 8.385e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 0.0001485 + 1.623e-11 * m + 1.393e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{528}), 6.779e-05 + 7.28e-11 * m + 1.135e-07 * n))
+          + in_waves(blocks_, 132, 0.0001485 + 1.623e-11 * m + 1.393e-07 * n)
+          + in_waves(blocks_, 528, 6.779e-05 + 7.28e-11 * m + 1.135e-07 * n))
           * unless_multiple(m, 4, 1.04)
           * unless_multiple(n, 4, 1.075);
     case 12:
       return estimate{0.001662 + 1.237e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 4.132e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 5.234e-05 * n);
+          + in_waves(blocks_, 132, 4.132e-05 * n)
+          + in_waves(blocks_, 264, 5.234e-05 * n);
     case 13:
       return estimate{0.001662 + 5.178e-06 * n + 1.142e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 5.743e-11 * m + 1.358e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001084 + 6.444e-10 * m + 1.23e-05 * n);
+          + in_waves(blocks_, 132, 5.743e-11 * m + 1.358e-05 * n)
+          + in_waves(blocks_, 1056, 0.001084 + 6.444e-10 * m + 1.23e-05 * n);
     case 14:
       return (estimate{0.001931 + 5.122e-08 * m + 9.095e-07 * n + 8.113e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.0001237 + 1.11e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{264}), 0.0001548))
+          + in_waves(blocks_, 132, 0.0001237 + 1.11e-07 * n)
+          + in_waves(blocks_, 264, 0.0001548))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.085);
     case 15:
       return estimate{0.00333 + 1.697e-07 * m + 2.089e-09 * n + 6.448e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 8.215e-05 + 2.383e-12 * m + 1.095e-11 * n)
-          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0001598 + 4.468e-12 * m + 3.807e-10 * n);
+          + in_waves(blocks_, 132, 8.215e-05 + 2.383e-12 * m + 1.095e-11 * n)
+          + in_waves(blocks_, 264, 0.0001598 + 4.468e-12 * m + 3.807e-10 * n);
     case 16:
       return (estimate{0.003462 + 5.132e-07 * m + 6.078e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{132}), 0.0001138 + 3.909e-12 * m + 4.501e-10 * n)
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1056}), 0.0006997 + 3.558e-11 * m + 1.877e-09 * n))
+          + in_waves(blocks_, 132, 0.0001138 + 3.909e-12 * m + 4.501e-10 * n)
+          + in_waves(blocks_, 1056, 0.0006997 + 3.558e-11 * m + 1.877e-09 * n))
           * unless_multiple(n, 4, 1.005);
     case 17:
       return (estimate{0.004166 + 2.459e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{132}), 0.0001016 + 9.615e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{264}), 0.0002742 + 7.906e-09 * n))
+          + in_waves(blocks_, 132, 0.0001016 + 9.615e-09 * n)
+          + in_waves(blocks_, 264, 0.0002742 + 7.906e-09 * n))
           * unless_multiple(m, 4, 1.007)
           * unless_multiple(n, 4, 1.016);
     case 18:
       return (estimate{0.001868 + 1.193e-06 * m + 5.865e-08 * n + 5.639e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0002013 + 4.417e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0003055 + 2.615e-08 * n))
+          + in_waves(blocks_, 132, 0.0002013 + 4.417e-08 * n)
+          + in_waves(blocks_, 1056, 0.0003055 + 2.615e-08 * n))
           * unless_multiple(m, 4, 1.014)
           * unless_multiple(n, 4, 1.042);
     case 19:
       return (estimate{0.002519 + 8.363e-07 * m + 7.018e-08 * n + 2.21e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 8.183e-05 + 1.078e-11 * m + 6.101e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 8.188e-05 + 2.133e-11 * m))
+          + in_waves(blocks_, 132, 8.183e-05 + 1.078e-11 * m + 6.101e-08 * n)
+          + in_waves(blocks_, 264, 8.188e-05 + 2.133e-11 * m))
           * unless_multiple(n, 4, 1.02);
     case 20:
       return (estimate{0.002038 + 1.512e-07 * m + 2.321e-07 * n + 3.079e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 3.114e-05 + 6.862e-12 * m + 2.915e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0002925 + 6.892e-11 * m))
+          + in_waves(blocks_, 132, 3.114e-05 + 6.862e-12 * m + 2.915e-07 * n)
+          + in_waves(blocks_, 1056, 0.0002925 + 6.892e-11 * m))
           * unless_multiple(m, 4, 1.053)
           * unless_multiple(n, 4, 1.091);
     case 21:
       return (estimate{0.002289 + 2.752e-07 * m + 2.678e-08 * n + 8.335e-11 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.583e-05 + 6.764e-12 * m + 1.957e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.000282 + 5.839e-11 * m + 7.523e-08 * n))
+          + in_waves(blocks_, 132, 6.583e-05 + 6.764e-12 * m + 1.957e-07 * n)
+          + in_waves(blocks_, 1056, 0.000282 + 5.839e-11 * m + 7.523e-08 * n))
           * unless_multiple(m, 4, 1.026)
           * unless_multiple(n, 4, 1.059);
     case 22:
       return (estimate{0.002118 + 8.438e-09 * m + 2.106e-06 * n + 3.666e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 5.033e-06 + 1.641e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{528}), 0.0003455 + 7.911e-07 * n))
+          + in_waves(blocks_, 132, 5.033e-06 + 1.641e-07 * n)
+          + in_waves(blocks_, 528, 0.0003455 + 7.911e-07 * n))
           * unless_multiple(n, 4, 1.05);
     case 23:
       return (estimate{0.002686 + 2.281e-06 * m + 3.299e-08 * n + 1.938e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001506 + 2.636e-11 * m + 5.106e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 1.097e-10 * m))
+          + in_waves(blocks_, 132, 0.0001506 + 2.636e-11 * m + 5.106e-08 * n)
+          + in_waves(blocks_, 528, 1.097e-10 * m))
           * unless_multiple(n, 4, 1.045);
     case 24:
       return (estimate{0.002661 + 1.886e-06 * m + 2.47e-08 * n + 1.978e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0002291 + 1.12e-11 * m + 6.145e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 2.12e-11 * m))
+          + in_waves(blocks_, 132, 0.0002291 + 1.12e-11 * m + 6.145e-08 * n)
+          + in_waves(blocks_, 264, 2.12e-11 * m))
           * unless_multiple(m, 4, 1.014)
           * unless_multiple(n, 4, 1.066);
     case 25:
       return (estimate{0.002288 + 2.381e-08 * m + 2.794e-06 * n + 4.351e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001253 + 9.398e-07 * n))
+          + in_waves(blocks_, 132, 0.0001253 + 9.398e-07 * n))
           * unless_multiple(n, 4, 1.042);
     case 26:
       return estimate{0.001488 + 6.144e-06 * n + 8.262e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.438e-11 * m + 1.133e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.0009254 + 8.369e-10 * m + 1.55e-05 * n);
+          + in_waves(blocks_, 132, 2.438e-11 * m + 1.133e-05 * n)
+          + in_waves(blocks_, 1056, 0.0009254 + 8.369e-10 * m + 1.55e-05 * n);
     case 27:
       return estimate{0.002501 + 1.421e-05 * n + 7.225e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.062e-11 * m + 2.889e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.427e-10 * m + 1.388e-05 * n);
+          + in_waves(blocks_, 132, 7.062e-11 * m + 2.889e-06 * n)
+          + in_waves(blocks_, 528, 4.427e-10 * m + 1.388e-05 * n);
     case 28:
       return estimate{0.001488 + 7.234e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.248e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.211e-05 * n);
+          + in_waves(blocks_, 132, 2.248e-05 * n)
+          + in_waves(blocks_, 264, 9.211e-05 * n);
     case 29:
       return (estimate{0.002636 + 2.573e-08 * m + 3.397e-06 * n + 5.741e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 0.0)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{1056}), 8.063e-10 * m + 1.707e-06 * n))
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 1056, 8.063e-10 * m + 1.707e-06 * n))
           * unless_multiple(m, 4, 1.103)
           * unless_multiple(n, 4, 1.105);
     case 30:
       return estimate{0.003527 + 1.623e-07 * m + 9.076e-10 * n + 7.398e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0001433 + 3.951e-12 * m + 9.361e-11 * n)
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1056}), 0.0005699 + 4.129e-11 * m + 1.121e-09 * n);
+          + in_waves(blocks_, 132, 0.0001433 + 3.951e-12 * m + 9.361e-11 * n)
+          + in_waves(blocks_, 1056, 0.0005699 + 4.129e-11 * m + 1.121e-09 * n);
     case 31:
       return (estimate{0.00341 + 5.167e-07 * m + 2.179e-10 * n + 6.298e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{132}), 0.0001138 + 3.792e-12 * m + 3.852e-10 * n)
-          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1056}), 0.0006901 + 3.353e-11 * m + 2.029e-09 * n))
+          + in_waves(blocks_, 132, 0.0001138 + 3.792e-12 * m + 3.852e-10 * n)
+          + in_waves(blocks_, 1056, 0.0006901 + 3.353e-11 * m + 2.029e-09 * n))
           * unless_multiple(n, 4, 1.008);
     case 32:
       return (estimate{0.004041 + 6.747e-07 * m + 2.043e-09 * n + 7.253e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
-          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0005243 + 1.554e-11 * m + 5.794e-10 * n))
+          + in_waves(blocks_, 132, 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
+          + in_waves(blocks_, 264, 0.0005243 + 1.554e-11 * m + 5.794e-10 * n))
           * unless_multiple(n, 4, 1.005);
     case 33:
       return (estimate{0.001735 + 1.273e-06 * m + 3.024e-08 * n + 4.854e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0001036 + 9.847e-12 * m + 4.997e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0006983 + 9.35e-11 * m + 4.433e-08 * n))
+          + in_waves(blocks_, 132, 0.0001036 + 9.847e-12 * m + 4.997e-08 * n)
+          + in_waves(blocks_, 1056, 0.0006983 + 9.35e-11 * m + 4.433e-08 * n))
           * unless_multiple(n, 4, 1.025);
     case 34:
       return (estimate{0.001603 + 1.25e-06 * m + 2.562e-08 * n + 4.47e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 9.954e-05 + 6.148e-12 * m + 5.618e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0009017 + 7.004e-11 * m + 4.672e-08 * n))
+          + in_waves(blocks_, 132, 9.954e-05 + 6.148e-12 * m + 5.618e-08 * n)
+          + in_waves(blocks_, 1056, 0.0009017 + 7.004e-11 * m + 4.672e-08 * n))
           * unless_multiple(n, 4, 1.022);
     case 35:
       return (estimate{0.001488 + 2.353e-07 * m + 9.748e-09 * n + 3.795e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 1.732e-11 * m + 5.201e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001137 + 1.327e-10 * m))
+          + in_waves(blocks_, 132, 1.732e-11 * m + 5.201e-07 * n)
+          + in_waves(blocks_, 1056, 0.001137 + 1.327e-10 * m))
           * unless_multiple(m, 4, 1.052)
           * unless_multiple(n, 4, 1.093);
     case 36:
       return (estimate{0.001488 + 2.293e-07 * m + 1.918e-07 * n + 5.82e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 7.832e-05 + 3.495e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008641))
+          + in_waves(blocks_, 132, 7.832e-05 + 3.495e-07 * n)
+          + in_waves(blocks_, 1056, 0.0008641))
           * unless_multiple(m, 4, 1.065)
           * unless_multiple(n, 4, 1.107);
     case 37:
       return (estimate{0.002393 + 3.083e-07 * m + 4.127e-08 * n + 9.106e-11 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.463e-05 + 6.284e-12 * m + 1.931e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0002319 + 5.677e-11 * m + 6.184e-08 * n))
+          + in_waves(blocks_, 132, 6.463e-05 + 6.284e-12 * m + 1.931e-07 * n)
+          + in_waves(blocks_, 1056, 0.0002319 + 5.677e-11 * m + 6.184e-08 * n))
           * unless_multiple(m, 4, 1.026)
           * unless_multiple(n, 4, 1.058);
     case 38:
       return (estimate{0.001488 + 2.797e-08 * m + 4.738e-07 * n + 4.751e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.854e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001089))
+          + in_waves(blocks_, 132, 3.854e-07 * n)
+          + in_waves(blocks_, 1056, 0.001089))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.077);
     case 39:
       return (estimate{0.00251 + 8.016e-07 * m + 7.096e-08 * n + 2.194e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 6.41e-05 + 1.13e-11 * m + 5.993e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
+          + in_waves(blocks_, 132, 6.41e-05 + 1.13e-11 * m + 5.993e-08 * n)
+          + in_waves(blocks_, 264, 0.0001252 + 2.24e-11 * m))
           * unless_multiple(n, 4, 1.021);
     case 40:
       return (estimate{0.003935 + 1.661e-07 * m + 1.061e-08 * n + 1.999e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{132}), 0.0002898 + 6.926e-08 * n)
-          + in_waves(ceil_div((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{264}), 2.24e-05))
+          + in_waves(blocks_, 132, 0.0002898 + 6.926e-08 * n)
+          + in_waves(blocks_, 264, 2.24e-05))
           * unless_multiple(m, 4, 1.022)
           * unless_multiple(n, 4, 1.024);
     case 41:
       return (estimate{0.001728 + 3.009e-08 * m + 6e-07 * n + 4.581e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.847e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008497))
+          + in_waves(blocks_, 132, 3.847e-07 * n)
+          + in_waves(blocks_, 1056, 0.0008497))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(n, 4, 1.072);
     case 42:
       return (estimate{0.001698 + 2.048e-09 * m + 6.294e-06 * n + 6.935e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.314e-11 * m + 5.089e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001296 + 1.21e-09 * m + 6.628e-06 * n))
+          + in_waves(blocks_, 132, 2.314e-11 * m + 5.089e-06 * n)
+          + in_waves(blocks_, 1056, 0.001296 + 1.21e-09 * m + 6.628e-06 * n))
           * unless_multiple(m, 4, 1.045)
           * unless_multiple(n, 4, 1.033);
     case 43:
       return estimate{0.002384 + 1.528e-05 * n + 7.078e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.382e-11 * m + 3.234e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.553e-10 * m + 1.204e-05 * n);
+          + in_waves(blocks_, 132, 7.382e-11 * m + 3.234e-06 * n)
+          + in_waves(blocks_, 528, 4.553e-10 * m + 1.204e-05 * n);
     case 44:
       return estimate{0.001488 + 2.36e-08 * n + 7.051e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.178e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.476e-05 * n);
+          + in_waves(blocks_, 132, 2.178e-05 * n)
+          + in_waves(blocks_, 264, 9.476e-05 * n);
     case 45:
       return (estimate{0.002487 + 1.391e-08 * m + 5.146e-06 * n + 3.849e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
-          + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
+          + in_waves(blocks_, 132, 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
+          + in_waves(blocks_, 1056, 5.528e-10 * m))
           * unless_multiple(n, 4, 1.016);
     default:
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 8, 50, 23, 51, 24, 3, 52, 53, 13, 21, 22, 19, 25, 0, 54, 43, 55, 30, 34, 21, 56, 57, 58, 51, 48, 25, 59, 19, 60, 41, 61, 42, 44, 62, 47, 8, 63, 46, 45, 64, 65, 49, 66, 67, 68};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -930,7 +969,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -939,7 +978,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -953,10 +992,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -965,10 +1005,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.BLOCK, p_.LANES, p_.ROWS, p_.VEC, p_.UNROLL, p_.LOAD, p_.X_SHARED, p_.WAVES, p_.SPLIT, p_.FINISH, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -987,11 +1027,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -1009,7 +1049,8 @@ constexpr config lookup(int where_, long long m, long long n, demand wanted_ = d
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -1021,12 +1062,13 @@ constexpr config lookup(device which_, long long m, long long n, demand wanted_ 
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

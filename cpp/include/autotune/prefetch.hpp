@@ -62,7 +62,7 @@ enum class MODE_value {
 
 /// Values of LAYOUT.
 enum class LAYOUT_value {
-  slots, threads
+  slots_, threads
 };
 
 /// Sizes in x, y and z.
@@ -86,6 +86,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -238,15 +239,15 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {MODE_value::reg_batch, 4, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
-    {MODE_value::smem_roll_async, 32, LAYOUT_value::slots, 0, 4, 64, 0, {64, 1, 1}, 0, false, true, 1, -1, 1022ULL, true},
-    {MODE_value::none_, 1, LAYOUT_value::slots, 0, 4, 512, 1, {512, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
-    {MODE_value::reg_batch, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {MODE_value::reg_batch, 4, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {MODE_value::smem_roll_async, 32, LAYOUT_value::slots_, 0, 4, 64, 0, {64, 1, 1}, 0, false, true, 1, -1, 1022ULL, true},
+    {MODE_value::none_, 1, LAYOUT_value::slots_, 0, 4, 512, 1, {512, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
+    {MODE_value::reg_batch, 16, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
     {MODE_value::smem_roll_async, 1, LAYOUT_value::threads, 0, 4, 1024, 2, {1024, 1, 1}, 0, false, true, 3, 0, 1022ULL, true},
-    {MODE_value::smem_roll, 1, LAYOUT_value::slots, 0, 4, 256, 4, {256, 1, 1}, 0, false, true, 4, 0, 1023ULL, true},
-    {MODE_value::smem_roll_async, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1022ULL, true},
+    {MODE_value::smem_roll, 1, LAYOUT_value::slots_, 0, 4, 256, 4, {256, 1, 1}, 0, false, true, 4, 0, 1023ULL, true},
+    {MODE_value::smem_roll_async, 16, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1022ULL, true},
     {MODE_value::smem_batch, 2, LAYOUT_value::threads, 0, 4, 64, 4, {64, 1, 1}, 0, false, true, 5, 0, 1023ULL, true},
-    {MODE_value::reg_roll, 2, LAYOUT_value::slots, 0, 4, 512, 0, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true}
+    {MODE_value::reg_roll, 2, LAYOUT_value::slots_, 0, 4, 512, 0, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -300,15 +301,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 0, 0, 1},
-    {0, 4, 1, 2}
+    {0, 0, 0, 0, -1},
+    {0, 0, 0, 1, -1},
+    {0, 4, 1, 2, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -437,6 +439,27 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
+  (void)n;
+  const number intensity{asked_.intensity};
+  (void)intensity;
+  const number warps_per_sm{asked_.warps_per_sm};
+  (void)warps_per_sm;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512}));
+    case 1: return minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256}));
+    case 2: return ceil_div(n, number{2048});
+    case 3: return ceil_div(n, number{8192});
+    case 4: return ceil_div(n, number{4096});
+    case 5: return ceil_div(n, number{1024});
+    case 6: return minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{512})), ceil_div(n, number{2048}));
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
@@ -471,12 +494,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 6, 1, 7};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -486,31 +515,28 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   if (!intensity.valid) return {0, false};
   const number warps_per_sm{asked_.warps_per_sm};
   if (!warps_per_sm.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return estimate{0.01186 + 9.645e-10 * n + 8.541e-12 * n * intensity + 4.2e-10 * n * warps_per_sm}
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{132}), 1.475e-11 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1056}), 2.88e-10 * n);
+          + in_waves(blocks_, 132, 1.475e-11 * n)
+          + in_waves(blocks_, 1056, 2.88e-10 * n);
     case 1:
       return estimate{0.01186 + 8.285e-10 * n + 6.521e-12 * n * intensity + 1.286e-10 * n * warps_per_sm}
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{132}), 2.262e-11 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1056}), 2.985e-10 * n);
+          + in_waves(blocks_, 132, 2.262e-11 * n)
+          + in_waves(blocks_, 1056, 2.985e-10 * n);
     case 2:
       return estimate{0.01186 + 9.148e-10 * n + 7.379e-12 * n * intensity + 1.424e-10 * n * warps_per_sm}
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{132}), 1.233e-11 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{1056}), 1.263e-10 * n);
+          + in_waves(blocks_, 132, 1.233e-11 * n)
+          + in_waves(blocks_, 1056, 1.263e-10 * n);
     case 3:
       return estimate{0.03057 + 2.787e-10 * n + 0.0001357 * intensity + 2.022e-12 * n * intensity}
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 3.764e-05 + 5.608e-13 * n + 2.731e-07 * intensity)
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{1056}), 0.0002969 + 4.424e-12 * n + 2.154e-06 * intensity);
+          + in_waves(blocks_, 132, 3.764e-05 + 5.608e-13 * n + 2.731e-07 * intensity)
+          + in_waves(blocks_, 1056, 0.0002969 + 4.424e-12 * n + 2.154e-06 * intensity);
     default:
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 6, 1, 7};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -530,7 +556,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -539,7 +565,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -553,10 +579,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -565,10 +592,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.MODE, p_.PDIST, p_.LAYOUT, p_.PADDING, p_.VEC, p_.BLOCK, p_.ROUNDS, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -587,11 +614,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -609,7 +636,8 @@ constexpr config lookup(int where_, long long n, long long intensity, long long 
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -621,12 +649,13 @@ constexpr config lookup(device which_, long long n, long long intensity, long lo
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -123,6 +123,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -372,15 +373,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 0, 0, 1},
-    {0, 30, 1, 4}
+    {0, 0, 0, 0, -1},
+    {0, 0, 0, 1, -1},
+    {0, 30, 1, 4, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -540,6 +542,30 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
+  (void)n;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056});
+    case 1: return maximum(number{1}, ceil_div(n, number{1024}));
+    case 2: return maximum(number{1}, ceil_div(n, number{4096}));
+    case 3: return maximum(number{1}, ceil_div(n, number{8192}));
+    case 4: return minimum(maximum(number{1}, ceil_div(n, number{8192})), number{264});
+    case 5: return maximum(number{1}, ceil_div(n, number{6144}));
+    case 6: return maximum(number{1}, ceil_div(n, number{24576}));
+    case 7: return maximum(number{1}, ceil_div(n, number{32768}));
+    case 8: return maximum(number{1}, ceil_div(n, number{16384}));
+    case 9: return maximum(number{1}, ceil_div(n, number{12288}));
+    case 10: return maximum(number{1}, ceil_div(n, number{49152}));
+    case 11: return maximum(number{1}, ceil_div(n, number{2048}));
+    case 12: return minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056});
+    case 13: return minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
@@ -577,138 +603,141 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
 
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 16, 17, 3, 18, 20, 21, 26, 19, 1, 23, 10, 27, 28, 29, 22, 25, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 11, 24, 40};
+
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number n{asked_.n};
   if (!n.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return estimate{0.00303 + 4.151e-10 * n}
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{132}), 1.054e-11 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1056}), 0.001685 + 4.151e-10 * n);
+          + in_waves(blocks_, 132, 1.054e-11 * n)
+          + in_waves(blocks_, 1056, 0.001685 + 4.151e-10 * n);
     case 1:
       return estimate{0.002456 + 5.828e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002509)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0);
+          + in_waves(blocks_, 132, 0.0002509)
+          + in_waves(blocks_, 528, 0.0);
     case 2:
       return estimate{0.002409 + 4.861e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0003028)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 2.475e-05);
+          + in_waves(blocks_, 132, 0.0003028)
+          + in_waves(blocks_, 264, 2.475e-05);
     case 3:
       return estimate{0.0018 + 5.371e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0009257);
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 0.0009257);
     case 4:
       return estimate{0.001712 + 4.093e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 1.504e-14 * n)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.001255 + 2.69e-13 * n);
+          + in_waves(blocks_, 132, 1.504e-14 * n)
+          + in_waves(blocks_, 264, 0.001255 + 2.69e-13 * n);
     case 5:
       return estimate{0.002305 + 6.853e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006248);
+          + in_waves(blocks_, 132, 0.0006248);
     case 6:
       return estimate{0.001934 + 6.237e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.000191)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0008107);
+          + in_waves(blocks_, 132, 0.000191)
+          + in_waves(blocks_, 264, 0.0008107);
     case 7:
       return estimate{0.001345 + 7.078e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{49152})), number{132}), 0.000861)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{49152})), number{264}), 0.001357);
+          + in_waves(blocks_, 132, 0.000861)
+          + in_waves(blocks_, 264, 0.001357);
     case 8:
       return estimate{0.001414 + 4.421e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.001058)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{1056}), 0.0005295);
+          + in_waves(blocks_, 132, 0.001058)
+          + in_waves(blocks_, 1056, 0.0005295);
     case 9:
       return estimate{0.002366 + 1.367e-09 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 0.000138 + 4.115e-13 * n)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{1056}), 0.0001822 + 8.265e-12 * n);
+          + in_waves(blocks_, 132, 0.000138 + 4.115e-13 * n)
+          + in_waves(blocks_, 1056, 0.0001822 + 8.265e-12 * n);
     case 10:
       return estimate{0.002269 + 5.202e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002417 + 3.298e-13 * n)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0001705);
+          + in_waves(blocks_, 132, 0.0002417 + 3.298e-13 * n)
+          + in_waves(blocks_, 528, 0.0001705);
     case 11:
       return estimate{0.00233 + 7.061e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0001493)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0003258);
+          + in_waves(blocks_, 132, 0.0001493)
+          + in_waves(blocks_, 264, 0.0003258);
     case 12:
       return estimate{0.00178 + 4.298e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 1.413e-14 * n)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.001212 + 2.769e-13 * n);
+          + in_waves(blocks_, 132, 1.413e-14 * n)
+          + in_waves(blocks_, 264, 0.001212 + 2.769e-13 * n);
     case 13:
       return estimate{0.002005 + 6.795e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001415)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0007361);
+          + in_waves(blocks_, 132, 0.0001415)
+          + in_waves(blocks_, 264, 0.0007361);
     case 14:
       return estimate{0.001944 + 6.309e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001192);
+          + in_waves(blocks_, 132, 0.001192);
     case 15:
       return estimate{0.002156 + 6.608e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{32768})), number{132}), 0.001189);
+          + in_waves(blocks_, 132, 0.001189);
     case 16:
       return estimate{0.001381 + 3.678e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.001225)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{1056}), 0.0004483);
+          + in_waves(blocks_, 132, 0.001225)
+          + in_waves(blocks_, 1056, 0.0004483);
     case 17:
       return estimate{0.00255 + 8.825e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001225)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{264}), 4.808e-05);
+          + in_waves(blocks_, 132, 0.0001225)
+          + in_waves(blocks_, 264, 4.808e-05);
     case 18:
       return estimate{0.002009 + 6.37e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001985)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0007446);
+          + in_waves(blocks_, 132, 0.0001985)
+          + in_waves(blocks_, 264, 0.0007446);
     case 19:
       return estimate{0.001345 + 2.532e-10 * n}
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{132}), 0.001052)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{528}), 0.001051 + 3.093e-10 * n);
+          + in_waves(blocks_, 132, 0.001052)
+          + in_waves(blocks_, 528, 0.001051 + 3.093e-10 * n);
     case 20:
       return estimate{0.002645 + 2.605e-10 * n}
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{132}), 1.973e-10 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{264}), 0.0013 + 2.605e-10 * n);
+          + in_waves(blocks_, 132, 1.973e-10 * n)
+          + in_waves(blocks_, 264, 0.0013 + 2.605e-10 * n);
     case 21:
       return estimate{0.002544 + 8.303e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001245)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{264}), 7.937e-05);
+          + in_waves(blocks_, 132, 0.0001245)
+          + in_waves(blocks_, 264, 7.937e-05);
     case 22:
       return estimate{0.002459 + 6.783e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006579);
+          + in_waves(blocks_, 132, 0.0006579);
     case 23:
       return estimate{0.002501 + 9.3e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002564);
+          + in_waves(blocks_, 132, 0.0002564);
     case 24:
       return estimate{0.002455 + 6.346e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002292)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 0.0);
+          + in_waves(blocks_, 132, 0.0002292)
+          + in_waves(blocks_, 264, 0.0);
     case 25:
       return estimate{0.00234 + 7.163e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006033);
+          + in_waves(blocks_, 132, 0.0006033);
     case 26:
       return estimate{0.002189 + 6.702e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001081);
+          + in_waves(blocks_, 132, 0.001081);
     case 27:
       return estimate{0.002139 + 4.333e-10 * n}
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{264}), number{132}), 1.947e-11 * n)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{264}), number{264}), 0.000794 + 4.333e-10 * n);
+          + in_waves(blocks_, 132, 1.947e-11 * n)
+          + in_waves(blocks_, 264, 0.000794 + 4.333e-10 * n);
     case 28:
       return estimate{0.002157 + 7.261e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001185)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0006146);
+          + in_waves(blocks_, 132, 0.0001185)
+          + in_waves(blocks_, 264, 0.0006146);
     case 29:
       return estimate{0.001894 + 6.384e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001212);
+          + in_waves(blocks_, 132, 0.001212);
     default:
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 16, 17, 3, 18, 20, 21, 26, 19, 1, 23, 10, 27, 28, 29, 22, 25, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 11, 24, 40};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -728,7 +757,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -737,7 +766,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -751,10 +780,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -763,10 +793,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.VARIANT, p_.BLOCK, p_.VEC, p_.ITEMS, p_.LOAD, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.WARP_TAIL, p_.FINISH, p_.COLLECT, p_.SENDER, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -785,11 +815,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -807,7 +837,8 @@ constexpr config lookup(int where_, long long n, demand wanted_ = demand::none) 
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -819,12 +850,13 @@ constexpr config lookup(device which_, long long n, demand wanted_ = demand::non
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -223,6 +223,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -523,15 +524,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 48, 0, 2},
-    {48, 96, 2, 4}
+    {0, 0, 0, 0, -1},
+    {0, 48, 0, 2, -1},
+    {48, 96, 2, 4, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -949,6 +951,60 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number m{asked_.m};
+  (void)m;
+  const number n{asked_.n};
+  (void)n;
+  const number k{asked_.k};
+  (void)k;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return (ceil_div(m, number{64}) * ceil_div(n, number{128}));
+    case 1: return ceil_div(n, number{32});
+    case 2: return (((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4});
+    case 3: return ((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4});
+    case 4: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8});
+    case 5: return (ceil_div(m, number{32}) * ceil_div(n, number{64}));
+    case 6: return ((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8});
+    case 7: return (ceil_div(m, number{32}) * ceil_div(n, number{32}));
+    case 8: return (((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2});
+    case 9: return ((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2});
+    case 10: return ((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8});
+    case 11: return ((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2});
+    case 12: return ((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5});
+    case 13: return ((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2});
+    case 14: return (((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2});
+    case 15: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2});
+    case 16: return ((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4});
+    case 17: return (((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2});
+    case 18: return ((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2});
+    case 19: return (ceil_div(m, number{128}) * ceil_div(n, number{64}));
+    case 20: return (ceil_div(m, number{128}) * ceil_div(n, number{32}));
+    case 21: return (ceil_div(m, number{32}) * ceil_div(n, number{256}));
+    case 22: return (ceil_div(m, number{96}) * ceil_div(n, number{96}));
+    case 23: return (ceil_div(m, number{64}) * ceil_div(n, number{64}));
+    case 24: return (ceil_div(m, number{48}) * ceil_div(n, number{64}));
+    case 25: return ((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2});
+    case 26: return (ceil_div(m, number{128}) * ceil_div(n, number{256}));
+    case 27: return ceil_div(m, number{1});
+    case 28: return ceil_div(m, number{32});
+    case 29: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2});
+    case 30: return ((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132}));
+    case 31: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2});
+    case 32: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4});
+    case 33: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4});
+    case 34: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2});
+    case 35: return (ceil_div(m, number{256}) * ceil_div(n, number{32}));
+    case 36: return (ceil_div(m, number{128}) * ceil_div(n, number{128}));
+    case 37: return ceil_div(n, number{64});
+    case 38: return (((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2});
+    case 39: return ceil_div(n, number{16});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -1016,12 +1072,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1031,597 +1093,594 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   if (!n.valid) return {0, false};
   const number k{asked_.k};
   if (!k.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.002818 + 1.337e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0007752 + 3.645e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0008469 + 7.737e-06 * k))
+          + in_waves(blocks_, 132, 0.0007752 + 3.645e-05 * k)
+          + in_waves(blocks_, 528, 0.0008469 + 7.737e-06 * k))
           * unless_multiple(m, 4, 1.076)
           * unless_multiple(n, 4, 1.257)
           * unless_multiple(k, 4, 1.057);
     case 1:
       return estimate{0.003609 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k + 4.03e-07 * m * n + 4.03e-07 * m * k + 9.839e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k);
+          + in_waves(blocks_, 132, 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k)
+          + in_waves(blocks_, 264, 0.001651 + 0.001651 * m + 4.03e-07 * n + 4.03e-07 * k);
     case 2:
       return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
+          + in_waves(blocks_, 132, 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(blocks_, 264, 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
     case 3:
       return (estimate{0.003626 + 1.224e-05 * m + 3.469e-06 * n}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{132}), 0.0001174 + 1.521e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{15}) * number{4}), number{264}), 0.001502 + 3.819e-08 * n + 9.563e-08 * k))
+          + in_waves(blocks_, 132, 0.0001174 + 1.521e-07 * k)
+          + in_waves(blocks_, 264, 0.001502 + 3.819e-08 * n + 9.563e-08 * k))
           * unless_multiple(n, 4, 1.115)
           * unless_multiple(k, 4, 1.006);
     case 4:
       return (estimate{0.002074 + 2.074e-06 * n + 1.579e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.00298 + 6.182e-07 * m + 4.97e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0002284 + 5.263e-07 * k))
+          + in_waves(blocks_, 132, 0.00298 + 6.182e-07 * m + 4.97e-06 * k)
+          + in_waves(blocks_, 264, 0.0002284 + 5.263e-07 * k))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.217)
           * unless_multiple(k, 4, 1.01);
     case 5:
       return estimate{0.002149 + 4.851e-05 * m + 4.851e-05 * n + 7.311e-08 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0005886 + 2.311e-06 * m + 2.311e-06 * n + 9.937e-08 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.903e-05 * m + 3.903e-05 * n);
+          + in_waves(blocks_, 132, 0.0005886 + 2.311e-06 * m + 2.311e-06 * n + 9.937e-08 * k)
+          + in_waves(blocks_, 1056, 3.903e-05 * m + 3.903e-05 * n);
     case 6:
       return (estimate{0.001959 + 1.581e-10 * m * n + 1.606e-09 * m * k + 8.474e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002628 + 2.997e-09 * n + 8.925e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 8.772e-06 * k))
+          + in_waves(blocks_, 132, 0.0002628 + 2.997e-09 * n + 8.925e-06 * k)
+          + in_waves(blocks_, 528, 8.772e-06 * k))
           * unless_multiple(m, 4, 1.047)
           * unless_multiple(n, 4, 1.304)
           * unless_multiple(k, 4, 1.111);
     case 7:
       return (estimate{0.001959 + 2.68e-07 * m + 8.297e-09 * m * n + 1.317e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.00117 + 5.586e-09 * n + 2.232e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001899 + 1.661e-08 * n))
+          + in_waves(blocks_, 132, 0.00117 + 5.586e-09 * n + 2.232e-06 * k)
+          + in_waves(blocks_, 264, 0.001899 + 1.661e-08 * n))
           * unless_multiple(n, 4, 1.071);
     case 8:
       return (estimate{0.001959 + 1.36e-09 * m * k + 7.949e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003029 + 8.884e-10 * n + 4.562e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.53e-06 * k))
+          + in_waves(blocks_, 132, 0.0003029 + 8.884e-10 * n + 4.562e-06 * k)
+          + in_waves(blocks_, 264, 5.53e-06 * k))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.173)
           * unless_multiple(k, 4, 1.061);
     case 9:
       return (estimate{0.004412 + 1.267e-05 * m + 3.347e-06 * n + 4.175e-11 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0008073 + 2.531e-08 * n + 2.878e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001103 + 3.747e-08 * n + 1.591e-07 * k))
+          + in_waves(blocks_, 132, 0.0008073 + 2.531e-08 * n + 2.878e-07 * k)
+          + in_waves(blocks_, 264, 0.0001103 + 3.747e-08 * n + 1.591e-07 * k))
           * unless_multiple(n, 4, 1.109);
     case 10:
       return (estimate{0.00269 + 1.199e-08 * n + 1.138e-09 * m * n + 1.169e-09 * m * k + 6.895e-12 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00289 + 3.019e-08 * m + 2.027e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006584 + 1.562e-08 * n))
+          + in_waves(blocks_, 132, 0.00289 + 3.019e-08 * m + 2.027e-05 * k)
+          + in_waves(blocks_, 264, 0.0006584 + 1.562e-08 * n))
           * unless_multiple(m, 4, 1.053)
           * unless_multiple(n, 4, 1.219)
           * unless_multiple(k, 4, 1.073);
     case 11:
       return (estimate{0.001959 + 1.6e-09 * m * k + 4.713e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002574 + 2.066e-09 * m + 1.044e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000601 + 2.775e-06 * k))
+          + in_waves(blocks_, 132, 0.0002574 + 2.066e-09 * m + 1.044e-05 * k)
+          + in_waves(blocks_, 528, 0.000601 + 2.775e-06 * k))
           * unless_multiple(m, 4, 1.051)
           * unless_multiple(n, 4, 1.327)
           * unless_multiple(k, 4, 1.125);
     case 12:
       return (estimate{0.001959 + 2.394e-06 * m + 1.493e-06 * n + 6.168e-09 * m * n + 1.202e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001972 + 2.711e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002366 + 3.091e-06 * m + 1.578e-06 * n))
+          + in_waves(blocks_, 132, 0.001972 + 2.711e-06 * k)
+          + in_waves(blocks_, 1056, 0.002366 + 3.091e-06 * m + 1.578e-06 * n))
           * unless_multiple(n, 4, 1.096)
           * unless_multiple(k, 4, 1.01);
     case 13:
       return (estimate{0.00311 + 1.815e-09 * m * k + 9.568e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008427 + 6.012e-10 * n + 3.653e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004026 + 2.495e-06 * k))
+          + in_waves(blocks_, 132, 0.0008427 + 6.012e-10 * n + 3.653e-06 * k)
+          + in_waves(blocks_, 264, 0.0004026 + 2.495e-06 * k))
           * unless_multiple(m, 4, 1.016)
           * unless_multiple(n, 4, 1.275)
           * unless_multiple(k, 4, 1.081);
     case 14:
       return (estimate{0.006211 + 3.605e-06 * m + 1.46e-06 * n + 5.779e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0002615 + 1.598e-07 * n + 1.635e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{264}), 4.847e-05 + 5.356e-07 * m + 7.098e-07 * k))
+          + in_waves(blocks_, 132, 0.0002615 + 1.598e-07 * n + 1.635e-06 * k)
+          + in_waves(blocks_, 264, 4.847e-05 + 5.356e-07 * m + 7.098e-07 * k))
           * unless_multiple(n, 4, 1.227)
           * unless_multiple(k, 4, 1.046);
     case 15:
       return (estimate{0.002434 + 3.427e-08 * n + 6.75e-10 * m * k + 2.007e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0007852 + 6.147e-10 * m + 4.775e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0009677 + 2.668e-06 * k))
+          + in_waves(blocks_, 132, 0.0007852 + 6.147e-10 * m + 4.775e-06 * k)
+          + in_waves(blocks_, 528, 0.0009677 + 2.668e-06 * k))
           * unless_multiple(m, 4, 1.012)
           * unless_multiple(n, 4, 1.009)
           * unless_multiple(k, 4, 1.014);
     case 16:
       return (estimate{0.003856 + 1.8e-07 * k + 1.147e-09 * m * n + 1.515e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008845 + 1.428e-06 * n + 2.439e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{264}), 1.395e-06 * k))
+          + in_waves(blocks_, 132, 0.008845 + 1.428e-06 * n + 2.439e-05 * k)
+          + in_waves(blocks_, 264, 1.395e-06 * k))
           * unless_multiple(m, 4, 1.034)
           * unless_multiple(n, 4, 1.056)
           * unless_multiple(k, 4, 1.027);
     case 17:
       return (estimate{0.004649 + 1.822e-07 * n + 7.068e-07 * k + 9.546e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001319 + 1.92e-07 * m + 2.38e-07 * n + 2.982e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.003523))
+          + in_waves(blocks_, 132, 0.001319 + 1.92e-07 * m + 2.38e-07 * n + 2.982e-06 * k)
+          + in_waves(blocks_, 528, 0.003523))
           * unless_multiple(m, 4, 1.009)
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.042);
     case 18:
       return (estimate{0.003171 + 1.635e-09 * m * k + 7.504e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007549 + 1.282e-10 * n + 4.151e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0005903 + 1.602e-06 * k))
+          + in_waves(blocks_, 132, 0.0007549 + 1.282e-10 * n + 4.151e-06 * k)
+          + in_waves(blocks_, 264, 0.0005903 + 1.602e-06 * k))
           * unless_multiple(m, 4, 1.017)
           * unless_multiple(n, 4, 1.286)
           * unless_multiple(k, 4, 1.095);
     case 19:
       return (estimate{0.003772 + 5.354e-08 * m + 1.052e-07 * n + 4.625e-09 * m * n + 1.904e-09 * m * k + 8.74e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{132}), 0.0007245 + 2.208e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{4}), number{264}), 0.0001923 + 9.604e-07 * k))
+          + in_waves(blocks_, 132, 0.0007245 + 2.208e-06 * k)
+          + in_waves(blocks_, 264, 0.0001923 + 9.604e-07 * k))
           * unless_multiple(n, 4, 1.245)
           * unless_multiple(k, 4, 1.045);
     case 20:
       return (estimate{0.006042 + 1.965e-06 * n + 2.015e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.009025 + 9.232e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.002333 + 3.594e-07 * n))
+          + in_waves(blocks_, 132, 0.009025 + 9.232e-06 * k)
+          + in_waves(blocks_, 528, 0.002333 + 3.594e-07 * n))
           * unless_multiple(m, 4, 1.037)
           * unless_multiple(n, 4, 1.156)
           * unless_multiple(k, 4, 1.046);
     case 21:
       return (estimate{0.001959 + 5.423e-08 * n + 1.061e-09 * m * k + 1.43e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.000199 + 7.544e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002705 + 2.49e-08 * m + 2.462e-06 * k))
+          + in_waves(blocks_, 132, 0.000199 + 7.544e-06 * k)
+          + in_waves(blocks_, 528, 0.002705 + 2.49e-08 * m + 2.462e-06 * k))
           * unless_multiple(m, 4, 1.028)
           * unless_multiple(n, 4, 1.23)
           * unless_multiple(k, 4, 1.06);
     case 22:
       return (estimate{0.001959 + 2.137e-10 * m * n + 5.482e-11 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002111 + 3.411e-08 * m + 4.393e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.000244))
+          + in_waves(blocks_, 132, 0.002111 + 3.411e-08 * m + 4.393e-05 * k)
+          + in_waves(blocks_, 264, 0.000244))
           * unless_multiple(n, 4, 1.008)
           * unless_multiple(k, 4, 1.011);
     case 23:
       return (estimate{0.001959 + 1.431e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002453 + 2.904e-09 * m + 3.856e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.631e-06 * k))
+          + in_waves(blocks_, 132, 0.002453 + 2.904e-09 * m + 3.856e-05 * k)
+          + in_waves(blocks_, 528, 1.631e-06 * k))
           * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.263)
           * unless_multiple(k, 4, 1.075);
     case 24:
       return (estimate{0.001959 + 1.403e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002848 + 6.126e-09 * m + 3.861e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.045e-05 + 1.386e-06 * k))
+          + in_waves(blocks_, 132, 0.002848 + 6.126e-09 * m + 3.861e-05 * k)
+          + in_waves(blocks_, 528, 2.045e-05 + 1.386e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.254)
           * unless_multiple(k, 4, 1.073);
     case 25:
       return estimate{0.001959 + 1.225e-06 * k + 1.665e-09 * m * n + 6.509e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0001386 + 1.03e-06 * m + 1.435e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009499 + 1.612e-06 * m + 1.141e-07 * n + 8.967e-06 * k);
+          + in_waves(blocks_, 132, 0.0001386 + 1.03e-06 * m + 1.435e-05 * k)
+          + in_waves(blocks_, 264, 0.0009499 + 1.612e-06 * m + 1.141e-07 * n + 8.967e-06 * k);
     case 26:
       return (estimate{0.001959 + 3.792e-08 * m + 4.164e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0008286 + 3.15e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.0007534 + 1.111e-07 * m + 1.55e-05 * k))
+          + in_waves(blocks_, 132, 0.0008286 + 3.15e-05 * k)
+          + in_waves(blocks_, 528, 0.0007534 + 1.111e-07 * m + 1.55e-05 * k))
           * unless_multiple(m, 4, 1.207)
           * unless_multiple(n, 4, 1.385)
           * unless_multiple(k, 4, 1.151);
     case 27:
       return (estimate{0.001959 + 1.452e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002407 + 5.191e-09 * m + 3.886e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.727e-06 * k))
+          + in_waves(blocks_, 132, 0.002407 + 5.191e-09 * m + 3.886e-05 * k)
+          + in_waves(blocks_, 528, 1.727e-06 * k))
           * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.257)
           * unless_multiple(k, 4, 1.075);
     case 28:
       return estimate{0.001959 + 6.605e-10 * m * k + 1.651e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002199 + 2.112e-06 * n + 4.024e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 6.24e-06 * k);
+          + in_waves(blocks_, 132, 0.002199 + 2.112e-06 * n + 4.024e-05 * k)
+          + in_waves(blocks_, 264, 6.24e-06 * k);
     case 29:
       return (estimate{0.002237 + 8.87e-07 * k + 7.168e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.679e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001872 + 5.583e-06 * k))
+          + in_waves(blocks_, 132, 1.679e-05 * k)
+          + in_waves(blocks_, 264, 0.001872 + 5.583e-06 * k))
           * unless_multiple(m, 4, 1.02)
           * unless_multiple(n, 4, 1.261)
           * unless_multiple(k, 4, 1.069);
     case 30:
       return (estimate{0.001959 + 1.498e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001388 + 1.458e-08 * m + 3.733e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009433 + 3.014e-06 * k))
+          + in_waves(blocks_, 132, 0.001388 + 1.458e-08 * m + 3.733e-05 * k)
+          + in_waves(blocks_, 528, 0.0009433 + 3.014e-06 * k))
           * unless_multiple(m, 4, 1.093)
           * unless_multiple(n, 4, 1.291)
           * unless_multiple(k, 4, 1.07);
     case 31:
       return (estimate{0.001959 + 7.197e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.0027 + 2.431e-08 * m + 1.538e-09 * n + 4.456e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 8.484e-07 * k))
+          + in_waves(blocks_, 132, 0.0027 + 2.431e-08 * m + 1.538e-09 * n + 4.456e-05 * k)
+          + in_waves(blocks_, 528, 8.484e-07 * k))
           * unless_multiple(m, 4, 1.011)
           * unless_multiple(n, 4, 1.203)
           * unless_multiple(k, 4, 1.027);
     case 32:
       return (estimate{0.002807 + 2.446e-09 * m * k + 5.629e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 4.385e-07 * n + 9.464e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 4.243e-07 * n + 9.772e-06 * k))
+          + in_waves(blocks_, 132, 4.385e-07 * n + 9.464e-06 * k)
+          + in_waves(blocks_, 264, 4.243e-07 * n + 9.772e-06 * k))
           * unless_multiple(m, 4, 1.007);
     case 33:
       return (estimate{0.001959 + 1.113e-07 * m + 4.426e-08 * n + 1.442e-09 * m * k + 3.471e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.003323 + 4.721e-09 * m + 5.226e-09 * n + 1.103e-05 * k))
+          + in_waves(blocks_, 132, 0.003323 + 4.721e-09 * m + 5.226e-09 * n + 1.103e-05 * k))
           * unless_multiple(m, 4, 1.042)
           * unless_multiple(n, 4, 1.305)
           * unless_multiple(k, 4, 1.056);
     case 34:
       return (estimate{0.001959 + 4.047e-10 * m * n + 5.644e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003791 + 0.000159 * k))
+          + in_waves(blocks_, 132, 0.003791 + 0.000159 * k))
           * unless_multiple(m, 4, 1.058)
           * unless_multiple(n, 4, 1.134)
           * unless_multiple(k, 4, 1.058);
     case 35:
       return estimate{0.001959 + 3.357e-06 * k + 1.185e-09 * m * k + 7.985e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0008257 + 3.149e-06 * n + 3.702e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.39e-06 * k);
+          + in_waves(blocks_, 132, 0.0008257 + 3.149e-06 * n + 3.702e-05 * k)
+          + in_waves(blocks_, 528, 3.39e-06 * k);
     case 36:
       return estimate{0.003518 + 3.806e-07 * m + 0.001559 * n + 3.806e-07 * k + 3.806e-07 * m * n + 9.293e-11 * m * k + 3.806e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 4.872e-05 + 1.189e-08 * m + 4.872e-05 * n + 1.189e-08 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 9.744e-05 + 2.379e-08 * m + 9.744e-05 * n + 2.379e-08 * k);
+          + in_waves(blocks_, 132, 4.872e-05 + 1.189e-08 * m + 4.872e-05 * n + 1.189e-08 * k)
+          + in_waves(blocks_, 264, 9.744e-05 + 2.379e-08 * m + 9.744e-05 * n + 2.379e-08 * k);
     case 37:
       return estimate{0.004051 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k + 1.277e-07 * m * n + 1.247e-10 * m * k + 1.277e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k);
+          + in_waves(blocks_, 132, 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k)
+          + in_waves(blocks_, 264, 0.002092 + 5.108e-07 * m + 0.000523 * n + 5.108e-07 * k);
     case 38:
       return (estimate{0.002741 + 6.148e-08 * n + 1.147e-09 * m * k + 4.767e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0004693 + 2.353e-09 * m + 3.153e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0005841 + 1.715e-09 * m + 9.334e-07 * k))
+          + in_waves(blocks_, 132, 0.0004693 + 2.353e-09 * m + 3.153e-06 * k)
+          + in_waves(blocks_, 528, 0.0005841 + 1.715e-09 * m + 9.334e-07 * k))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.197)
           * unless_multiple(k, 4, 1.045);
     case 39:
       return (estimate{0.001983 + 1.411e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0005223 + 1.184e-08 * m + 3.727e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.000956 + 1.19e-05 * k))
+          + in_waves(blocks_, 132, 0.0005223 + 1.184e-08 * m + 3.727e-05 * k)
+          + in_waves(blocks_, 528, 0.000956 + 1.19e-05 * k))
           * unless_multiple(m, 4, 1.071)
           * unless_multiple(n, 4, 1.224)
           * unless_multiple(k, 4, 1.048);
     case 40:
       return (estimate{0.001959 + 1.149e-09 * m * n + 1.64e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.4e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01572 + 3.117e-07 * m + 4.589e-06 * k))
+          + in_waves(blocks_, 132, 7.4e-05 * k)
+          + in_waves(blocks_, 264, 0.01572 + 3.117e-07 * m + 4.589e-06 * k))
           * unless_multiple(m, 4, 1.052)
           * unless_multiple(n, 4, 1.125)
           * unless_multiple(k, 4, 1.031);
     case 41:
       return estimate{0.009987 + 1.088e-06 * m + 2.627e-06 * k + 2.811e-10 * m * k + 7.462e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 0.0)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008029 + 1.088e-06 * m + 2.627e-06 * k);
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 0.008029 + 1.088e-06 * m + 2.627e-06 * k);
     case 42:
       return (estimate{0.002042 + 2.001e-06 * k + 3.121e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 2.988e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{528}), 0.0003725 + 1.171e-05 * k))
+          + in_waves(blocks_, 132, 2.988e-05 * k)
+          + in_waves(blocks_, 528, 0.0003725 + 1.171e-05 * k))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.027)
           * unless_multiple(k, 4, 1.049);
     case 43:
       return estimate{0.003611 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k + 4.035e-07 * m * n + 4.035e-07 * m * k + 9.852e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k);
+          + in_waves(blocks_, 132, 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k)
+          + in_waves(blocks_, 264, 0.001653 + 0.001653 * m + 4.035e-07 * n + 4.035e-07 * k);
     case 44:
       return estimate{0.00372 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k + 1.075e-07 * m * n + 1.075e-07 * m * k + 1.05e-10 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{132}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{64}), number{264}), 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
+          + in_waves(blocks_, 132, 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k)
+          + in_waves(blocks_, 264, 0.001762 + 0.0004404 * m + 4.301e-07 * n + 4.301e-07 * k);
     case 45:
       return (estimate{0.003102 + 6.281e-06 * m + 2.774e-06 * n + 4.188e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002859 + 1.064e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001669 + 1.154e-07 * k))
+          + in_waves(blocks_, 132, 0.0002859 + 1.064e-07 * k)
+          + in_waves(blocks_, 1056, 0.001669 + 1.154e-07 * k))
           * unless_multiple(n, 4, 1.09)
           * unless_multiple(k, 4, 1.011);
     case 46:
       return (estimate{0.003642 + 1.677e-06 * n + 1.464e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 2.347e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.002959 + 2.193e-06 * m + 2.8e-07 * n + 9.055e-07 * k))
+          + in_waves(blocks_, 132, 2.347e-06 * k)
+          + in_waves(blocks_, 528, 0.002959 + 2.193e-06 * m + 2.8e-07 * n + 9.055e-07 * k))
           * unless_multiple(n, 4, 1.214)
           * unless_multiple(k, 4, 1.005);
     case 47:
       return (estimate{0.001959 + 1.005e-09 * m * n + 2.023e-09 * m * k + 1.461e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 6.93e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 2.092e-05 * k))
+          + in_waves(blocks_, 132, 6.93e-06 * k)
+          + in_waves(blocks_, 528, 2.092e-05 * k))
           * unless_multiple(m, 4, 1.025)
           * unless_multiple(n, 4, 1.209)
           * unless_multiple(k, 4, 1.097);
     case 48:
       return (estimate{0.002591 + 1.309e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006561 + 3.668e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001284 + 7.867e-06 * k))
+          + in_waves(blocks_, 132, 0.0006561 + 3.668e-05 * k)
+          + in_waves(blocks_, 528, 0.001284 + 7.867e-06 * k))
           * unless_multiple(m, 4, 1.073)
           * unless_multiple(n, 4, 1.254)
           * unless_multiple(k, 4, 1.054);
     case 49:
       return estimate{0.003044 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k + 2.988e-07 * m * n + 2.988e-07 * m * k + 7.295e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k);
+          + in_waves(blocks_, 132, 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k)
+          + in_waves(blocks_, 264, 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k);
     case 50:
       return estimate{0.003166 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k + 8.212e-08 * m * n + 8.212e-08 * m * k + 8.02e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k);
+          + in_waves(blocks_, 132, 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k)
+          + in_waves(blocks_, 264, 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k);
     case 51:
       return (estimate{0.003082 + 4.855e-06 * m + 1.597e-06 * n + 5.155e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003025 + 1.131e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001165 + 8.513e-08 * k))
+          + in_waves(blocks_, 132, 0.0003025 + 1.131e-07 * k)
+          + in_waves(blocks_, 1056, 0.001165 + 8.513e-08 * k))
           * unless_multiple(n, 4, 1.109)
           * unless_multiple(k, 4, 1.015);
     case 52:
       return (estimate{0.00243 + 6.81e-07 * n + 1.568e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.003072 + 5.097e-07 * m + 5.008e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 5.164e-07 * k))
+          + in_waves(blocks_, 132, 0.003072 + 5.097e-07 * m + 5.008e-06 * k)
+          + in_waves(blocks_, 264, 5.164e-07 * k))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.221)
           * unless_multiple(k, 4, 1.01);
     case 53:
       return estimate{0.001821 + 4.373e-05 * m + 4.373e-05 * n + 1.776e-09 * m * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003848 + 1.753e-06 * m + 1.753e-06 * n + 1.136e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.686e-05 * m + 3.686e-05 * n);
+          + in_waves(blocks_, 132, 0.0003848 + 1.753e-06 * m + 1.753e-06 * n + 1.136e-07 * k)
+          + in_waves(blocks_, 1056, 3.686e-05 * m + 3.686e-05 * n);
     case 54:
       return (estimate{0.001821 + 1.578e-09 * m * k + 8.32e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003053 + 2.958e-09 * n + 8.896e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.00015 + 8.902e-06 * k))
+          + in_waves(blocks_, 132, 0.0003053 + 2.958e-09 * n + 8.896e-06 * k)
+          + in_waves(blocks_, 528, 0.00015 + 8.902e-06 * k))
           * unless_multiple(m, 4, 1.045)
           * unless_multiple(n, 4, 1.308)
           * unless_multiple(k, 4, 1.114);
     case 55:
       return (estimate{0.001821 + 2.187e-07 * m + 1.238e-08 * m * n + 1.215e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001076 + 2.282e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.00151 + 1.376e-08 * n))
+          + in_waves(blocks_, 132, 0.001076 + 2.282e-06 * k)
+          + in_waves(blocks_, 264, 0.00151 + 1.376e-08 * n))
           * unless_multiple(n, 4, 1.077)
           * unless_multiple(k, 4, 1.007);
     case 56:
       return (estimate{0.002725 + 1.222e-07 * m + 2.09e-07 * n + 6.441e-08 * k + 9.776e-10 * m * k + 5.347e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.00065 + 2.156e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 7.294e-06 + 1.045e-08 * m + 1.904e-07 * k))
+          + in_waves(blocks_, 132, 0.00065 + 2.156e-06 * k)
+          + in_waves(blocks_, 1056, 7.294e-06 + 1.045e-08 * m + 1.904e-07 * k))
           * unless_multiple(n, 4, 1.163)
           * unless_multiple(k, 4, 1.012);
     case 57:
       return (estimate{0.00372 + 1.026e-05 * m + 2.558e-06 * n + 3.231e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0006427 + 2.635e-08 * n + 3.183e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0001782 + 4.403e-08 * n + 1.169e-07 * k))
+          + in_waves(blocks_, 132, 0.0006427 + 2.635e-08 * n + 3.183e-07 * k)
+          + in_waves(blocks_, 264, 0.0001782 + 4.403e-08 * n + 1.169e-07 * k))
           * unless_multiple(n, 4, 1.118);
     case 58:
       return (estimate{0.002582 + 2.22e-08 * n + 5.555e-08 * k + 1.305e-09 * m * n + 1.204e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00253 + 3.211e-08 * m + 2.022e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006677 + 1.828e-08 * n + 1.238e-07 * k))
+          + in_waves(blocks_, 132, 0.00253 + 3.211e-08 * m + 2.022e-05 * k)
+          + in_waves(blocks_, 264, 0.0006677 + 1.828e-08 * n + 1.238e-07 * k))
           * unless_multiple(m, 4, 1.053)
           * unless_multiple(n, 4, 1.219)
           * unless_multiple(k, 4, 1.077);
     case 59:
       return (estimate{0.001821 + 8.401e-08 * k + 1.253e-09 * m * k + 6.453e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003264 + 2.138e-09 * n + 4.491e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.763e-06 * k))
+          + in_waves(blocks_, 132, 0.0003264 + 2.138e-09 * n + 4.491e-06 * k)
+          + in_waves(blocks_, 264, 5.763e-06 * k))
           * unless_multiple(m, 4, 1.03)
           * unless_multiple(n, 4, 1.182)
           * unless_multiple(k, 4, 1.059);
     case 60:
       return (estimate{0.001821 + 2.308e-06 * m + 1.444e-06 * n + 4.045e-09 * m * n + 3.097e-11 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001693 + 2.733e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002828 + 3.121e-06 * m + 1.353e-06 * n))
+          + in_waves(blocks_, 132, 0.001693 + 2.733e-06 * k)
+          + in_waves(blocks_, 1056, 0.002828 + 3.121e-06 * m + 1.353e-06 * n))
           * unless_multiple(n, 4, 1.1)
           * unless_multiple(k, 4, 1.01);
     case 61:
       return (estimate{0.002628 + 1.726e-09 * m * k + 6.916e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008589 + 5.513e-09 * n + 3.651e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002708 + 2.645e-06 * k))
+          + in_waves(blocks_, 132, 0.0008589 + 5.513e-09 * n + 3.651e-06 * k)
+          + in_waves(blocks_, 264, 0.0002708 + 2.645e-06 * k))
           * unless_multiple(m, 4, 1.019)
           * unless_multiple(n, 4, 1.283)
           * unless_multiple(k, 4, 1.085);
     case 62:
       return (estimate{0.006069 + 4.437e-06 * m + 2.799e-08 * n + 7.922e-08 * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{132}), 0.0001216 + 3.039e-07 * m + 1.923e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{5}), number{528}), 0.0004153 + 7.616e-07 * n + 3.728e-07 * k))
+          + in_waves(blocks_, 132, 0.0001216 + 3.039e-07 * m + 1.923e-06 * k)
+          + in_waves(blocks_, 528, 0.0004153 + 7.616e-07 * n + 3.728e-07 * k))
           * unless_multiple(n, 4, 1.243)
           * unless_multiple(k, 4, 1.038);
     case 63:
       return (estimate{0.002535 + 4.576e-10 * m * n + 5.839e-10 * m * k + 1.132e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.0005724 + 9.086e-10 * m + 4.693e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0006264 + 3.156e-06 * k))
+          + in_waves(blocks_, 132, 0.0005724 + 9.086e-10 * m + 4.693e-06 * k)
+          + in_waves(blocks_, 528, 0.0006264 + 3.156e-06 * k))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(k, 4, 1.021);
     case 64:
       return (estimate{0.003824 + 1.592e-09 * m * n + 1.391e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{132}), 0.008066 + 1.383e-06 * n + 2.429e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{3}) * number{2}), number{528}), 0.000271 + 1.911e-06 * k))
+          + in_waves(blocks_, 132, 0.008066 + 1.383e-06 * n + 2.429e-05 * k)
+          + in_waves(blocks_, 528, 0.000271 + 1.911e-06 * k))
           * unless_multiple(m, 4, 1.035)
           * unless_multiple(n, 4, 1.057)
           * unless_multiple(k, 4, 1.028);
     case 65:
       return (estimate{0.004161 + 3.994e-07 * n + 7.476e-07 * k + 7.748e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{132}), 0.001424 + 2.208e-07 * m + 1.007e-07 * n + 3.014e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{3}) * number{2}), number{528}), 0.00297))
+          + in_waves(blocks_, 132, 0.001424 + 2.208e-07 * m + 1.007e-07 * n + 3.014e-06 * k)
+          + in_waves(blocks_, 528, 0.00297))
           * unless_multiple(m, 4, 1.007)
           * unless_multiple(n, 4, 1.166)
           * unless_multiple(k, 4, 1.048);
     case 66:
       return (estimate{0.002531 + 3.385e-07 * k + 1.696e-09 * m * k + 6.741e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008824 + 2.967e-09 * n + 3.821e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0002684 + 2.42e-06 * k))
+          + in_waves(blocks_, 132, 0.0008824 + 2.967e-09 * n + 3.821e-06 * k)
+          + in_waves(blocks_, 264, 0.0002684 + 2.42e-06 * k))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.264)
           * unless_multiple(k, 4, 1.082);
     case 67:
       return (estimate{0.007925 + 9.44e-08 * m + 2.429e-06 * n}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0007052 + 2.311e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.219e-06 * m + 1.362e-06 * n + 5.092e-07 * k))
+          + in_waves(blocks_, 132, 0.0007052 + 2.311e-06 * k)
+          + in_waves(blocks_, 1056, 6.219e-06 * m + 1.362e-06 * n + 5.092e-07 * k))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.151)
           * unless_multiple(k, 4, 1.057);
     case 68:
       return (estimate{0.001821 + 2.268e-07 * k + 1.57e-09 * m * k + 3.835e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002711 + 1.052e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.000721 + 2.605e-06 * k))
+          + in_waves(blocks_, 132, 0.0002711 + 1.052e-05 * k)
+          + in_waves(blocks_, 528, 0.000721 + 2.605e-06 * k))
           * unless_multiple(m, 4, 1.053)
           * unless_multiple(n, 4, 1.331)
           * unless_multiple(k, 4, 1.123);
     case 69:
       return (estimate{0.007086 + 1.547e-06 * n + 6.668e-09 * k + 2.129e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007689 + 9.27e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.001919 + 8.301e-07 * n))
+          + in_waves(blocks_, 132, 0.007689 + 9.27e-06 * k)
+          + in_waves(blocks_, 528, 0.001919 + 8.301e-07 * n))
           * unless_multiple(m, 4, 1.041)
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.051);
     case 70:
       return (estimate{0.001821 + 9.051e-08 * n + 9.713e-10 * m * k + 1.251e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0003139 + 1.693e-09 * n + 7.577e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002122 + 2.067e-08 * m + 2.627e-06 * k))
+          + in_waves(blocks_, 132, 0.0003139 + 1.693e-09 * n + 7.577e-06 * k)
+          + in_waves(blocks_, 528, 0.002122 + 2.067e-08 * m + 2.627e-06 * k))
           * unless_multiple(m, 4, 1.026)
           * unless_multiple(n, 4, 1.231)
           * unless_multiple(k, 4, 1.055);
     case 71:
       return (estimate{0.001821 + 1.347e-10 * m * n + 3.848e-11 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.002251 + 2.959e-08 * m + 4.412e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), 0.0001841 + 1.174e-08 * k))
+          + in_waves(blocks_, 132, 0.002251 + 2.959e-08 * m + 4.412e-05 * k)
+          + in_waves(blocks_, 264, 0.0001841 + 1.174e-08 * k))
           * unless_multiple(n, 4, 1.008)
           * unless_multiple(k, 4, 1.012);
     case 72:
       return (estimate{0.001821 + 1.453e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002322 + 1.152e-08 * m + 3.858e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.792e-05 + 2.262e-06 * k))
+          + in_waves(blocks_, 132, 0.002322 + 1.152e-08 * m + 3.858e-05 * k)
+          + in_waves(blocks_, 528, 9.792e-05 + 2.262e-06 * k))
           * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.246)
           * unless_multiple(k, 4, 1.069);
     case 73:
       return (estimate{0.001821 + 1.38e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002444 + 9.543e-09 * m + 3.847e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001036 + 1.984e-06 * k))
+          + in_waves(blocks_, 132, 0.002444 + 9.543e-09 * m + 3.847e-05 * k)
+          + in_waves(blocks_, 528, 0.0001036 + 1.984e-06 * k))
           * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.265)
           * unless_multiple(k, 4, 1.076);
     case 74:
       return (estimate{0.001821 + 1.075e-08 * n + 3.854e-10 * m * n + 4.217e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.002683 + 2.967e-08 * m + 4.68e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{264}), 1.561e-06 * k))
+          + in_waves(blocks_, 132, 0.002683 + 2.967e-08 * m + 4.68e-05 * k)
+          + in_waves(blocks_, 264, 1.561e-06 * k))
           * unless_multiple(n, 4, 1.012)
           * unless_multiple(k, 4, 1.008);
     case 75:
       return (estimate{0.001854 + 1.408e-09 * m * k + 1.182e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0003448 + 1.71e-08 * m + 3.712e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.00134 + 1.264e-05 * k))
+          + in_waves(blocks_, 132, 0.0003448 + 1.71e-08 * m + 3.712e-05 * k)
+          + in_waves(blocks_, 528, 0.00134 + 1.264e-05 * k))
           * unless_multiple(m, 4, 1.072)
           * unless_multiple(n, 4, 1.23)
           * unless_multiple(k, 4, 1.05);
     case 76:
       return (estimate{0.001821 + 1.332e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002883 + 8.275e-09 * m + 3.855e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0001192 + 1.663e-06 * k))
+          + in_waves(blocks_, 132, 0.002883 + 8.275e-09 * m + 3.855e-05 * k)
+          + in_waves(blocks_, 528, 0.0001192 + 1.663e-06 * k))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.257)
           * unless_multiple(k, 4, 1.072);
     case 77:
       return estimate{0.001821 + 4.158e-10 * m * k + 1.012e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002741 + 1.618e-06 * n + 4.144e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.000293 + 5.084e-06 * k);
+          + in_waves(blocks_, 132, 0.002741 + 1.618e-06 * n + 4.144e-05 * k)
+          + in_waves(blocks_, 264, 0.000293 + 5.084e-06 * k);
     case 78:
       return (estimate{0.002235 + 1.555e-08 * n + 1.193e-06 * k + 3.132e-11 * m * n + 6.89e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.699e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001838 + 5.189e-06 * k))
+          + in_waves(blocks_, 132, 1.699e-05 * k)
+          + in_waves(blocks_, 264, 0.001838 + 5.189e-06 * k))
           * unless_multiple(m, 4, 1.017)
           * unless_multiple(n, 4, 1.257)
           * unless_multiple(k, 4, 1.065);
     case 79:
       return (estimate{0.004372 + 9.403e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 0.004311 + 1.789e-08 * m + 6.972e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{264}), 9.478e-06 * k))
+          + in_waves(blocks_, 132, 0.004311 + 1.789e-08 * m + 6.972e-05 * k)
+          + in_waves(blocks_, 264, 9.478e-06 * k))
           * unless_multiple(m, 4, 1.054)
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.056);
     case 80:
       return (estimate{0.001821 + 6.854e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.003004 + 1.722e-08 * m + 4.363e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.705e-06 * k))
+          + in_waves(blocks_, 132, 0.003004 + 1.722e-08 * m + 4.363e-05 * k)
+          + in_waves(blocks_, 528, 1.705e-06 * k))
           * unless_multiple(m, 4, 1.009)
           * unless_multiple(n, 4, 1.192)
           * unless_multiple(k, 4, 1.024);
     case 81:
       return (estimate{0.002507 + 2.766e-09 * m * k + 5.166e-09 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{132}), 5.11e-07 * n + 8.584e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{264}), 5.581e-07 * n + 1.082e-05 * k))
+          + in_waves(blocks_, 132, 5.11e-07 * n + 8.584e-06 * k)
+          + in_waves(blocks_, 264, 5.581e-07 * n + 1.082e-05 * k))
           * unless_multiple(m, 4, 1.007)
           * unless_multiple(k, 4, 1.006);
     case 82:
       return (estimate{0.002792 + 8.082e-08 * m + 8.723e-08 * n + 1.362e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.001037 + 1.102e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001503 + 2.523e-09 * n))
+          + in_waves(blocks_, 132, 0.001037 + 1.102e-05 * k)
+          + in_waves(blocks_, 264, 0.001503 + 2.523e-09 * n))
           * unless_multiple(m, 4, 1.078)
           * unless_multiple(n, 4, 1.418)
           * unless_multiple(k, 4, 1.062);
     case 83:
       return (estimate{0.001821 + 1.851e-10 * m * n + 4.511e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.004022 + 0.0001601 * k))
+          + in_waves(blocks_, 132, 0.004022 + 0.0001601 * k))
           * unless_multiple(m, 4, 1.056)
           * unless_multiple(n, 4, 1.132)
           * unless_multiple(k, 4, 1.055);
     case 84:
       return (estimate{0.002183 + 8.147e-09 * n + 1.28e-06 * k + 6.863e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.696e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001875 + 5.183e-06 * k))
+          + in_waves(blocks_, 132, 1.696e-05 * k)
+          + in_waves(blocks_, 264, 0.001875 + 5.183e-06 * k))
           * unless_multiple(m, 4, 1.02)
           * unless_multiple(n, 4, 1.261)
           * unless_multiple(k, 4, 1.073);
     case 85:
       return estimate{0.001821 + 2.305e-06 * k + 9.264e-10 * m * k + 5.265e-11 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001678 + 2.643e-06 * n + 3.761e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 3.93e-06 * k);
+          + in_waves(blocks_, 132, 0.001678 + 2.643e-06 * n + 3.761e-05 * k)
+          + in_waves(blocks_, 528, 3.93e-06 * k);
     case 86:
       return estimate{0.003047 + 2.993e-07 * m + 0.001226 * n + 2.993e-07 * k + 2.993e-07 * m * n + 7.308e-11 * m * k + 2.993e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.832e-05 + 9.354e-09 * m + 3.832e-05 * n + 9.354e-09 * k)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.663e-05 + 1.871e-08 * m + 7.663e-05 * n + 1.871e-08 * k);
+          + in_waves(blocks_, 132, 3.832e-05 + 9.354e-09 * m + 3.832e-05 * n + 9.354e-09 * k)
+          + in_waves(blocks_, 264, 7.663e-05 + 1.871e-08 * m + 7.663e-05 * n + 1.871e-08 * k);
     case 87:
       return estimate{0.003577 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k + 1.072e-07 * m * n + 1.047e-10 * m * k + 1.072e-07 * n * k}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{264}), 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k);
+          + in_waves(blocks_, 132, 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k)
+          + in_waves(blocks_, 264, 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k);
     case 88:
       return (estimate{0.002389 + 7.935e-08 * n + 8.387e-10 * m * k + 1.687e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{132}), 0.000502 + 1.4e-09 * m + 3.173e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2}), number{528}), 0.0003727 + 6.814e-09 * m + 1.062e-06 * k))
+          + in_waves(blocks_, 132, 0.000502 + 1.4e-09 * m + 3.173e-06 * k)
+          + in_waves(blocks_, 528, 0.0003727 + 6.814e-09 * m + 1.062e-06 * k))
           * unless_multiple(m, 4, 1.008)
           * unless_multiple(n, 4, 1.211)
           * unless_multiple(k, 4, 1.042);
     case 89:
       return (estimate{0.001821 + 4.135e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{132}), 0.0005483 + 3.161e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{528}), 0.001419 + 1.604e-05 * k))
+          + in_waves(blocks_, 132, 0.0005483 + 3.161e-05 * k)
+          + in_waves(blocks_, 528, 0.001419 + 1.604e-05 * k))
           * unless_multiple(m, 4, 1.202)
           * unless_multiple(n, 4, 1.395)
           * unless_multiple(k, 4, 1.147);
     case 90:
       return (estimate{0.001821 + 1.076e-09 * m * n + 1.598e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{132}), 7.196e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{264}), 0.01549 + 1.269e-07 * m + 7.443e-06 * k))
+          + in_waves(blocks_, 132, 7.196e-05 * k)
+          + in_waves(blocks_, 264, 0.01549 + 1.269e-07 * m + 7.443e-06 * k))
           * unless_multiple(m, 4, 1.053)
           * unless_multiple(n, 4, 1.124)
           * unless_multiple(k, 4, 1.031);
     case 91:
       return estimate{0.009965 + 7.322e-07 * m + 2.392e-06 * k + 1.885e-10 * m * k + 1.279e-08 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 1.102e-07 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{264}), 0.008144 + 7.322e-07 * m + 2.392e-06 * k);
+          + in_waves(blocks_, 132, 1.102e-07 * k)
+          + in_waves(blocks_, 264, 0.008144 + 7.322e-07 * m + 2.392e-06 * k);
     case 92:
       return (estimate{0.001821 + 1.563e-09 * m * k + 8.978e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002974 + 1.002e-09 * n + 9.033e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0001491 + 8.613e-06 * k))
+          + in_waves(blocks_, 132, 0.0002974 + 1.002e-09 * n + 9.033e-06 * k)
+          + in_waves(blocks_, 528, 0.0001491 + 8.613e-06 * k))
           * unless_multiple(m, 4, 1.051)
           * unless_multiple(n, 4, 1.287)
           * unless_multiple(k, 4, 1.13);
     case 93:
       return (estimate{0.002332 + 8.097e-06 * k + 1.483e-10 * m * n + 3.203e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 6.356e-11 * n + 2.896e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 6.352e-05 + 7.006e-06 * k))
+          + in_waves(blocks_, 132, 6.356e-11 * n + 2.896e-05 * k)
+          + in_waves(blocks_, 264, 6.352e-05 + 7.006e-06 * k))
           * unless_multiple(m, 4, 1.016)
           * unless_multiple(n, 4, 1.025)
           * unless_multiple(k, 4, 1.047);
     case 94:
       return estimate{0.003096 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k + 3.113e-07 * m * n + 3.113e-07 * m * k + 7.6e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k);
+          + in_waves(blocks_, 132, 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k)
+          + in_waves(blocks_, 264, 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k);
     case 95:
       return estimate{0.003358 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k + 9.383e-08 * m * n + 9.383e-08 * m * k + 9.163e-11 * n * k}
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{132}), 0.0007687 + 0.0001922 * m + 1.877e-07 * n + 1.877e-07 * k)
-          + in_waves(ceil_div(ceil_div(n, number{16}), number{264}), 0.001537 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k);
+          + in_waves(blocks_, 132, 0.0007687 + 0.0001922 * m + 1.877e-07 * n + 1.877e-07 * k)
+          + in_waves(blocks_, 264, 0.001537 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k);
     default:
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -1641,7 +1700,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -1650,7 +1709,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -1664,10 +1723,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -1676,10 +1736,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.VARIANT, p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.TM, p_.TN, p_.VEC, p_.PAD, p_.DOUBLE_SHARED, p_.DOUBLE_FRAGMENT, p_.UNROLL, p_.STAGES, p_.REG_DB, p_.BURSTS, p_.LANES, p_.RASTER, p_.SPLITK, p_.GRIDK, p_.SLICES, p_.TAIL, p_.B_ROWS, p_.MIN_BLOCKS, p_.MAX_REGISTERS, p_.NARROW, p_.FEW, p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.LOAD, p_.STAGED, p_.WARP, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -1698,11 +1758,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -1720,7 +1780,8 @@ constexpr config lookup(int where_, long long m, long long n, long long k, deman
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -1732,12 +1793,13 @@ constexpr config lookup(device which_, long long m, long long n, long long k, de
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -102,6 +102,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -369,15 +370,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 42, 0, 3},
-    {42, 69, 3, 7}
+    {0, 0, 0, 0, -1},
+    {0, 42, 0, 3, -1},
+    {42, 69, 3, 7, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -562,6 +564,35 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number m{asked_.m};
+  (void)m;
+  const number n{asked_.n};
+  (void)n;
+  const number k{asked_.k};
+  (void)k;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1});
+    case 1: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2});
+    case 2: return ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2});
+    case 3: return ((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1});
+    case 4: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2});
+    case 5: return ((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1});
+    case 6: return (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132}));
+    case 7: return ((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1});
+    case 8: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4});
+    case 9: return (((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2});
+    case 10: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132}));
+    case 11: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4});
+    case 12: return ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2});
+    case 13: return ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2});
+    case 14: return ((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -604,12 +635,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 26, 27, 28, 29, 30, 21, 31, 15, 32, 33, 19, 34, 12, 35, 14, 36, 37, 38, 18, 39, 40, 41, 42, 43, 17, 13, 16, 44, 45, 46, 47, 8, 1, 2, 20, 3, 4, 21, 22, 5, 7, 23, 10, 29, 11, 48, 9, 25, 49, 17, 50, 24, 51, 32, 39, 19, 45, 52};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -619,424 +656,424 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   if (!n.valid) return {0, false};
   const number k{asked_.k};
   if (!k.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.00409 + 4.116e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.729e-08 * m + 2.045e-07 * n + 3.494e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.913e-07 * n))
+          + in_waves(blocks_, 132, 6.729e-08 * m + 2.045e-07 * n + 3.494e-05 * k)
+          + in_waves(blocks_, 264, 2.913e-07 * n))
           * unless_multiple(m, 4, 1.117)
           * unless_multiple(n, 4, 1.117)
           * unless_multiple(k, 4, 1.117);
     case 1:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.001029 + 3.037e-07 * m + 8.271e-06 * n))
+          + in_waves(blocks_, 132, 0.001029 + 3.037e-07 * m + 8.271e-06 * n))
           * unless_multiple(m, 4, 1.118)
           * unless_multiple(n, 4, 1.118)
           * unless_multiple(k, 4, 1.118);
     case 2:
       return (estimate{0.00409}
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005108 + 1.512e-07 * m + 9.906e-06 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.396e-07 * m))
+          + in_waves(blocks_, 132, 0.005108 + 1.512e-07 * m + 9.906e-06 * n)
+          + in_waves(blocks_, 264, 5.396e-07 * m))
           * unless_multiple(m, 4, 1.124)
           * unless_multiple(n, 4, 1.124)
           * unless_multiple(k, 4, 1.124);
     case 3:
       return estimate{0.00409}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.376e-06 * m + 2.528e-06 * n + 1.868e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 8.398e-07 * m + 6.379e-06 * k);
+          + in_waves(blocks_, 132, 2.376e-06 * m + 2.528e-06 * n + 1.868e-05 * k)
+          + in_waves(blocks_, 264, 8.398e-07 * m + 6.379e-06 * k);
     case 4:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001094 + 7.157e-07 * m + 1.789e-05 * n))
+          + in_waves(blocks_, 132, 0.001094 + 7.157e-07 * m + 1.789e-05 * n))
           * unless_multiple(m, 4, 1.145)
           * unless_multiple(n, 4, 1.145)
           * unless_multiple(k, 4, 1.145);
     case 5:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0001886 + 5.526e-07 * m + 1.34e-05 * n + 5.86e-06 * k))
+          + in_waves(blocks_, 132, 0.0001886 + 5.526e-07 * m + 1.34e-05 * n + 5.86e-06 * k))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081)
           * unless_multiple(k, 4, 1.081);
     case 6:
       return estimate{0.00409 + 6.422e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.25e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.604e-06 * n + 2.251e-05 * k);
+          + in_waves(blocks_, 132, 7.25e-06 * k)
+          + in_waves(blocks_, 264, 6.604e-06 * n + 2.251e-05 * k);
     case 7:
       return (estimate{0.00409 + 1.984e-09 * m * n + 2.193e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.218e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007062 + 6.28e-08 * n + 2.311e-06 * k))
+          + in_waves(blocks_, 132, 3.218e-05 * k)
+          + in_waves(blocks_, 264, 0.007062 + 6.28e-08 * n + 2.311e-06 * k))
           * unless_multiple(m, 4, 1.155)
           * unless_multiple(n, 4, 1.155)
           * unless_multiple(k, 4, 1.155);
     case 8:
       return estimate{0.00409 + 5.203e-09 * m * k + 2.666e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.989e-06 * m + 9.46e-06 * n + 1.866e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.582e-06 * k);
+          + in_waves(blocks_, 132, 6.989e-06 * m + 9.46e-06 * n + 1.866e-05 * k)
+          + in_waves(blocks_, 264, 3.582e-06 * k);
     case 9:
       return (estimate{0.00409 + 2.751e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.002597 + 2.279e-07 * n + 6.516e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 2.997e-07 * m))
+          + in_waves(blocks_, 132, 0.002597 + 2.279e-07 * n + 6.516e-05 * k)
+          + in_waves(blocks_, 528, 2.997e-07 * m))
           * unless_multiple(m, 4, 1.157)
           * unless_multiple(n, 4, 1.157)
           * unless_multiple(k, 4, 1.157);
     case 10:
       return (estimate{0.00409 + 1.725e-09 * m * n + 2.154e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.273e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008238 + 1.469e-06 * k))
+          + in_waves(blocks_, 132, 3.273e-05 * k)
+          + in_waves(blocks_, 264, 0.008238 + 1.469e-06 * k))
           * unless_multiple(m, 4, 1.15)
           * unless_multiple(n, 4, 1.15)
           * unless_multiple(k, 4, 1.15);
     case 11:
       return (estimate{0.00409 + 1.141e-10 * n * k}
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004094 + 6.564e-07 * m + 5.877e-06 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.308e-06 * n))
+          + in_waves(blocks_, 132, 0.004094 + 6.564e-07 * m + 5.877e-06 * n)
+          + in_waves(blocks_, 264, 1.308e-06 * n))
           * unless_multiple(m, 4, 1.088)
           * unless_multiple(n, 4, 1.088)
           * unless_multiple(k, 4, 1.088);
     case 12:
       return (estimate{0.00409}
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005083 + 1.432e-07 * m + 1.033e-05 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.582e-07 * m))
+          + in_waves(blocks_, 132, 0.005083 + 1.432e-07 * m + 1.033e-05 * n)
+          + in_waves(blocks_, 264, 5.582e-07 * m))
           * unless_multiple(m, 4, 1.119)
           * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.119);
     case 13:
       return (estimate{0.00409 + 5.246e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008808 + 3.107e-07 * m + 8.433e-06 * n))
+          + in_waves(blocks_, 132, 0.0008808 + 3.107e-07 * m + 8.433e-06 * n))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
     case 14:
       return estimate{0.00409}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.646e-06 * m + 4.36e-06 * n + 1.098e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.54e-06 * m + 8.706e-07 * n + 7.997e-06 * k);
+          + in_waves(blocks_, 132, 2.646e-06 * m + 4.36e-06 * n + 1.098e-05 * k)
+          + in_waves(blocks_, 264, 5.54e-06 * m + 8.706e-07 * n + 7.997e-06 * k);
     case 15:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001342 + 7.054e-07 * m + 1.763e-05 * n))
+          + in_waves(blocks_, 132, 0.001342 + 7.054e-07 * m + 1.763e-05 * n))
           * unless_multiple(m, 4, 1.144)
           * unless_multiple(n, 4, 1.144)
           * unless_multiple(k, 4, 1.144);
     case 16:
       return (estimate{0.00409 + 5.579e-07 * m + 3.448e-10 * m * n + 3.89e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.312e-07 * n + 2.385e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.977e-07 * m))
+          + in_waves(blocks_, 132, 2.312e-07 * n + 2.385e-05 * k)
+          + in_waves(blocks_, 1056, 4.977e-07 * m))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
     case 17:
       return estimate{0.00409 + 6.92e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.03e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.824e-06 * n + 2.339e-05 * k);
+          + in_waves(blocks_, 132, 7.03e-06 * k)
+          + in_waves(blocks_, 264, 5.824e-06 * n + 2.339e-05 * k);
     case 18:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 5.592e-07 * m + 1.345e-05 * n + 6.009e-06 * k))
+          + in_waves(blocks_, 132, 5.592e-07 * m + 1.345e-05 * n + 6.009e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
     case 19:
       return (estimate{0.00409}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004937 + 1.908e-08 * m + 8.803e-07 * n + 7.18e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 6.398e-07 * n))
+          + in_waves(blocks_, 132, 0.0004937 + 1.908e-08 * m + 8.803e-07 * n + 7.18e-05 * k)
+          + in_waves(blocks_, 264, 6.398e-07 * n))
           * unless_multiple(m, 4, 1.123)
           * unless_multiple(n, 4, 1.123)
           * unless_multiple(k, 4, 1.123);
     case 20:
       return estimate{0.00409 + 7.319e-09 * m * k + 3.489e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 7.719e-06 * m + 9.212e-06 * n + 1.51e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.264e-06 * k);
+          + in_waves(blocks_, 132, 7.719e-06 * m + 9.212e-06 * n + 1.51e-05 * k)
+          + in_waves(blocks_, 264, 5.264e-06 * k);
     case 21:
       return (estimate{0.00409 + 6.329e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0003719 + 4.062e-07 * n + 6.695e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.131e-07 * m))
+          + in_waves(blocks_, 132, 0.0003719 + 4.062e-07 * n + 6.695e-05 * k)
+          + in_waves(blocks_, 528, 1.131e-07 * m))
           * unless_multiple(m, 4, 1.15)
           * unless_multiple(n, 4, 1.15)
           * unless_multiple(k, 4, 1.15);
     case 22:
       return (estimate{0.00409 + 1.882e-10 * n * k}
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004271 + 9.603e-07 * m + 5.474e-06 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.496e-06 * n))
+          + in_waves(blocks_, 132, 0.004271 + 9.603e-07 * m + 5.474e-06 * n)
+          + in_waves(blocks_, 264, 1.496e-06 * n))
           * unless_multiple(m, 4, 1.085)
           * unless_multiple(n, 4, 1.085)
           * unless_multiple(k, 4, 1.085);
     case 23:
       return (estimate{0.00409}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 0.00653 + 7.433e-08 * m + 8.199e-06 * n + 9.988e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 4.629e-07 * m + 3.619e-07 * n))
+          + in_waves(blocks_, 132, 0.00653 + 7.433e-08 * m + 8.199e-06 * n + 9.988e-07 * k)
+          + in_waves(blocks_, 264, 4.629e-07 * m + 3.619e-07 * n))
           * unless_multiple(m, 4, 1.087)
           * unless_multiple(n, 4, 1.087)
           * unless_multiple(k, 4, 1.087);
     case 24:
       return (estimate{0.00409 + 5.071e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002386 + 2.837e-07 * m + 8.461e-06 * n + 1.584e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.171e-07 * m))
+          + in_waves(blocks_, 132, 0.0002386 + 2.837e-07 * m + 8.461e-06 * n + 1.584e-06 * k)
+          + in_waves(blocks_, 264, 1.171e-07 * m))
           * unless_multiple(m, 4, 1.051)
           * unless_multiple(n, 4, 1.051)
           * unless_multiple(k, 4, 1.051);
     case 25:
       return (estimate{0.00409 + 3.146e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.948e-07 * n + 2.558e-05 * k))
+          + in_waves(blocks_, 132, 4.948e-07 * n + 2.558e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
     case 26:
       return estimate{0.00409 + 8.302e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.922e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.237e-06 * n + 2.407e-05 * k);
+          + in_waves(blocks_, 132, 6.922e-06 * k)
+          + in_waves(blocks_, 264, 5.237e-06 * n + 2.407e-05 * k);
     case 27:
       return (estimate{0.00409 + 2.055e-09 * m * n + 2.866e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.687e-05 + 2.105e-05 * k))
+          + in_waves(blocks_, 132, 3.687e-05 + 2.105e-05 * k))
           * unless_multiple(m, 4, 1.118)
           * unless_multiple(n, 4, 1.118)
           * unless_multiple(k, 4, 1.118);
     case 28:
       return (estimate{0.00409 + 2.483e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001085 + 6.867e-08 * m + 6.89e-07 * n + 7.293e-05 * k))
+          + in_waves(blocks_, 132, 0.001085 + 6.867e-08 * m + 6.89e-07 * n + 7.293e-05 * k))
           * unless_multiple(m, 4, 1.119)
           * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.119);
     case 29:
       return (estimate{0.00409 + 1.026e-09 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.429e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1056}), 4.854e-07 * m))
+          + in_waves(blocks_, 132, 3.429e-05 * k)
+          + in_waves(blocks_, 1056, 4.854e-07 * m))
           * unless_multiple(m, 4, 1.225)
           * unless_multiple(n, 4, 1.225)
           * unless_multiple(k, 4, 1.225);
     case 30:
       return (estimate{0.00409 + 1.631e-09 * m * n + 1.712e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.168e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.003924 + 2.596e-07 * m + 1.18e-06 * n + 8.74e-06 * k))
+          + in_waves(blocks_, 132, 3.168e-05 * k)
+          + in_waves(blocks_, 264, 0.003924 + 2.596e-07 * m + 1.18e-06 * n + 8.74e-06 * k))
           * unless_multiple(m, 4, 1.149)
           * unless_multiple(n, 4, 1.149)
           * unless_multiple(k, 4, 1.149);
     case 31:
       return (estimate{0.00409 + 6.39e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.792e-05 + 2.843e-09 * m + 5.125e-07 * n + 6.716e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.169e-07 * m))
+          + in_waves(blocks_, 132, 6.792e-05 + 2.843e-09 * m + 5.125e-07 * n + 6.716e-05 * k)
+          + in_waves(blocks_, 264, 2.169e-07 * m))
           * unless_multiple(m, 4, 1.149)
           * unless_multiple(n, 4, 1.149)
           * unless_multiple(k, 4, 1.149);
     case 32:
       return (estimate{0.00409 + 4.591e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002223 + 2.889e-07 * m + 8.448e-06 * n + 1.635e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.121e-07 * m))
+          + in_waves(blocks_, 132, 0.0002223 + 2.889e-07 * m + 8.448e-06 * n + 1.635e-06 * k)
+          + in_waves(blocks_, 264, 1.121e-07 * m))
           * unless_multiple(m, 4, 1.05)
           * unless_multiple(n, 4, 1.05)
           * unless_multiple(k, 4, 1.05);
     case 33:
       return (estimate{0.00409}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.234e-08 * m + 4.6e-07 * n + 3.075e-05 * k))
+          + in_waves(blocks_, 132, 4.234e-08 * m + 4.6e-07 * n + 3.075e-05 * k))
           * unless_multiple(m, 4, 1.03)
           * unless_multiple(n, 4, 1.03)
           * unless_multiple(k, 4, 1.03);
     case 34:
       return estimate{0.00409 + 5.842e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.654e-08 * n + 7.655e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 8.805e-06 * n + 2.017e-05 * k);
+          + in_waves(blocks_, 132, 7.654e-08 * n + 7.655e-06 * k)
+          + in_waves(blocks_, 264, 8.805e-06 * n + 2.017e-05 * k);
     case 35:
       return (estimate{0.00409 + 1.098e-08 * m * n + 2.044e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.66e-07 * m + 9.223e-06 * n)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 0.0))
+          + in_waves(blocks_, 132, 2.66e-07 * m + 9.223e-06 * n)
+          + in_waves(blocks_, 264, 0.0))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081)
           * unless_multiple(k, 4, 1.081);
     case 36:
       return (estimate{0.00409 + 2.609e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 2.32e-07 * m + 1.1e-05 * n + 3.305e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{264}), 3.642e-07 * m))
+          + in_waves(blocks_, 132, 2.32e-07 * m + 1.1e-05 * n + 3.305e-06 * k)
+          + in_waves(blocks_, 264, 3.642e-07 * m))
           * unless_multiple(m, 4, 1.055)
           * unless_multiple(n, 4, 1.055)
           * unless_multiple(k, 4, 1.055);
     case 37:
       return (estimate{0.00409 + 1.657e-09 * m * n + 1.445e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 1.555e-07 * m + 2.243e-05 * k))
+          + in_waves(blocks_, 132, 1.555e-07 * m + 2.243e-05 * k))
           * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.063)
           * unless_multiple(k, 4, 1.063);
     case 38:
       return estimate{0.00409 + 4.624e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.787e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 7.812e-06 * n + 2.306e-05 * k);
+          + in_waves(blocks_, 132, 7.787e-06 * k)
+          + in_waves(blocks_, 264, 7.812e-06 * n + 2.306e-05 * k);
     case 39:
       return (estimate{0.00409 + 1.27e-08 * m * n + 2.143e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.297e-07 * m + 9.007e-06 * n))
+          + in_waves(blocks_, 132, 2.297e-07 * m + 9.007e-06 * n))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
     case 40:
       return (estimate{0.00409 + 1.134e-06 * m + 5.058e-10 * m * n + 5.454e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.197e-07 * n + 2.329e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.149e-08 * m))
+          + in_waves(blocks_, 132, 2.197e-07 * n + 2.329e-05 * k)
+          + in_waves(blocks_, 1056, 4.149e-08 * m))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081)
           * unless_multiple(k, 4, 1.081);
     case 41:
       return estimate{0.00409 + 8.109e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.284e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.28e-06 * n + 2.318e-05 * k);
+          + in_waves(blocks_, 132, 7.284e-06 * k)
+          + in_waves(blocks_, 264, 6.28e-06 * n + 2.318e-05 * k);
     case 42:
       return (estimate{0.0039 + 5.549e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.332e-07 * n + 3.519e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.672e-07 * n))
+          + in_waves(blocks_, 132, 1.332e-07 * n + 3.519e-05 * k)
+          + in_waves(blocks_, 264, 3.672e-07 * n))
           * unless_multiple(m, 4, 1.113)
           * unless_multiple(n, 4, 1.113)
           * unless_multiple(k, 4, 1.113);
     case 43:
       return (estimate{0.0039}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008358 + 2.849e-07 * m + 8.12e-06 * n)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.278e-08 * m))
+          + in_waves(blocks_, 132, 0.0008358 + 2.849e-07 * m + 8.12e-06 * n)
+          + in_waves(blocks_, 264, 1.278e-08 * m))
           * unless_multiple(m, 4, 1.123)
           * unless_multiple(n, 4, 1.123)
           * unless_multiple(k, 4, 1.123);
     case 44:
       return (estimate{0.0039}
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004599 + 1.237e-07 * m + 9.685e-06 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 4.963e-07 * m))
+          + in_waves(blocks_, 132, 0.004599 + 1.237e-07 * m + 9.685e-06 * n)
+          + in_waves(blocks_, 264, 4.963e-07 * m))
           * unless_multiple(m, 4, 1.129)
           * unless_multiple(n, 4, 1.129)
           * unless_multiple(k, 4, 1.129);
     case 45:
       return (estimate{0.0039}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0006069 + 2.796e-07 * m + 8.333e-06 * n)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 2.707e-08 * m))
+          + in_waves(blocks_, 132, 0.0006069 + 2.796e-07 * m + 8.333e-06 * n)
+          + in_waves(blocks_, 264, 2.707e-08 * m))
           * unless_multiple(m, 4, 1.119)
           * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.119);
     case 46:
       return estimate{0.0039}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.58e-06 * m + 3.618e-06 * n + 1.442e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.539e-06 * m + 7.206e-06 * k);
+          + in_waves(blocks_, 132, 2.58e-06 * m + 3.618e-06 * n + 1.442e-05 * k)
+          + in_waves(blocks_, 264, 3.539e-06 * m + 7.206e-06 * k);
     case 47:
       return (estimate{0.0039}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0007513 + 6.968e-07 * m + 1.797e-05 * n))
+          + in_waves(blocks_, 132, 0.0007513 + 6.968e-07 * m + 1.797e-05 * n))
           * unless_multiple(m, 4, 1.147)
           * unless_multiple(n, 4, 1.147)
           * unless_multiple(k, 4, 1.147);
     case 48:
       return (estimate{0.0039 + 9.016e-07 * m + 1.504e-07 * n + 3.924e-10 * m * n + 6.967e-12 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.183e-07 * n + 2.419e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.518e-07 * n))
+          + in_waves(blocks_, 132, 1.183e-07 * n + 2.419e-05 * k)
+          + in_waves(blocks_, 528, 5.518e-07 * n))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
     case 49:
       return estimate{0.0039 + 5.824e-09 * m * k + 4.416e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.917e-06 * m + 9.379e-06 * n + 1.475e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.494e-06 * k);
+          + in_waves(blocks_, 132, 5.917e-06 * m + 9.379e-06 * n + 1.475e-05 * k)
+          + in_waves(blocks_, 264, 5.494e-06 * k);
     case 50:
       return (estimate{0.0039}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 6.88e-05 + 5.659e-07 * m + 1.465e-05 * n + 4.666e-06 * k))
+          + in_waves(blocks_, 132, 6.88e-05 + 5.659e-07 * m + 1.465e-05 * n + 4.666e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
     case 51:
       return (estimate{0.0039 + 1.355e-09 * m * n + 1.911e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.161e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007854 + 3.035e-06 * k))
+          + in_waves(blocks_, 132, 3.161e-05 * k)
+          + in_waves(blocks_, 264, 0.007854 + 3.035e-06 * k))
           * unless_multiple(m, 4, 1.156)
           * unless_multiple(n, 4, 1.156)
           * unless_multiple(k, 4, 1.156);
     case 52:
       return estimate{0.0039 + 3.139e-08 * m * k + 6.482e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 0.0)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 1.256e-05 * k);
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 1.256e-05 * k);
     case 53:
       return (estimate{0.0039 + 2.73e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001605 + 3.449e-07 * n + 6.631e-05 * k))
+          + in_waves(blocks_, 132, 0.001605 + 3.449e-07 * n + 6.631e-05 * k))
           * unless_multiple(m, 4, 1.158)
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.158);
     case 54:
       return estimate{0.0039}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.045e-06 * m + 4.557e-06 * n + 1.051e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.919e-06 * m + 7.393e-07 * n + 7.131e-06 * k);
+          + in_waves(blocks_, 132, 3.045e-06 * m + 4.557e-06 * n + 1.051e-05 * k)
+          + in_waves(blocks_, 264, 5.919e-06 * m + 7.393e-07 * n + 7.131e-06 * k);
     case 55:
       return (estimate{0.0039 + 1.176e-09 * m * n + 1.937e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008499 + 2.824e-06 * k))
+          + in_waves(blocks_, 132, 3.167e-05 * k)
+          + in_waves(blocks_, 264, 0.008499 + 2.824e-06 * k))
           * unless_multiple(m, 4, 1.153)
           * unless_multiple(n, 4, 1.153)
           * unless_multiple(k, 4, 1.153);
     case 56:
       return (estimate{0.0039}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004851 + 6.196e-07 * n + 7.323e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.395e-07 * n))
+          + in_waves(blocks_, 132, 0.0004851 + 6.196e-07 * n + 7.323e-05 * k)
+          + in_waves(blocks_, 264, 5.395e-07 * n))
           * unless_multiple(m, 4, 1.122)
           * unless_multiple(n, 4, 1.122)
           * unless_multiple(k, 4, 1.122);
     case 57:
       return estimate{0.0039 + 4.963e-09 * m * k + 4.732e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.235e-06 * m + 9.745e-06 * n + 1.573e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.35e-06 * k);
+          + in_waves(blocks_, 132, 5.235e-06 * m + 9.745e-06 * n + 1.573e-05 * k)
+          + in_waves(blocks_, 264, 5.35e-06 * k);
     case 58:
       return (estimate{0.0039 + 3.106e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.00157 + 4.233e-07 * n + 6.623e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 0.0))
+          + in_waves(blocks_, 132, 0.00157 + 4.233e-07 * n + 6.623e-05 * k)
+          + in_waves(blocks_, 528, 0.0))
           * unless_multiple(m, 4, 1.159)
           * unless_multiple(n, 4, 1.159)
           * unless_multiple(k, 4, 1.159);
     case 59:
       return (estimate{0.0039}
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{132}), 0.002275 + 7.676e-07 * m + 2.238e-06 * n)
-          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{264}), 0.0006101 + 4.064e-06 * n))
+          + in_waves(blocks_, 132, 0.002275 + 7.676e-07 * m + 2.238e-06 * n)
+          + in_waves(blocks_, 264, 0.0006101 + 4.064e-06 * n))
           * unless_multiple(m, 4, 1.061)
           * unless_multiple(n, 4, 1.061)
           * unless_multiple(k, 4, 1.061);
     case 60:
       return (estimate{0.0039 + 1e-08 * m * n + 1.908e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.558e-07 * m + 9.367e-06 * n))
+          + in_waves(blocks_, 132, 2.558e-07 * m + 9.367e-06 * n))
           * unless_multiple(m, 4, 1.083)
           * unless_multiple(n, 4, 1.083)
           * unless_multiple(k, 4, 1.083);
     case 61:
       return (estimate{0.0039 + 8.638e-07 * m + 2.033e-08 * n + 3.962e-10 * m * n + 1.32e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.285e-07 * n + 2.418e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.359e-07 * n))
+          + in_waves(blocks_, 132, 1.285e-07 * n + 2.418e-05 * k)
+          + in_waves(blocks_, 528, 5.359e-07 * n))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
     case 62:
       return (estimate{0.0039 + 2.107e-09 * m * n + 2.449e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 6.677e-05 + 2.106e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.0))
+          + in_waves(blocks_, 132, 6.677e-05 + 2.106e-05 * k)
+          + in_waves(blocks_, 264, 0.0))
           * unless_multiple(m, 4, 1.124)
           * unless_multiple(n, 4, 1.124)
           * unless_multiple(k, 4, 1.124);
     case 63:
       return (estimate{0.0039 + 1.401e-09 * m * n + 1.886e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007661 + 3.317e-06 * k))
+          + in_waves(blocks_, 132, 3.167e-05 * k)
+          + in_waves(blocks_, 264, 0.007661 + 3.317e-06 * k))
           * unless_multiple(m, 4, 1.154)
           * unless_multiple(n, 4, 1.154)
           * unless_multiple(k, 4, 1.154);
     case 64:
       return (estimate{0.0039 + 1.774e-07 * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0005017 + 6.625e-07 * n + 7.193e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.285e-06 * n))
+          + in_waves(blocks_, 132, 0.0005017 + 6.625e-07 * n + 7.193e-05 * k)
+          + in_waves(blocks_, 528, 1.285e-06 * n))
           * unless_multiple(m, 4, 1.123)
           * unless_multiple(n, 4, 1.123)
           * unless_multiple(k, 4, 1.123);
     case 65:
       return (estimate{0.0039 + 1.293e-09 * m * n + 1.646e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 2.951e-05 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.004978 + 9.228e-08 * m + 7.542e-07 * n + 1.149e-05 * k))
+          + in_waves(blocks_, 132, 2.951e-05 * k)
+          + in_waves(blocks_, 264, 0.004978 + 9.228e-08 * m + 7.542e-07 * n + 1.149e-05 * k))
           * unless_multiple(m, 4, 1.15)
           * unless_multiple(n, 4, 1.15)
           * unless_multiple(k, 4, 1.15);
     case 66:
       return (estimate{0.0039 + 3.085e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0006596 + 5.426e-07 * n + 6.821e-05 * k))
+          + in_waves(blocks_, 132, 0.0006596 + 5.426e-07 * n + 6.821e-05 * k))
           * unless_multiple(m, 4, 1.146)
           * unless_multiple(n, 4, 1.146)
           * unless_multiple(k, 4, 1.146);
     case 67:
       return (estimate{0.0039 + 1.13e-08 * m * n + 1.95e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.277e-07 * m + 9.298e-06 * n))
+          + in_waves(blocks_, 132, 2.277e-07 * m + 9.298e-06 * n))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
     case 68:
       return (estimate{0.0039 + 3.861e-07 * n + 9.775e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0007893 + 1.911e-05 * k))
+          + in_waves(blocks_, 132, 0.0007893 + 1.911e-05 * k))
           * unless_multiple(m, 4, 1.189)
           * unless_multiple(n, 4, 1.189)
           * unless_multiple(k, 4, 1.189);
@@ -1044,9 +1081,6 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 26, 27, 28, 29, 30, 21, 31, 15, 32, 33, 19, 34, 12, 35, 14, 36, 37, 38, 18, 39, 40, 41, 42, 43, 17, 13, 16, 44, 45, 46, 47, 8, 1, 2, 20, 3, 4, 21, 22, 5, 7, 23, 10, 29, 11, 48, 9, 25, 49, 17, 50, 24, 51, 32, 39, 19, 45, 52};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -1066,7 +1100,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -1075,7 +1109,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -1089,10 +1123,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -1101,10 +1136,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.TAIL, p_.PADDED, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -1123,11 +1158,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -1145,7 +1180,8 @@ constexpr config lookup(int where_, long long m, long long n, long long k, deman
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -1157,12 +1193,13 @@ constexpr config lookup(device which_, long long m, long long n, long long k, de
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -102,6 +102,7 @@ struct config {
   bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
+  double median_fraction;    ///< at least this share in every other; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -332,15 +333,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer; [first, last) each.
+/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
+/// the expectation is, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last;
+  int costs_first, costs_last, expected_first, expected_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0},
-    {0, 14, 0, 2},
-    {14, 14, 2, 4}
+    {0, 0, 0, 0, -1},
+    {0, 14, 0, 2, -1},
+    {14, 14, 2, 4, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -450,6 +452,26 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number m{asked_.m};
+  (void)m;
+  const number n{asked_.n};
+  (void)n;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1});
+    case 1: return ((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1});
+    case 2: return ((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1});
+    case 3: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1});
+    case 4: return ((ceil_div(m, number{256}) * ceil_div(n, number{64})) * number{1});
+    case 5: return ((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1});
+    case 6: return ((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1});
+    case 7: return ((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -483,12 +505,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
 
 /// What it costs that a field is misaligned.
 constexpr double unless_multiple(number a_, int multiple_, double factor_) {
   return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 1, 3, 4, 12, 13, 14, 15, 5, 2, 16, 17, 18, 19};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -496,95 +524,92 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   if (!m.valid) return {0, false};
   const number n{asked_.n};
   if (!n.valid) return {0, false};
-  (void)asked_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.00239 + 6.728e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006022)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001064))
+          + in_waves(blocks_, 132, 0.0006022)
+          + in_waves(blocks_, 264, 0.001064))
           * unless_multiple(m, 4, 1.052)
           * unless_multiple(n, 4, 1.052);
     case 1:
       return (estimate{0.00239 + 6.38e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0003412 + 1.742e-09 * n)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0005548 + 1.227e-09 * n))
+          + in_waves(blocks_, 132, 0.0003412 + 1.742e-09 * n)
+          + in_waves(blocks_, 264, 0.0005548 + 1.227e-09 * n))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081);
     case 2:
       return (estimate{0.00239 + 6.752e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006091)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001062))
+          + in_waves(blocks_, 132, 0.0006091)
+          + in_waves(blocks_, 264, 0.001062))
           * unless_multiple(m, 4, 1.046)
           * unless_multiple(n, 4, 1.046);
     case 3:
       return (estimate{0.00239 + 7.844e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
+          + in_waves(blocks_, 132, 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
+          + in_waves(blocks_, 264, 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
           * unless_multiple(m, 4, 1.019)
           * unless_multiple(n, 4, 1.019);
     case 4:
       return (estimate{0.00239 + 5.9e-07 * n + 7.071e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005615)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001028))
+          + in_waves(blocks_, 132, 0.0005615)
+          + in_waves(blocks_, 264, 0.001028))
           * unless_multiple(m, 4, 1.031)
           * unless_multiple(n, 4, 1.031);
     case 5:
       return (estimate{0.00239 + 1.357e-09 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
+          + in_waves(blocks_, 132, 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(n, 4, 1.01);
     case 6:
       return (estimate{0.00239 + 4.558e-08 * n + 1.271e-09 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001618 + 7.859e-10 * n))
+          + in_waves(blocks_, 132, 0.001618 + 7.859e-10 * n))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 7:
       return (estimate{0.00239 + 8.062e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
+          + in_waves(blocks_, 132, 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
+          + in_waves(blocks_, 264, 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
           * unless_multiple(m, 4, 1.016)
           * unless_multiple(n, 4, 1.016);
     case 8:
       return (estimate{0.00239 + 4.86e-07 * n + 7.109e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005597)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001034))
+          + in_waves(blocks_, 132, 0.0005597)
+          + in_waves(blocks_, 264, 0.001034))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 9:
       return (estimate{0.00239 + 1.317e-09 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
+          + in_waves(blocks_, 132, 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.013);
     case 10:
       return (estimate{0.00239 + 1.231e-09 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001683))
+          + in_waves(blocks_, 132, 0.001683))
           * unless_multiple(m, 4, 1.05)
           * unless_multiple(n, 4, 1.05);
     case 11:
       return (estimate{0.00239 + 5.208e-07 * n + 6.984e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005686)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001036))
+          + in_waves(blocks_, 132, 0.0005686)
+          + in_waves(blocks_, 264, 0.001036))
           * unless_multiple(m, 4, 1.034)
           * unless_multiple(n, 4, 1.034);
     case 12:
       return (estimate{0.00239 + 8.168e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
+          + in_waves(blocks_, 132, 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
+          + in_waves(blocks_, 264, 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.015);
     case 13:
       return (estimate{0.00239 + 8.296e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
+          + in_waves(blocks_, 132, 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
+          + in_waves(blocks_, 264, 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
           * unless_multiple(m, 4, 1.014)
           * unless_multiple(n, 4, 1.014);
     default:
       return {0, false};
   }
 }
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 1, 3, 4, 12, 13, 14, 15, 5, 2, 16, 17, 18, 19};
 
 /// The plan of the least time; `otherwise_` where there is none.
 constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
@@ -604,7 +629,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
 
 struct found {
   int plan;
-  double expected_fraction;
+  double expected_fraction, median_fraction;
   bool exact;
 };
 
@@ -613,7 +638,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
-      return {row_.plan, row_.expected_fraction, true};
+      return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
@@ -627,10 +652,11 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     nearest_ = &row_;
     least_ = away_;
   }
-  if (nearest_ == nullptr) return {-1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
-  return {chosen_, wanted_ == demand::none ? expected_within(table_, least_) : -1, false};
+  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  return {chosen_, expected_within(table_, least_), -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -639,10 +665,10 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
   return search(rows_, asked_, wanted_, where_);
 }
 
-constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.TILE_X, p_.TILE_Y, p_.BLOCK, p_.VEC, p_.LAYOUT, p_.ORDER, p_.GROUP, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.RESIDENT, p_.block, p_.shared_bytes,
-          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
@@ -661,11 +687,11 @@ constexpr config other_archs(int where_, const problem& asked_, demand wanted_) 
     }
     if (next_ == nullptr) break;
     const found picked_ = pick(*next_, asked_, wanted_, where_);
-    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, -1, asked_);
   if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
   return unlike_;
 }
@@ -683,7 +709,8 @@ constexpr config lookup(int where_, long long m, long long n, demand wanted_ = d
     const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   return detail::other_archs(where_, asked_, wanted_);
 }
@@ -695,12 +722,13 @@ constexpr config lookup(device which_, long long m, long long n, demand wanted_ 
   const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, picked_.median_fraction,
+                             asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
     const detail::found other_ = detail::pick(one_, asked_, wanted_);
-    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, -1, asked_);
   }
   return detail::other_archs(own_.arch, asked_, wanted_);
 }

@@ -1,0 +1,118 @@
+"""Fits small trees that correct a fitted time by how a problem lies: its sizes, and how full rounds are.
+
+All splits of a level are the same (Langley and Sage, *Oblivious decision trees*, 1994), so that a tree
+is a few comparisons and a table. Each tree is fitted to the error that those before it leave (Friedman,
+*Greedy function approximation*, 2001). `autotune.tuned.table` has the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from autotune.tuned.record import Tree
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Splits: TypeAlias = tuple[tuple[int, int], ...]
+
+#: Trees of a configuration, their levels, and the share of an error that a tree corrects.
+TREES, LEVELS, RATE = 12, 3, 0.4
+#: Times worth of evidence that there is nothing to correct.
+INDIFFERENCE = 4.0
+#: Thresholds of a feature that are tried.
+THRESHOLDS = 40
+#: Smallest and largest factor of a tree.
+_FACTORS = (0.25, 4.0)
+
+
+def fitted_trees(features: Array, errors: Array, weights: Array) -> tuple[Tree, ...]:
+    """Return trees whose factors correct errors, the logarithms of times over fitted times.
+
+    ``features`` has a row of integers for each time.
+    """
+    found, rest = list[Tree](), errors.copy()
+    for _ in range(TREES):
+        splits = best_splits(features, rest, weights, LEVELS, INDIFFERENCE)
+        if not splits:
+            break
+        leaves = outcomes(splits, features)
+        sums = np.bincount(leaves, weights * rest, 1 << len(splits))
+        counts = np.bincount(leaves, weights, 1 << len(splits))
+        factors = np.exp(RATE * sums / (counts + INDIFFERENCE)).clip(*_FACTORS)
+        found.append(Tree(splits, tuple(float(f"{factor:.4g}") for factor in factors)))
+        rest = rest - np.log(np.array(found[-1].factors))[leaves]
+    return tuple(found)
+
+
+def corrections(trees: Sequence[Tree], features: Array) -> Array:
+    """Return the product of the factors, for every row of features."""
+    product: Array = np.ones(len(features))
+    for tree in trees:
+        product = product * np.array(tree.factors)[outcomes(tree.splits, features)]
+    return product
+
+
+def outcomes(splits: Splits, features: Array) -> Array:
+    """Return the numbers of the outcomes; see `autotune.tuned.table.outcome`."""
+    numbers: Array = np.zeros(len(features), np.int64)
+    for level, (feature, threshold) in enumerate(splits):
+        numbers = numbers + ((features[:, feature] > threshold).astype(np.int64) << level)
+    return numbers
+
+
+def best_splits(
+    features: Array, values: Array, weights: Array, levels: int, least: float
+) -> Splits:
+    """Return splits whose outcomes tell values apart, chosen level by level.
+
+    ``least`` is the weight of a mean of 0 in every outcome.
+    """
+    edges = [_edges(column) for column in features.T]
+    places = [np.searchsorted(edge, column) for edge, column in zip(edges, features.T, strict=True)]
+    splits = list[tuple[int, int]]()
+    numbers = np.zeros(len(values), np.int64)
+    for level in range(levels):
+        gains = [
+            _best_edge(
+                numbers * (len(edge) + 1) + place,
+                (1 << level, len(edge) + 1),
+                values,
+                weights,
+                least,
+            )
+            for edge, place in zip(edges, places, strict=True)
+        ]
+        feature = max(range(len(gains)), key=lambda number: gains[number][0])
+        gain, edge = gains[feature]
+        if gain <= 0:
+            break
+        splits.append((feature, int(edges[feature][edge])))
+        numbers = numbers + ((places[feature] > edge).astype(np.int64) << level)
+    return tuple(splits)
+
+
+def _edges(column: Array) -> Array:
+    """Return thresholds between the values of a feature, at most `THRESHOLDS`."""
+    values = np.unique(column)
+    if len(values) > THRESHOLDS:
+        shares = np.arange(1, THRESHOLDS) / THRESHOLDS
+        return np.unique(np.quantile(column, shares, method="lower"))
+    return values[:-1]
+
+
+def _best_edge(
+    cells: Array, shape: tuple[int, int], values: Array, weights: Array, least: float
+) -> tuple[float, int]:
+    """Return the gain of the best threshold for all outcomes together, and its number."""
+    if shape[1] == 1:
+        return 0.0, 0
+    count = shape[0] * shape[1]
+    sums = np.bincount(cells, weights * values, count).reshape(shape).cumsum(axis=1)
+    counts = np.bincount(cells, weights, count).reshape(shape).cumsum(axis=1)
+    above, others = sums[:, -1:] - sums, counts[:, -1:] - counts
+    gains = (sums**2 / (counts + least) + above**2 / (others + least)).sum(axis=0)
+    without = (sums[:, -1] ** 2 / (counts[:, -1] + least)).sum()
+    best = int(np.argmax(gains[:-1]))
+    return float(gains[best] - without), best
