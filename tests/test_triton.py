@@ -3,12 +3,16 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from autotune.calling.binding import bind
+from autotune.calling.choice import LaunchPlan
 from autotune.cli import run
 from autotune.devices.base import CompileError
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
+from autotune.kernel.operand import Operand
 from autotune.measure.compiler import compile_job, compiled_for
 from autotune.values import Problem
 
@@ -42,6 +46,18 @@ def test_an_integer_that_is_1_is_compiled_in(kernel):
     chosen, problem = configuration(kernel), PROBLEM.replace(columns=1)
     (entry,) = compiled_for(kernel, chosen, problem, for_arch("sm_90")).entries
     assert entry.convention.passed == (0, 1, None, None)
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+@pytest.mark.parametrize(("columns", "passed"), [(1000, 3), (1024, 3), (1, 2)])
+def test_load_plans_the_launch_of_what_was_compiled(kernel, columns, passed):
+    rows = Operand((4, columns), (columns, 1), "float32", source=0)
+    resolved = bind(kernel, (rows,), {}, lambda name: kernel)
+    plan = LaunchPlan.of(resolved, for_arch("sm_90"))
+    main = plan.sequence.main
+    assert (main.grid, main.block) == ((4, 1, 1), (512, 1, 1))
+    assert main.args == (*("x", "y", "columns")[:passed], np.uint64(0), np.uint64(0))
+    assert main.shared_bytes > 0
 
 
 @pytest.mark.parametrize(

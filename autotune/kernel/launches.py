@@ -97,7 +97,8 @@ def completed(
         passed = step.args
         if names is not None and given is not None:
             passed = tuple(np.uint64(0) if i is None else given[i] for i in found.passed)
-        grid, block = (x * found.blocks, *others), (found.block, 1, 1)
+        grid = (x * found.blocks if found.blocks > 1 else x, *others)
+        block = (found.block, 1, 1)
         return replace(step, grid=grid, block=block, shared_bytes=found.shared_bytes, args=passed)
 
     conventions = {entry.name: entry.convention for entry in binary.entries if entry.convention}

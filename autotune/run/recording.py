@@ -26,7 +26,7 @@ from autotune.kernel.launches import (
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import Space, valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
-from autotune.measure.compiler import compile_job, compiled_before
+from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.limits import Limits, share
 from autotune.measure.measurement import (
     CheckResult,
@@ -422,13 +422,12 @@ def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, devi
 def _sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
-    """Return a launch sequence with what a language's compiler decided, if it has compiled it here."""
+    """Return a launch sequence with what the compiler of a language decides."""
     plan = launch_sequence(kernel, configuration, problem, device)
     if kernel.language is None:
         return plan
-    job = compile_job(kernel, configuration, problem, device)
-    found = compiled_before(job.key)
-    return completed(plan, found.binary) if found and found.binary else plan
+    found = compile_now(compile_job(kernel, configuration, problem, device))
+    return completed(plan, found.binary) if found.binary else plan
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:

@@ -15,6 +15,8 @@ softmax_rows = Kernel(
     edge_problems=[
         Problem(rows=rows, columns=n) for rows, n in ((1, 1), (3, 17), (5, 256), (2, 1000))
     ],
+    seeds=[{"BLOCK": block, "num_warps": max(1, block // 512)} for block in (256, 1024, 4096)],
+    default={"BLOCK": 8192, "num_warps": 16},
     BLOCK=(256, 512, 1024, 2048, 4096, 8192),
     num_warps=(1, 2, 4, 8, 16),
     num_stages=(1,),
