@@ -277,6 +277,64 @@ def test_a_memory_of_something_else_is_none(session, change):
     assert len(other.evaluator.measured) == 1
 
 
+@pytest.fixture
+def remember(space, store):
+    """Keep rows of earlier runs, in ms by number, on a device."""
+
+    def keep(ms_by_number, uuid="u", status=Status.OK):
+        rows = [
+            Measurement(space.configuration(number), status, samples_ms=(ms,) * 3)
+            for number, ms in ms_by_number.items()
+        ]
+        store.add_many(store.begin_run(RUN), replace(SCOPE, device_uuid=uuid), rows)
+
+    return keep
+
+
+def known(made):
+    return {row.configuration: row.median_ms for row in made.known()}
+
+
+def test_rows_of_further_devices_answer_where_those_before_have_none(space, session, remember):
+    for uuid, rows in (("u", {0: 1.0}), ("v", {0: 2.0, 1: 3.0}), ("w", {1: 4.0, 2: 5.0})):
+        remember(rows, uuid)
+    made = session(others=("v", "w"))
+    expected = {space.configuration(number): ms for number, ms in ((0, 1.0), (1, 3.0), (2, 5.0))}
+    assert known(made) == expected
+    assert [row.median_ms for row in made.measure([0, 1, 2])] == [1.0, 3.0, 5.0]
+    assert known(made) == expected
+
+
+def test_what_was_stopped_early_is_timed_in_full_where_nothing_valid_is_faster(
+    space, session, store, remember
+):
+    """What stopped it may lie outside of a restricted space; rows of this search do not count."""
+    remember({0: 1.0, at(space, 5, 0): 5.0})
+    remember({at(space, 5, b): b + 1.0 for b in (4, 8)}, status=Status.STOPPED_EARLY)
+    rows = [row.median_ms for row in session().known()]
+    assert rows == [1.0, 5.0, 5.0, 9.0]
+    part = space.restricted({"A": [5]})
+    made = SearchSession(part, Table(), store, store.begin_run(RUN), SCOPE, Budget())
+    assert [row.median_ms for row in made.known()] == [5.0, 9.0]
+    made.measure([4, 8])
+    assert made.evaluator.measured == [part.configuration(4)]
+
+
+def test_a_faster_row_of_this_search_validates_no_remembered_one(space, session, remember):
+    remember({4: 5.0}, status=Status.STOPPED_EARLY)
+    made = session()
+    made.measure([0, 4])
+    assert len(made.evaluator.measured) == 2
+
+
+def test_results_are_in_the_order_asked_whenever_they_come(session):
+    made = session(Late())
+    assert [row.configuration for row in made.measure([3, 1, 2])] == [
+        made.space.configuration(number) for number in (3, 1, 2)
+    ]
+    assert list(made.asked) == [3, 1, 2]
+
+
 # ---------------------------------------------------------------- attempts
 
 

@@ -152,7 +152,8 @@ class SearchSession:
 
     def known(self) -> list[Measurement]:
         """Return what finals choose from: measurements of this search, and the best remembered ones."""
-        found = {row.configuration: row for memory in self._memories for row in memory.best()}
+        memories = reversed(self._memories)  # the first device's last: they replace others
+        found = {row.configuration: row for memory in memories for row in memory.best()}
         found |= {measurement.configuration: measurement for measurement in self.asked.values()}
         return list(found.values())
 
