@@ -181,8 +181,7 @@ class OtherSizes:
             for place in places:
                 if place in rows and rows[place].status is not Status.WRONG_RESULT:
                     continue  # a crash costs a process
-                is_harmless = job is self._large and not self._faults[job.problem]
-                if self._left_s < 0 and (place in rows or is_harmless):
+                if self._left_s < 0 and place in rows:
                     continue
                 found = self._outcome(finalists[place], job)
                 if found is not None and found.status is Status.OK:
