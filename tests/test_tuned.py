@@ -26,12 +26,22 @@ from sample_records import (
     without_privileges,
     write,
 )
+from sample_spaces import write_space
 
+from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
+from autotune.kernel.catalog import load_file
 from autotune.tuned.fallback import answer_tables
-from autotune.tuned.reading import path_of, read, read_all
-from autotune.tuned.record import AnswerTable, ContenderResult, Estimate, Plan, Portfolio
-from autotune.tuned.writing import accepted, by_rule, encode, merge, update
+from autotune.tuned.reading import path_of, read, read_all, user_folder
+from autotune.tuned.record import (
+    AnswerTable,
+    ContenderResult,
+    Estimate,
+    Plan,
+    Portfolio,
+    RecordedDevice,
+)
+from autotune.tuned.writing import accepted, by_rule, encode, merge, mergeable, update
 
 
 def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
@@ -227,6 +237,55 @@ def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
     other = record(kernel="other") if change == "kernel" else record(device="Test GPU B")
     with pytest.raises(UsageError, match="cannot merge"):
         merge(old, other)
+
+
+def test_records_of_two_objectives_do_not_merge() -> None:
+    old, new = record([entry(problem(8, 8))]), record([entry(problem(9, 9))], objective="energy")
+    with pytest.raises(UsageError, match="is tuned for time there, not for energy"):
+        merge(old, new)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Any:
+    """Write records of one small kernel into folders; say which of them a run is merged into."""
+    kernel, device = load_file(write_space(tmp_path)), for_arch("sm_90")
+    mine = Path(user_folder(kernel.project))
+    names = {"out": tmp_path / "out", "mine": mine, "other": tmp_path / "other"}
+
+    def ask(objective: str, **tuned_for: str) -> list[str]:
+        for name, theirs in tuned_for.items():
+            words = theirs.split()
+            made = record(
+                kernel="scale",
+                fields={"n": "integer"},
+                parameters={"BLOCK": (32, 64), **dict.fromkeys(words[1:], (1,))},
+                default=plan(configuration={"BLOCK": 32, **dict.fromkeys(words[1:], 1)}, grid=None),
+                objective=words[0],
+            )
+            made = msgspec.structs.replace(made, device=RecordedDevice.of(device))
+            provenance = msgspec.structs.replace(made.provenance, source=name)
+            write(names[name], msgspec.structs.replace(made, provenance=provenance))
+        found = mergeable(names["out"], device, kernel, objective, [names["other"]])
+        return [each.provenance.source for each in found]
+
+    return ask
+
+
+def test_a_run_is_merged_into_all_records_of_its_objective(folders: Any) -> None:
+    assert folders("time", out="time", mine="time", other="time") == ["out", "mine", "other"]
+    assert folders("energy", out="energy", mine="time", other="energy") == ["out", "other"]
+
+
+@pytest.mark.parametrize("where", ["out", "other"])
+def test_a_run_for_another_objective_is_refused_before_it_begins(folders: Any, where: str) -> None:
+    with pytest.raises(UsageError, match="is tuned for energy there, not for time"):
+        folders("time", **{where: "energy"})
+
+
+def test_another_kernel_of_that_name_is_told_once(folders: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="is of another kernel scale") as told:
+        folders("time", out="time TILE", other="time TILE")
+    assert len(told) == 1
 
 
 def test_what_update_returns_is_what_is_read_back(tmp_path: Path) -> None:

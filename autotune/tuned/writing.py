@@ -144,8 +144,8 @@ def mergeable(
 ) -> Iterator[TunedRecord]:
     """Yield the records that a run will be merged into: those of the user, of ``out`` and of ``others``.
 
-    Refuses a run whose objective differs from the record in ``out``. Warns of records that the run
-    will replace, since they are of another kernel of that name.
+    Refuses a run whose objective differs from one of them. Warns of records that the run will replace,
+    since they are of another kernel of that name.
     """
     mine = [Path(user_folder(kernel.project))] if objective == TIME else []
     for directory in dict.fromkeys((out, *mine, *others)):
@@ -154,7 +154,7 @@ def mergeable(
             if not path.exists():
                 continue
             old = read(path)
-            if directory == out and old.objective != objective:
+            if old.objective != objective:
                 raise _other_objective(old, objective)
             yield old
             if warning := other_kernel(kernel, str(path), old.fields, old.parameters):
