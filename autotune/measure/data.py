@@ -589,7 +589,7 @@ def _element_bounds(
         in_single = evaluations.response(
             tolerance.perturb, "fc", tolerance.IN_SINGLE, is_single=True
         )
-    if made.name == RANDOM and not evaluations.arrays("fciu", other=True):
+    if made.name == RANDOM and sensitivity and not evaluations.arrays("fciu", other=True):
         of_integers = evaluations.response(tolerance.flip, "iu", tolerance.FEWEST)
         struck = evaluations.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
     sizes = [
