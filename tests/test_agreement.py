@@ -77,6 +77,19 @@ def test_what_decides_nothing_is_refused(
     assert "write @scale.reference" in message
 
 
+@pytest.mark.parametrize("scale", [1, 1e9], ids=["fractions", "integers that are rounded"])
+def test_results_that_rounding_parts_agree(
+    tmp_path: Path, opencl_device: str, scale: float
+) -> None:
+    store = f"if (i < n) out[i] = BLOCK < 128 ? x[i] * {scale}f / 3 : x[i] * ({scale}f / 3);"
+    kernel, device = load_file(undescribed(tmp_path, store.replace("1f", "1.0f"))), opencl_device
+    problem = Problem(n=1000)
+    with closing(Bench(Request(kernel, choose_device(device), (problem,)))) as bench:
+        exact, random = bench.job(problem).datasets
+    assert exact.agreed == random.agreed == 4
+    assert exact.bounds["out"] > 0 < random.bounds["out"]
+
+
 def test_results_that_the_cache_lost_let_nothing_pass(tmp_path: Path, opencl_device: str) -> None:
     kernel, device = load_file(undescribed(tmp_path, RIGHT)), choose_device(opencl_device)
     (problem,) = problems = (Problem(n=1000),)

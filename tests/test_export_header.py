@@ -18,12 +18,14 @@ from sample_records import (
     FIELDS,
     KERNEL,
     PARAMETERS,
+    answering,
     ceil_div,
     entry,
     plan,
     problem,
     random_record,
     record,
+    table_of,
     vendor_call,
     with_cost,
     write,
@@ -41,6 +43,7 @@ from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
 from autotune.tuned.record import RecordedDevice, TunedRecord
+from autotune.tuned.table import SIXTEENTHS, sixteenths
 from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
 
@@ -68,10 +71,10 @@ int main() {
     const config c = how == 'a' ? lookup(where, m, n, dtype, wish)
                                 : lookup(static_cast<device>(where), m, n, dtype, wish);
     const extent grid = c.grid(m, n, dtype);
-    std::printf("%d %d %d %u %u %u %u %d %.17g %.17g %d %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
+    std::printf("%d %d %d %u %u %u %u %d %.17g %.17g %d %d %d %u %u %u %d\\n", c.BM, c.SWIZZLE,
                 static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
                 static_cast<int>(c.hit), c.expected_fraction, c.median_fraction, c.requires_met, c.exclusive,
-                c.deterministic, grid.x, grid.y, grid.z);
+                c.deterministic, grid.x, grid.y, grid.z, detail::sixteenths(m));
   }
 }
 """
@@ -117,24 +120,84 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord
 
 def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> None:
     header = render(records)
-    (tmp_path / f"{KERNEL}.hpp").write_text(header)
-    enumerators = ", ".join(f"dtype_value::{identifier(category)}" for category in CATEGORIES)
     rng = random.Random(20261121)
     folders = re.findall(r"^  (\w+),?  ///< [^,]*, (?:sm_|opencl)", header, re.MULTILINE)
     assert len(folders) == len(records)
     asked = [_question(rng, records, folders) for _ in range(QUESTIONS)]
+    qualities = {answer[7] for answer in agreed(tmp_path, header, asked, folders)}
+    assert qualities == {0, 1, 2, 3, 4} or qualities == {0, 1, 3, 4}
+
+
+#: The product of 7 and another number is the largest integer.
+LARGEST = 2**63 - 1
+
+
+@pytest.fixture
+def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord]:
+    """Records of two architectures as near to a third, with plans that few problems or none may use."""
+    archs = ("sm_90", "sm_100", "sm_110")
+    fits = ["and", ["<=", 1, ["+", "m", "n"]], ["<=", 1, ["*", "m", "n"]]]
+    here, least = problem(64, 64), plan(32, archs=("sm_90",))
+    table = table_of(plan(64, archs=archs), at=here, expected=((9, 0.9), (100, 0.5)))
+    made = [
+        record(
+            [
+                entry(here, plan(bm, archs=archs, grid=("m", 1, 1))),
+                entry(problem(64, 64, "half2"), plan(bm, archs=archs, requires=fits)),
+                entry(problem(64, 64, "int-8"), plan(bm, archs=())),
+            ],
+            arch,
+            arch,
+            default=least,
+            portfolio=portfolio,
+        )
+        for arch, bm, portfolio in (
+            ("sm_90", 128, answering(table)),
+            ("sm_110", 64, answering()),
+        )
+    ]
+    for known in made:
+        write(tmp_path / "given", known)
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
+    clear_cache()
+    return made
+
+
+def test_header_and_lookup_agree_at_bounds(bounded: list[TunedRecord], tmp_path: Path) -> None:
+    """Of extents, sums, products, distances and steps; between architectures; where no plan is valid."""
+    steps = [root // 2 for root in SIXTEENTHS if root % 2 == 0]
+    far = [
+        next(m for m in range(64, 9999) if sixteenths(m) == 96 + apart) for apart in (9, 10, 100)
+    ]
+    asked = [
+        *(("a", 90, m, 64, "float32", False) for m in (*far, 6000, *steps)),
+        *(("a", 110, m, 64, "float32", False) for m in (0, 1, 2**31 - 1, 2**31)),
+        *(("a", 90, m, n, "half2", False) for m, n in ((LARGEST - 1, 1), (LARGEST, 1))),
+        *(("a", 90, m, n, "half2", False) for m, n in ((7, LARGEST // 7), (7, LARGEST // 7 + 1))),
+        *(("a", arch, 64, 64, "float32", False) for arch in (80, 90, 100, 110, 120)),
+        *(("a", arch, 64, 64, "int-8", False) for arch in (80, 90, 100, 110)),
+    ]
+    folders = [known.device.folder for known in bounded]
+    answers = agreed(tmp_path, render(bounded), asked, folders)
+    shares = [answer[8] for answer in answers[:4]]
+    assert shares == [0.9, 0.5, 0.5, -1.0]
+    default_on = [answer[10] for answer in answers[-4:] if answer[7] == 4]
+    assert default_on == [0, 0]
+
+
+def agreed(folder: Path, header: str, asked: list[Any], folders: list[str]) -> list[list[Any]]:
+    """The answers of `lookup`, after the header gave the same."""
+    (folder / f"{KERNEL}.hpp").write_text(header)
+    enumerators = ", ".join(f"dtype_value::{identifier(category)}" for category in CATEGORIES)
     lines = "".join(
         f"{how} {where} {m} {n} {CATEGORIES.index(dtype)} {wanted:d}\n"
         for how, where, m, n, dtype, wanted in asked
     )
-    answers = compile_and_run(tmp_path, ASK.replace("CATEGORIES", enumerators), lines).splitlines()
-    assert len(answers) == QUESTIONS
-    qualities = set()
-    for question, answer in zip(asked, answers, strict=True):
-        expected = _python(question, folders)
-        qualities.add(expected[7])
-        _compare(question, expected, answer.split())
-    assert qualities == {0, 1, 2, 3, 4} or qualities == {0, 1, 3, 4}
+    answers = compile_and_run(folder, ASK.replace("CATEGORIES", enumerators), lines).splitlines()
+    expected = [_python(question, folders) for question in asked]
+    for question, right, answer in zip(asked, expected, answers, strict=True):
+        _compare(question, right, answer.split())
+    return expected
 
 
 def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]) -> Any:
@@ -177,12 +240,21 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
         int(c.exclusive),
         int(c.deterministic),
         *(c.grid or (0, 0, 0)),
+        sixteenths(m),
     ]
 
 
 def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
     got = [float(text) if i in (8, 9) else int(text) for i, text in enumerate(answer)]
     assert got == expected, question
+
+
+def test_plans_for_other_layouts_are_in_no_header() -> None:
+    one, more = (
+        render([record(portfolio=answering(table_of(plan(64), *plans)))])
+        for plans in ((), (plan(128),))
+    )
+    assert one == more
 
 
 def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:

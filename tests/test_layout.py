@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from sample_records import KERNEL, entry, plan, problem, record, write
+from sample_records import KERNEL, answering, entry, plan, problem, record, table_of, write
 
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
@@ -203,6 +203,12 @@ def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked):
         assert (found["BM"], found.quality) == (bm, "nearest_problem"), layout
         assert (found.expected_fraction, found.grid) == (None, None)
         assert found.requires_met
+
+
+def test_a_further_plan_of_a_near_row_takes_a_layout(asked):
+    table = table_of(aligned(128), plan(64), at=problem(128, 128))
+    known = with_layout((4096, plan(32)), portfolio=answering(table))
+    assert [asked([known], offset_a=offset)["BM"] for offset in (4, 1)] == [128, 64]
 
 
 def test_where_nothing_takes_a_layout_the_answer_says_so(asked):

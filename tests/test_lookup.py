@@ -46,6 +46,8 @@ from autotune.tuned.lookup import clear_cache, first_gpu, lookup, promising
 from autotune.tuned.reading import RecordFile, current_project, device_folders, user_folder
 from autotune.tuned.record import (
     AnswerTable,
+    ContenderResult,
+    Estimate,
     Portfolio,
     RecordedDevice,
     TableRow,
@@ -244,6 +246,20 @@ def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
 
 
+def test_what_is_deterministic_and_faster_promises_no_more_than_all(given_folder: Path) -> None:
+    second = plan(64, deterministic=True)
+    raced = ContenderResult(
+        configuration=second.configuration,
+        time_ms=Estimate(0.24, 0.23, 0.25),
+        ratio=Estimate(0.96, 0.95, 0.97),
+        deterministic=True,
+    )
+    won = entry(problem(512, 512), plan(128), second=second, runners_up=(raced,))
+    put(given_folder, record([won]))
+    found = lookup(KERNEL, arch=90, deterministic=True, **problem(512, 512))
+    assert (tile(found), found.expected_fraction) == (64, 1.0)
+
+
 # ---------------------------------------------------------------------- tuned alone, beside a table
 
 #: A table of one row that knows what to expect far and wide.
@@ -274,6 +290,8 @@ def test_what_was_tuned_alone_answers_for_itself_only(
     assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
     assert (tile(near), near.expected_fraction) == (64, 0.9)
     assert (tile(far), far.expected_fraction) == (64, 0.7)
+    shares = [ask(512, n).expected_fraction for n in (8192, 8600, 131072, 140000)]
+    assert shares == [0.9, 0.7, 0.7, None]
 
 
 def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
@@ -319,10 +337,10 @@ def test_of_two_equally_near_the_first_answers(given_folder: Path) -> None:
 
 
 def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path) -> None:
-    archs = ("sm_80", "sm_85", "sm_90")
-    for arch, bm in (("sm_90", 128), ("sm_80", 32)):
+    archs = ("sm_90", "sm_100", "sm_110")
+    for arch, bm in (("sm_110", 128), ("sm_90", 32)):
         put(given_folder, record([entry(problem(64, 64), plan(bm, archs=archs))], arch, arch))
-    assert tile(lookup(KERNEL, arch="sm_85", **problem(64, 64))) == 32
+    assert tile(lookup(KERNEL, arch="sm_100", **problem(64, 64))) == 32
 
 
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:

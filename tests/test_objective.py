@@ -15,7 +15,7 @@ from sample_spaces import write_space
 
 from autotune.cli import run as command
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import for_arch
+from autotune.devices.device import Clocks, for_arch
 from autotune.errors import DeviceError, SpecError, UsageError
 from autotune.files import data_path
 from autotune.kernel.catalog import find_kernel, load_file
@@ -193,6 +193,24 @@ def test_finals_rank_by_cost():
     assert result.speedup and result.speedup.value == 0.5
     by_time = judge(held)
     assert by_time and by_time.winner.configuration == {"BLOCK": 32}
+
+
+def test_energy_of_finals_is_the_median_of_windows_under_the_least_limit():
+    powers, limits, clocks = (100.0, 104.0, 300.0), (700.0, None, 500.0), (1200, 1980, 1400)
+    windows = tuple(
+        Energy(200.0 + 90 * k, power, 10, 0.3, limit, Clocks(sm_mhz=mhz))
+        for k, (power, limit, mhz) in enumerate(zip(powers, limits, clocks, strict=True))
+    )
+    result = judge(race([entered(measured(32, 1.0), [1.0] * 30, energy=windows)]), ENERGY)
+    assert result and result.winner.energy
+    energy = result.winner.energy
+    assert (energy.power_w, energy.limit_w, energy.sm_mhz, energy.windows) == (
+        104.0,
+        500.0,
+        1400,
+        3,
+    )
+    assert any(reason.startswith("what is tuned for is known") for reason in result.noise)
 
 
 # ---------------------------------------------------------------- remembered rows

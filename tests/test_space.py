@@ -155,10 +155,22 @@ def test_restricted_keeps_what_has_the_values(kernel, data):
     values = data.draw(st.sets(st.sampled_from(kernel.parameters[name]), min_size=1))
     expected = [configuration for configuration in space if configuration[name] in values]
     if expected:
-        assert list(space.restricted({name: sorted(values)})) == expected
+        part = space.restricted({name: sorted(values)})
+        assert list(part) == expected
+        assert [part.relevant(each) for each in part] == [space.relevant(each) for each in part]
     else:
         with pytest.raises(NothingValidError, match=name):
             space.restricted({name: sorted(values)})
+
+
+@given(kernels(), st.data())
+def test_many_codes_are_found_as_each_alone_and_once(kernel, data):
+    space = enumerated(kernel)
+    code = st.integers(0, space.cartesian - 1)
+    codes = np.array(data.draw(st.lists(code, min_size=1)) * 2, np.int64)
+    rows = codes[:, None] // space.strides % space.sizes
+    expected = {space.find(space.canonical(row)) for row in rows} - {None}
+    assert space.find_all(codes).tolist() == sorted(expected)
 
 
 @given(kernels(), st.integers(0, 2**32), st.integers(1, 50))

@@ -209,6 +209,51 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_
     assert len((tmp_path / "calls").read_text()) == 41  # and one for the declared problem
 
 
+SEVEN_TENTHS = "np.full(512, 0.7, np.float32)"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "names", "reference", "bound"),
+    [
+        # 128 roundings of what one element contributes, where few do; 10 of the result itself.
+        (f'"x": {SEVEN_TENTHS}, "s": 2.0', "x, s", "s * x / 3", 138 * 1.4 / 3),
+        ('"x": rng.random(512), "s": 0.3, "t": 0.3', "x, s, t", "s - t + x / 1e9", 128 * 0.45),
+        (f'"x": {SEVEN_TENTHS}, "y": {SEVEN_TENTHS}', "x, y", "(x - y) / 3 + x / 1e9", 128 * 0.33),
+        # With integers 128 of the largest value besides; 8192 where nothing shows how few contribute.
+        (f'"x": {SEVEN_TENTHS}, "k": np.ones(512, int)', "x, k", "x * k / 3", 266 * 0.7 / 3),
+        ('"k": np.ones(512, int), "s": 0.3', "k, s", "s * k / 3", 266 * 0.1),
+        (f'"x": {SEVEN_TENTHS}, "b": np.ones(512, bool)', "x, b", "x * b / 3", 8330 * 0.7 / 3),
+        (
+            f'"x": {SEVEN_TENTHS}, "s": 0.5',
+            "x, s",
+            "x * [s / 3][round(s * 1e9 - 5e8)]",
+            138 * 0.35 / 3,
+        ),
+    ],
+    ids=[
+        "a size is no input",
+        "scalars",
+        "two inputs",
+        "integers",
+        "a scalar alone",
+        "bools",
+        "no evaluation succeeds",
+    ],
+)
+def test_a_bound_is_of_the_inputs_that_rounding_changes(inputs, names, reference, bound, tmp_path):
+    """In half units of float32 at 1; the evaluations are random, so within a quarter."""
+    edits = (
+        ("    x = rng.standard_normal(p.n, dtype=np.float32)\n", ""),
+        ('"x": x, "out": Out(p.n), "factor": np.float32(FACTOR), "n": p.n',
+         f'{inputs}, "out": Out(512)'),
+        ("def reference(x, factor)", f"def reference({names})"),
+        ("return factor * x", f"return {reference}"),
+    )  # fmt: skip
+    random = prepare(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
+    assert random.by_element == ("out",)
+    assert np.median(random.element_bounds("out")) / 2.0**-24 == pytest.approx(bound, rel=0.25)
+
+
 def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
     edits = ("return factor * x", "return np.log(x) / np.where(x > 2, 0, 7)")
     random = prepare(load_file(write_space(tmp_path, edits)), Problem(n=1000), RANDOM)

@@ -14,7 +14,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
-from autotune.run.searching import coordinates, recorded
+from autotune.run.searching import SearchedProblem, coordinates, recorded, winners_near
 from autotune.search.base import RelatedProblem
 from autotune.search.proposals import Proposer
 from autotune.search.session import Budget
@@ -102,6 +102,24 @@ def test_coordinates_are_octaves_twos_and_words_that_differ():
     assert others == pytest.approx((3.0, 0.0, 1.0), abs=1e-3)
     assert coordinates([here]) == [()]
     assert coordinates([Problem(m=0), Problem(m=16)]) == [(0.0, 0.0), (1.0, 1.0)]
+
+
+# --- winners of other problems
+
+
+def searched(best, **sizes):
+    return SearchedProblem(
+        Problem(**sizes), GRID, None, {}, (timed(99, 2.0), timed(best, 1.0)), 0.0, "", frozenset()
+    )
+
+
+def test_the_winners_of_the_eight_nearest_problems_come_first():
+    sizes = [searched(k, n=1 << k, kind="sum") for k in (*range(10, 20), *range(9))]
+    other = searched(30, n=1 << 12, kind="max")
+    found = winners_near(
+        Problem(n=3 << 12, kind="sum"), [other, *sizes, searched(12, n=1 << 13, kind="sum")]
+    )
+    assert [GRID.index(each) for each in found] == [14, 13, 12, 15, 16, 11, 17]  # 12 twice
 
 
 # --- a run

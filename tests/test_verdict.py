@@ -20,6 +20,7 @@ from autotune.measure.race import Contender, ContenderSamples, Failure
 from autotune.measure.timing import Timing
 from autotune.run.recording import request_for
 from autotune.run.verdict import (
+    PORTFOLIO_SIZE,
     candidates,
     is_slower,
     judge,
@@ -155,6 +156,15 @@ def test_what_is_deterministic_wins_where_it_costs_less_than_two_percent(slower,
     assert Configuration(NUMBER=1) in portfolio_entrants([result], Configuration(NUMBER=9))
 
 
+def test_the_portfolio_takes_the_tied_and_the_three_best_of_each_race_in_turns():
+    slower = judge(race([finalist(i, [1.0 + i] * 9) for i in range(5)]))
+    tied_ones = judge(race([finalist(10 + i, [1.0] * 9, registers=i) for i in range(5)]))
+    entrants = portfolio_entrants([slower, tied_ones], Configuration(NUMBER=99))
+    assert [each.NUMBER for each in entrants] == [99, 0, 10, 11, 1, 12, 2, 13, 14]
+    crowd = judge(race([finalist(i, [1.0] * 9) for i in range(60)]))
+    assert len(portfolio_entrants([crowd], Configuration(NUMBER=99))) == PORTFOLIO_SIZE == 48
+
+
 def test_a_difference_of_less_than_the_tolerance_is_a_tie_even_without_noise():
     """0.2 %: clocks are not read better than that."""
     finalists = [
@@ -246,6 +256,12 @@ def test_two_per_cent_slower_is_seen_among_twelve(model):
     assert seen >= 45
 
 
+@pytest.mark.parametrize(("contenders", "is_apart"), [(3, True), (4, False)])
+def test_more_contenders_need_more_rounds_to_differ(contenders, is_apart):
+    """10 of 11 rounds are slower: equals do that in 1.2 % of races, and the pairs share 5 %."""
+    assert is_slower([0.9] + [1.1] * 10, [1.0] * 11, contenders) is is_apart
+
+
 # ---------------------------------------------------------------- vendors
 
 
@@ -284,6 +300,7 @@ def finals(noise=0.01, rounds=ROUNDS, vendor_noise=0.01, throttled=(), rivals=3)
         ({}, ""),
         ({"throttled": ("hw_thermal_slowdown",)}, "throttled .*hw_thermal_slowdown"),
         ({"rounds": 5}, "time for 5 rounds only"),
+        ({"rounds": 6}, ""),
         ({"noise": 0.2, "rivals": 1}, "its time is known to within [0-9]+% only; the ratio"),
         ({"noise": 2.0, "rivals": 1}, "its time is known to within a factor of [1-9]"),
         ({"vendor_noise": 0.3}, "^the ratio to vendor is known to within [0-9]+% only$"),
@@ -295,6 +312,34 @@ def test_the_reasons_of_noise(options, reason):
     noise = "; ".join(finals(**options).noise)
     assert re.search(reason, noise)
     assert bool(reason) == bool(noise)
+
+
+@pytest.mark.parametrize(
+    ("samples", "noise"),
+    [
+        ([1.0] * 6 + [1.2] * 3, ("its time is known to within 20% only",)),
+        ([0.8] * 3 + [1.0] * 6, ("its time is known to within 25% only",)),
+        ([1.0] * 6 + [1.06] * 3, ("its time is known to within 6% only",)),
+        ([1.0] * 6 + [1.04] * 3, ()),
+    ],
+)
+def test_a_time_is_as_noisy_as_the_wider_side_of_its_interval(samples, noise):
+    assert judge(race([finalist(0, samples)])).noise == noise
+
+
+@pytest.mark.parametrize(
+    ("fastest", "noise"), [(0.93, ("another finalist may be faster by 7%",)), (0.96, ())]
+)
+def test_a_tied_finalist_that_may_be_faster_is_noise(fastest, noise):
+    rival = finalist(1, [fastest] * 6 + [1.0] * 2 + [1.1] * 6)
+    assert judge(race([finalist(0, [1.0] * 14), rival])).noise == noise
+
+
+def test_a_finalist_that_may_not_win_is_no_noise():
+    scattered = finalist(0, [0.8] * 4 + [0.99] * 5)
+    result = judge(race([scattered, finalist(1, [1.0] * 9, deterministic=True)]))
+    assert result.runners_up[0].ratio.interval[0] < 0.9
+    assert (number(result.winner), result.noise) == (1, ())
 
 
 # ---------------------------------------------------------------------- `autotune retune

@@ -361,9 +361,9 @@ def _portfolio(
 
     found = {key_of(tuned.problem): tuned.median_ms for tuned in tuned_here}
     winners_ms = [found.get(key_of(problem)) for problem in measured.problems]
-    # The layouts, other than the tuned one, that a winner is verified on.
+    # The layouts that a winner is verified on.
     others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
-    layouts = [kernel.filled(layout) for layout in others if layout]
+    layouts = [kernel.filled(layout) for layout in others]
     tables = answer_tables(measured, planner, device.sm_count, winners_ms, kernel.layout, layouts)
     dense = {
         category_of(table.rows[0].problem): table.prediction

@@ -152,7 +152,7 @@ class ProblemSearch:
             *self.bench.request.recorded.get(problem, ()),
             *recorded(kernel, self.bench.device, problem),
             *first_on(problem, self.bench.request.goal.imported),
-            *_winners_near(problem, before),
+            *winners_near(problem, before),
             kernel.default(),
             *map(kernel.completed, kernel.seeds),
         ]
@@ -198,7 +198,8 @@ def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
     return [tuple(column[i] for column in kept) for i in range(len(problems))]
 
 
-def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
+def winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
+    """Return the winners of the `_NEAR_PROBLEMS` nearest problems, without repeats."""
     nearest = sorted(before, key=lambda other: _apart(problem, other.problem))[:_NEAR_PROBLEMS]
     best = [row for other in nearest for row in verdict.candidates(other.choice, 1)]
     return list(dict.fromkeys(row.configuration for row in best))
