@@ -82,6 +82,15 @@ def compile_text(kernel, job, text, options=()):
     return kernel.language.compile(text, dict(job.defines), options, job.device, job.entries)
 
 
+def test_the_code_has_lines_and_folders_only_where_asked_for(kernel):
+    job = compile_job(kernel, configuration(kernel), PROBLEM, for_arch("sm_90"))
+    plain, lines = (
+        compile_text(kernel, job, job.source, options).code for options in ((), ("-lineinfo",))
+    )
+    assert b"softmax_rows.py" in lines
+    assert b"site-packages" not in plain and b".py" not in plain
+
+
 def test_options_are_tritons(kernel):
     job = compile_job(kernel, configuration(kernel), PROBLEM, for_arch("sm_90"))
     few = compile_text(kernel, job, job.source, ("maxnreg=24",)).entries[0]

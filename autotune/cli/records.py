@@ -314,7 +314,7 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         from autotune.retune.stale import records_of
 
         records = records_of(kernel, device, source, needs_cuda=format == "cuda")
-        files = export_records(format, records)
+        files: Mapping[str, str | bytes] = export_records(format, records)
     else:
         from autotune.interop.exchange import measured
         from autotune.kernel.catalog import find_kernel
@@ -329,7 +329,7 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         }
     for name, text in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / name, text.encode())
+        write_atomically(out / name, text.encode() if isinstance(text, str) else text)
         click.echo(str(out / name))
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
 
 
-def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str]:
-    """Return the files of tuned records of one kernel: their names below a folder, and their text.
+def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
+    """Return the files of tuned records of one kernel: their names below a folder, and their content.
 
     ``header``: a C++17 header with a constexpr lookup. ``cuda``: sources that stand alone, and a launcher of them.
     """

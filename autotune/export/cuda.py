@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
 from operator import mul
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import SpecError, UsageError
@@ -25,9 +26,11 @@ from autotune.export.cpp import comment, expression, filled, identifier
 from autotune.export.header import Writer, header_of, measured, origin
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
-from autotune.kernel.launches import traced, traced_numbers
+from autotune.kernel.launches import LaunchSequence, completed, traced, traced_numbers
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.languages.base import ALIGNMENT, UNKNOWN
+from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument
 from autotune.measure.declared import declared_arguments
 from autotune.tuned.record import Plan, TunedRecord
@@ -48,11 +51,11 @@ _TYPES = {
 _ASKED = 8
 
 
-def render(records: Sequence[TunedRecord]) -> dict[str, str]:
+def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
     """Write sources, launcher and header of one kernel's records of CUDA devices.
 
-    Refuses what a program without Python cannot have: compiled-in fields, module constants, launches
-    that cannot be traced.
+    A kernel in another language than CUDA C++ has cubins in place of sources. Refuses what a program
+    without Python cannot have: compiled-in fields, module constants, launches that cannot be traced.
     """
     known = [record for record in records if record.device.backend == "cuda"]
     if not known:
@@ -63,14 +66,22 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     writer = Writer(known)
     known = writer.records  # in one order, however they came
     given = _Given.of(kernel)
-    exported = [_Exported.of(kernel, plan, known, given) for plan in writer.plans.values()]
+    exported = [
+        _Exported.of(kernel, plan, known, given, scalars)
+        for scalars in _variants(kernel, given)
+        for plan in writer.plans.values()
+    ]
     # Plans of one configuration, on devices of different sizes, share a source.
     numbers: dict[_Code, int] = {}
     for each in exported:
         numbers.setdefault(each.code, len(numbers))
     names = {code: f"{kernel.name}_{number:02}" for code, number in numbers.items()}
     context = _context(kernel, writer, given, exported, names)
-    files = {f"{names[code]}.cu": _source(kernel, known, code, names[code]) for code in names}
+    files: dict[str, str | bytes] = {
+        f"{name}.cubin" if code.binary else f"{name}.cu": code.binary
+        or _source(kernel, known, code, name)
+        for code, name in names.items()
+    }
     return {
         f"{kernel.name}_launch.hpp": filled("launch.hpp.j2", context),
         f"{kernel.name}.hpp": header_of(writer),
@@ -141,6 +152,24 @@ def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:
     return next(agrees, None)
 
 
+def _variants(kernel: Kernel, given: _Given) -> list[dict[str, int]]:
+    """Return integer scalars for each binary of a configuration; a language may compile them in.
+
+    The first is for problems all of whose fields are multiples of 16, the second for all others.
+    """
+    if kernel.language is None:
+        return [{}]
+    whole = [name for name, each in given.arguments.items() if _is_whole(each)]
+    unknown = dict.fromkeys(whole, UNKNOWN)
+    return (
+        [unknown | dict.fromkeys(given.fields, ALIGNMENT), unknown] if given.fields else [unknown]
+    )
+
+
+def _is_whole(argument: Argument) -> bool:
+    return argument.kind == "scalar" and np.dtype(argument.dtype).kind in "iu"
+
+
 @dataclass(frozen=True)
 class _Code:
     """A source with its options; plans that differ only in their grids share it."""
@@ -151,6 +180,8 @@ class _Code:
     options: tuple[str, ...]
     #: Architecture that it was tuned for, ``sm_90a`` where it must be just that.
     arch: str
+    #: The cubin of a language; empty for CUDA C++, which is written as text.
+    binary: bytes = b""
 
     @property
     def suffix(self) -> str:
@@ -172,7 +203,12 @@ class _Exported:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, plan: Plan, records: Sequence[TunedRecord], given: _Given
+        cls,
+        kernel: Kernel,
+        plan: Plan,
+        records: Sequence[TunedRecord],
+        given: _Given,
+        scalars: Mapping[str, int],
     ) -> _Exported:
         """Trace a plan for the first device that has it."""
         if plan.configuration.keys() != kernel.parameters.keys():
@@ -188,9 +224,13 @@ class _Exported:
         )
         device = next(origins, records[0]).device.planned_for()
         configuration = Configuration(plan.configuration)
+        examples = _examples(kernel, records)
+        binary = None
+        if kernel.language:
+            binary = compiled_for(kernel, configuration, examples[0], device, scalars)
         sequences = {
-            _Sequence.of(kernel, configuration, device, given, problem)
-            for problem in _examples(kernel, records)
+            _Sequence.of(kernel, configuration, device, given, problem, binary)
+            for problem in examples
         }
         if len(sequences) > 1:
             raise UsageError(
@@ -198,8 +238,11 @@ class _Exported:
                 "apart; declare a kernel for each"
             )
         (sequence,) = sequences
-        code = _code(kernel, configuration, device)
-        for entry in expressions(code.text, sequence.entries):
+        if binary:
+            code = _Code(configuration, binary.key, (), device.arch, binary.code)
+        else:
+            code = _code(kernel, configuration, device)
+        for entry in () if binary else expressions(code.text, sequence.entries):
             raise UsageError(
                 f"{kernel.name}: {entry} has no C linkage, so no launcher finds it; "
                 f'write extern "C" __global__ before it in {kernel.source_file(configuration).name}'
@@ -248,8 +291,9 @@ class _Sequence:
         device: Device,
         given: _Given,
         problem: Problem,
+        binary: Binary | None = None,
     ) -> _Sequence:
-        """Trace the sequence for a problem's categories."""
+        """Trace the sequence for a problem's categories, as the binary of a language wants it."""
         steps = traced(kernel, configuration, device, problem)
         if steps is None:
             raise UsageError(
@@ -258,13 +302,21 @@ class _Sequence:
             )
         scratch = _scratch(kernel, configuration, device, problem)
         names = [*given.arguments, *scratch]
+        if binary:
+            entry = kernel.entry_of(configuration)
+            named = (
+                replace(step, entry=step.entry or entry) if isinstance(step, Launch) else step
+                for step in steps
+            )
+            steps = completed(LaunchSequence(tuple(named)), binary, names).steps
         known = _Names(given, scratch)
         texts, entries, most = [], [], 1
         for step in steps:
             if isinstance(step, Fill):
                 texts.append(known.fill(step))
                 continue
-            entries.append(step.entry or kernel.name)
+            entry = step.entry or kernel.name
+            entries.append(binary.symbol(entry) if binary else entry)
             passed = names if step.args is None else step.args
             most = max(most, len(passed))
             texts.append(known.launch(step, entries[-1], [known.slot(value) for value in passed]))
@@ -429,6 +481,12 @@ def _context(
             {"cases": " ".join(f"case {number}:" for number in numbers), "steps": steps}
             for steps, numbers in sequences.items()
         ],
+        # Where a problem needs the second of `_variants`.
+        "general": " || ".join(
+            f"asked_.{writer.fields[field]} % {ALIGNMENT} != 0"
+            for field in sorted(given.fields)
+            if len(exported) > len(writer.plans)
+        ),
         "most_values": max(each.values for each in exported),
     }
 

@@ -15,6 +15,11 @@ from typing import Protocol
 from autotune.devices.base import Compiler
 from autotune.values import Value
 
+#: Compilers may use that this divides an integer, or an address.
+ALIGNMENT = 16
+#: Stands for an integer that is not known: neither 1 nor a multiple of anything.
+UNKNOWN = 3
+
 
 @dataclass(frozen=True)
 class Passed:

@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from autotune.devices.base import (
 from autotune.devices.device import Device
 from autotune.errors import MissingDependencyError, SpecError
 from autotune.languages import slices
-from autotune.languages.base import Files, Passed
+from autotune.languages.base import ALIGNMENT, Files, Passed
 from autotune.values import Value
 
 #: Triton's names of NumPy's types.
@@ -41,12 +41,12 @@ TYPES = {
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
     "bool": "i1",
 }
-#: Addresses and integers that this divides are specialised.
-_ALIGNMENT = 16
 #: Threads of a warp, and warps of a block where no parameter says otherwise: Triton's default.
 _WARP, _WARPS = 32, 4
 #: Texts in the log of an assembler, or of Triton, that found too little of a resource.
 _TOO_MUCH = ("uses too much shared data", "out of resource")
+#: The option, as nvcc's, for lines of the source in the code.
+_LINES = "-lineinfo"
 #: The symbol that holds the types of a function's arguments.
 SIGNATURE = "({})"
 
@@ -169,7 +169,7 @@ def _specialised(passed: Sequence[Passed]) -> str:
         return kind
     if not kind.startswith("*") and all(number == 1 for number in numbers):
         return f"{kind}=1"
-    return kind + ("%16" if all(number % _ALIGNMENT == 0 for number in numbers) else "")
+    return kind + ("%16" if all(number % ALIGNMENT == 0 for number in numbers) else "")
 
 
 def jit_function(source: str, name: str) -> Any:
@@ -214,17 +214,24 @@ def _compiled(
         signature[parameter.name] = parameter.annotation_type or kind
         aligns = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
         if mark == "%16" and aligns:
-            attributes[(place,)] = [["tt.divisibility", _ALIGNMENT]]
+            attributes[(place,)] = [["tt.divisibility", ALIGNMENT]]
     chosen = {each: json.loads(defines[each]) for each in TritonLanguage.options & defines.keys()}
+    has_lines = _LINES in options
     for option in options:
+        if option == _LINES:
+            continue
         key, is_given, value = option.partition("=")
         if not is_given:
             raise CompileError(
                 f"option {option!r}: expected one of Triton's, such as 'num_warps=8'"
             )
         chosen[key] = literal_eval(value)
-    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
-        knobs.cache.dir, knobs.nvidia.dump_ptxas_log = folder, True
+    with ExitStack() as stack:
+        for group in (knobs.cache, knobs.nvidia, knobs.compilation):
+            stack.enter_context(group.scope())
+        knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory())
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.compilation.disable_line_info = not has_lines  # else the code has folders in it
         made = triton_compile(
             ASTSource(function, signature, constants, attributes),
             target=GPUTarget("cuda", device.compute_capability, _WARP),

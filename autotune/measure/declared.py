@@ -14,12 +14,10 @@ from autotune.errors import SpecError
 from autotune.kernel.launches import LaunchSequence
 from autotune.kernel.names import OFFSET
 from autotune.kernel.spec import Constant, InOut, Kernel
-from autotune.languages.base import Passed
+from autotune.languages.base import UNKNOWN, Passed
 from autotune.measure.data import Argument, Draw, argument_of
 from autotune.values import Configuration, Problem
 
-#: Stands for an integer that is not known: neither 1 nor a multiple of anything.
-_UNKNOWN = 3
 #: Problems of which arguments are kept, so that configurations need not ask again.
 _KEPT = 256
 
@@ -119,7 +117,7 @@ def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[
         dtype = np.dtype(argument.dtype)
         if argument.kind == "scalar":
             is_drawn = argument.value != second[name].value
-            known[name] = Passed(name, dtype.name, _UNKNOWN if is_drawn else argument.value)
+            known[name] = Passed(name, dtype.name, UNKNOWN if is_drawn else argument.value)
         elif argument.kind != "constant":
             offset = int(fields.get(f"{OFFSET}{name}", 0))
             known[name] = Passed(name, dtype.name, offset_bytes=offset * dtype.itemsize)

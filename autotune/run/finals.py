@@ -293,8 +293,7 @@ class Finals:
             ):
                 job = bench.compile_job(configuration, small)
                 # So that a finding names the line; the code is the same.
-                lines = () if bench.kernel.language else ("-lineinfo",)
-                with_lines = replace(job, options=(*job.options, *lines))
+                with_lines = replace(job, options=(*job.options, "-lineinfo"))
                 binary = bench.compilers.result(with_lines).binary
                 if binary is not None:
                     made = bench.job(small, bench.request.seed + 1)

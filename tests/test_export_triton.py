@@ -1,0 +1,92 @@
+"""A C++ program launches a kernel in Triton: `export cuda` writes cubins and a launcher."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from cuda.pathfinder import find_nvidia_header_directory
+from sample_records import entry, record
+
+from autotune.devices.device import for_arch
+from autotune.export import export_records
+from autotune.kernel.catalog import load_file
+from autotune.run.recording import default_plan
+from autotune.values import Problem
+
+pytest.importorskip("triton")
+SPACES = Path(__file__).parents[1] / "examples" / "softmax" / "spaces"
+DEVICE = "NVIDIA H100 80GB HBM3"
+
+PROGRAM = """
+#include "fake_driver.cpp"
+#include "softmax_rows_launch.hpp"
+
+int main(int, char** words) {
+  autotune::softmax_rows::launcher tuned(words[1]);
+  for (int columns : {1024, 1000, 1}) {
+    fake::sizes = {{8, 8, 4, 8, 8}};
+    tuned.launch({7, columns}, {4096, 8192}, reinterpret_cast<CUstream>(1));
+  }
+}
+"""
+
+
+@pytest.fixture
+def records(monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_PATH", str(SPACES))
+    kernel = load_file(SPACES / "softmax_rows.py")
+    problem = Problem(rows=4096, columns=1024)
+    plan = default_plan(kernel, problem, for_arch("sm_90"))
+    return [
+        record(
+            [entry(dict(problem), plan)],
+            kernel="softmax_rows",
+            device=DEVICE,
+            fields={"rows": "integer", "columns": "integer"},
+            parameters=kernel.parameters,
+            default=plan,
+        )
+    ]
+
+
+def test_cubins_are_for_multiples_of_16_and_for_all_sizes(records):
+    files = export_records("cuda", records)
+    names = sorted(files)
+    assert names == [
+        "softmax_rows.hpp",
+        "softmax_rows_00.cubin",
+        "softmax_rows_01.cubin",
+        "softmax_rows_launch.hpp",
+    ]
+    first, second = files["softmax_rows_00.cubin"], files["softmax_rows_01.cubin"]
+    assert first[:4] == second[:4] == b"\x7fELF" and first != second
+    assert files == export_records("cuda", records)
+
+
+def test_a_program_launches_the_cubin_that_is_for_its_size(records, tmp_path):
+    for name, content in export_records("cuda", records).items():
+        data = content.encode() if isinstance(content, str) else Path(name).stem.encode() + b"\0"
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "main.cpp").write_text(PROGRAM)
+    folders = [
+        "-isystem",
+        find_nvidia_header_directory("cudart"),
+        f"-I{Path(__file__).parent / 'launcher'}",
+    ]
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = ["g++", "-std=c++17", *warnings, *folders, "main.cpp", "-o", "main", "-pthread"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    done = subprocess.run(
+        ["./main", str(tmp_path)],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    loads = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("load")]
+    launches = [line for line in done.stdout.splitlines() if line.startswith("launch")]
+    assert loads == ["softmax_rows_00", "softmax_rows_01"]
+    assert [line.partition(": ")[2] for line in launches] == [
+        f"7 1 1 512 1 1 64 4096 8192 {columns} 0 0" for columns in (1024, 1000, 1)
+    ]
