@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sample_spaces import write_space
 
 from autotune.cli import run
 from autotune.devices.base import Binary, CompiledFunction, Convention
@@ -16,7 +17,7 @@ from autotune.kernel.launches import bound, completed, launch_sequence, over_lim
 from autotune.kernel.source import source_fingerprint
 from autotune.languages import slices, triton
 from autotune.languages.base import Passed
-from autotune.measure.compiler import compile_job
+from autotune.measure.compiler import compile_job, compiled_for
 from autotune.values import Problem
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "softmax"
@@ -59,6 +60,9 @@ class PlainFiles:
 
     def read(self, file: Path) -> str:
         return file.read_text()
+
+    def read_bytes(self, file: Path) -> bytes:
+        return file.read_bytes()
 
     def of_module(self, name: str, folder: Path) -> list[Path]:
         found = []
@@ -284,7 +288,7 @@ def softmax_rows(x, y, columns, BLOCK: "constexpr"):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("softmax_rows.py:softmax_rows", "softmax_rows.py", "expected 'FILE.py:FUNCTION'"),
+        ("softmax_rows.py:softmax_rows", "softmax_rows.py", "expected 'FILE:FUNCTION'"),
         ('"triton"', '"tritn"', "unknown language 'tritn'; did you mean 'triton'"),
         ("(p.rows,)", "(p.rows,), block=(32,)", "its language decides the block; leave block out"),
         ("def softmax_rows(x", "def softmax(x", "softmax_rows.py has no function 'softmax_rows'"),
@@ -329,3 +333,45 @@ def test_without_triton_check_says_what_to_install(tmp_path, monkeypatch, capsys
     assert "not compiled: compiling Triton needs the package 'triton'" in said.out + said.err
     assert "pip install 'kernel-autotune[triton]'" in said.out + said.err
     assert "not verified" in said.out + said.err
+
+
+# ---------------------------------------------------------------- ready cubins: a language of 70 lines
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """The sample kernel from a folder of cubins for two configurations of sm_90."""
+    kernel = load_file(write_space(tmp_path))
+    folder = tmp_path / "kernels" / "ready"
+    folder.mkdir()
+    for block in (32, 64):
+        chosen = kernel.completed({"BLOCK": block})
+        code = compiled_for(kernel, chosen, kernel.first_problem("cuda"), DEVICE).code
+        (folder / f"scale-sm_90-BLOCK={block}.cubin").write_bytes(code)
+    return load_file(write_space(tmp_path, ('"scale.cu"', '"ready:scale", language="cubin"')))
+
+
+def test_a_cubin_is_picked_by_its_name(ready):
+    problem = ready.first_problem("cuda")
+    codes = []
+    for block in (32, 64):
+        chosen = ready.completed({"BLOCK": block})
+        assert launch_sequence(ready, chosen, problem, DEVICE).main.block == (block, 1, 1)
+        codes.append(compiled_for(ready, chosen, problem, DEVICE).code)
+        file = ready.file.parents[1] / "kernels" / "ready" / f"scale-sm_90-BLOCK={block}.cubin"
+        assert codes[-1] == file.read_bytes()
+    assert codes[0] != codes[1]
+
+
+def test_check_names_a_cubin_that_is_missing(ready, capsys):
+    spaces = str(ready.file.parent)
+    assert run(["check", "scale", "--spaces", spaces, "--arch", "sm_90"]) == 0
+    assert run(["check", "scale", "--spaces", spaces, "--arch", "sm_80"]) == 3
+    assert "no cubins for BLOCK=32 sm_80 among scale-sm_90-BLOCK=32" in capsys.readouterr().err
+
+
+def test_the_fingerprint_is_of_the_cubins(ready):
+    before = source_fingerprint(ready)
+    file = ready.file.parents[1] / "kernels" / "ready" / "scale-sm_90-BLOCK=64.cubin"
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert source_fingerprint(ready) != before

@@ -332,7 +332,12 @@ class Declaration:
     def _source_name(self, source: Source) -> str:
         """Return a source as it is written; a function as its file and name."""
         if not self.language:
-            refuse((not isinstance(source, str), f"Kernel: {source!r} needs language='triton'"))
+            refuse(
+                (
+                    not isinstance(source, str),
+                    f"Kernel: source {source!r} is no text; give language='triton'",
+                )
+            )
             return str(source)
         while hasattr(source, "fn"):  # of decorators
             source = source.fn
@@ -341,7 +346,7 @@ class Declaration:
             is_beside = self.file is not None and file.parent == self.file.parent
             source = f"{file.name if is_beside else file}:{source.__name__}"
         name = str(source)
-        wrong = f"Kernel: source {name!r}: expected 'FILE.py:FUNCTION', or a function of a file"
+        wrong = f"Kernel: source {name!r}: expected 'FILE:FUNCTION', or a function of a file"
         refuse((not name.rpartition(":")[0] or name.startswith("<"), wrong))
         return name
 

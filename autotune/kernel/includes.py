@@ -7,6 +7,7 @@ inlined. Files that only a compiler option names are left to the compiler, and k
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import shlex
@@ -189,9 +190,17 @@ def _names(text: str) -> set[str]:
 def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
     """Return the text of a source; `SpecError` where it cannot be read or another user may change it."""
     try:
+        return io.TextIOWrapper(io.BytesIO(read_bytes(file)), encoding).read()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"source {file.name} cannot be read: {error}") from error
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the content of a source, as `read_text` does."""
+    try:
         refuse_foreign(file)
-        return file.read_text(encoding=encoding)
-    except (OSError, UnicodeDecodeError) as error:
+        return file.read_bytes()
+    except OSError as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
 
 

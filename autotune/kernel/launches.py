@@ -77,11 +77,12 @@ def launch_sequence(
 def _block(
     kernel: Kernel, configuration: Configuration, problem: Problem, step: Launch
 ) -> tuple[int, ...]:
-    if kernel.language is None:
+    decided = kernel.language and kernel.language.block(kernel.values_of(configuration, problem))
+    if not decided:
         return step.block
     if step.block:
         raise kernel.error("launch: its language decides the block; leave block out")
-    return kernel.language.block(kernel.values_of(configuration, problem))
+    return decided
 
 
 def completed(

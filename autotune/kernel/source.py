@@ -24,6 +24,7 @@ from autotune.kernel.includes import (
     SearchPath,
     SourceText,
     flattened,
+    read_bytes,
     read_text,
     search_path,
     text_fingerprint,
@@ -79,6 +80,9 @@ class _OwnFiles:
 
     def read(self, file: Path) -> str:
         return read_text(file)
+
+    def read_bytes(self, file: Path) -> bytes:
+        return read_bytes(file)
 
     def of_module(self, name: str, folder: Path) -> list[Path]:
         home = home_of(name.partition(".")[0], folder)

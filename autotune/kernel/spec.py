@@ -260,9 +260,12 @@ class Kernel(Declaration):
             return base / file
         return self._existing(file, base)
 
+    def _is_source(self, place: Path) -> bool:
+        return place.is_file() or (self.language is not None and place.is_dir())
+
     def _existing(self, file: str, base: Path) -> Path:
         places = [base.parent / "kernels" / file, base / file]
-        found = next((place for place in places if place.is_file()), None)
+        found = next((place for place in places if self._is_source(place)), None)
         if found is None:
             raise self.error(
                 f"source {file!r} is in neither {places[0].parent} nor {places[1].parent}"

@@ -41,6 +41,9 @@ class Files(Protocol):
     def read(self, file: Path) -> str:
         """Return the text of a file; `SpecError` where it cannot be read or another user may change it."""
 
+    def read_bytes(self, file: Path) -> bytes:
+        """Return the content of a file, as `read` does."""
+
     def of_module(self, name: str, folder: Path) -> list[Path]:
         """Return the files that are run to import a person's own module; none for an installed one."""
 
@@ -71,4 +74,4 @@ class Language(Compiler, Protocol):
         """
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
-        """Return the threads of a block in a configuration."""
+        """Return the threads of a block in a configuration; empty where the launch function decides."""

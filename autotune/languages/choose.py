@@ -11,7 +11,7 @@ from autotune.errors import UsageError, unknown
 from autotune.languages.base import Language
 
 #: Names of the languages that are no backend's own.
-LANGUAGES = ("triton",)
+LANGUAGES = ("triton", "cubin")
 
 
 def compiler(name: str) -> Compiler:
@@ -34,4 +34,8 @@ def language(name: str) -> Language:
         from autotune.languages.triton import TritonLanguage
 
         return TritonLanguage()
+    if name == "cubin":
+        from autotune.languages.cubins import CubinLanguage
+
+        return CubinLanguage()
     raise UsageError(unknown("language", name, LANGUAGES))

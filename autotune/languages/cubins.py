@@ -1,0 +1,74 @@
+"""Ready cubins: a folder of them as a language, whose compiler picks the file of a configuration.
+
+The words of a file's name, between hyphens, are its architecture and the value of each parameter:
+``scale-sm_90-BLOCK=128.cubin``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autotune.devices.base import Binary, CompiledFunction, CompileError
+from autotune.devices.device import Device
+from autotune.errors import SpecError
+from autotune.languages.base import Files, Passed
+from autotune.values import Value
+
+_ENDING = ".cubin"
+
+
+class CubinLanguage:
+    """See `autotune.languages.base.Language`. The launch function decides the block, as for CUDA C++."""
+
+    backends: tuple[str, ...] = ("cuda",)
+    interpreter = ""
+    options: frozenset[str] = frozenset()
+
+    def source(self, file: Path, function: str, files: Files) -> str:
+        found = sorted(file.glob(f"*{_ENDING}"))
+        if not found:
+            raise SpecError(f"{file.name} is no folder with files *{_ENDING}")
+        codes = {each.stem: files.read_bytes(each) for each in found}
+        return json.dumps(
+            {stem: b64encode(code).decode() for stem, code in codes.items()}, indent=1
+        )
+
+    def symbols(
+        self,
+        source: str,
+        function: str,
+        launches: Sequence[Sequence[Passed]],
+        values: Mapping[str, Value],
+    ) -> dict[str, str]:
+        named = {word.partition("=")[0] for stem in json.loads(source) for word in stem.split("-")}
+        return {name: str(value) for name, value in values.items() if name in named}
+
+    def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
+        return ()
+
+    def toolchain(self) -> str:
+        return "ready cubins 1"
+
+    def load_compiler(self) -> None:
+        pass
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        wanted = {device.arch, *(f"{name}={value}" for name, value in defines.items())}
+        codes = json.loads(source)
+        found = [stem for stem in codes if wanted <= set(stem.split("-"))]
+        if len(found) != 1:
+            raise CompileError(
+                f"{len(found) or 'no'} cubins for {' '.join(sorted(wanted))} among {', '.join(codes)}"
+            )
+        functions = tuple(CompiledFunction(entry) for entry in entries)
+        return Binary(b64decode(codes[found[0]]), functions, "", key="")
