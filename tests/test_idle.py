@@ -37,10 +37,45 @@ def test_a_parameter_that_the_source_does_not_name_is_told(made, word):
         ("", (("grid=(blocks(p, c),)", "grid=(c['TILE'],)"),)),
         ("", (("grid=(blocks(p, c),)", "grid=(max(c.values()),)"),)),
         ('#include "of_the_compiler.h"', ()),
+        (
+            "",
+            (
+                (
+                    "@scale.launch",
+                    "@scale.metric\ndef m(time_ms, c):\n    return c.TILE\n\n\n@scale.launch",
+                ),
+            ),
+        ),
+        (
+            "",
+            (
+                (
+                    "@scale.launch",
+                    "@scale.applies('BLOCK')\ndef a(TILE):\n    return TILE > 0\n\n\n@scale.launch",
+                ),
+            ),
+        ),
+        (
+            "",
+            (("@scale.launch", "@scale.defines\ndef d(c, p):\n    return {}\n\n\n@scale.launch"),),
+        ),
+        ("", (("grid=(blocks(p, c),)", "grid=((lambda: c.TILE)(),)"),)),
+        ("#define A TILE_fast", (("TILE=(1, 2)", "TILE=('fast', 'slow')"),)),
     ],
 )
 def test_a_parameter_that_source_or_a_function_names_is_not(made, more, edits):
     assert list(unnamed(made(f"{SOURCE}\n{more}\n", *edits))) == []
+
+
+def test_a_function_that_takes_no_configuration_names_no_parameter(made):
+    edit = ("return factor * x", "TILE = factor * x\n    return TILE")
+    assert len(list(unnamed(made(SOURCE, edit)))) == 1
+
+
+def test_what_does_nothing_is_told_once(made):
+    kernel = made(SOURCE)
+    twins = {c: f"{c.BLOCK}" for c in enumerate_space(kernel, for_arch("sm_90"))}
+    assert list(equal_values(kernel, [twins])) == []
 
 
 def test_check_tells_of_it(made):

@@ -26,6 +26,8 @@ def ns(*values):
     ("problem", "units", "sizes"),
     [
         (Problem(n=4096), {128, 4}, ns(4095, 4097, 4093, 1, 127, 129, 128, 383)),
+        (Problem(n=256), {128}, ns(255, 257, 251, 1, 127, 129, 128, 383)),
+        (Problem(n=10), {128}, ns(9, 11, 7, 1)),
         (Problem(n=8), {128}, ns(7, 9, 1, 2)),
         (Problem(n=1), (), ns(2)),
         (Problem(n=0), (), ns(1)),
@@ -44,6 +46,16 @@ def test_each_of_several_fields_is_changed_alone_and_all_together():
         Problem(m=63, n=1000, mode="a"),
         Problem(m=65, n=1001, mode="a"),
         Problem(m=61, n=997, mode="a"),
+    ]
+
+
+def test_each_of_the_three_largest_fields_is_one_less_first():
+    found = sizes_beside(Problem(a=5, b=8, c=7, d=6), ["a", "b", "c", "d"], ())
+    assert [[size[name] for name in "abcd"] for size in found[:4]] == [
+        [5, 7, 7, 6],
+        [5, 8, 6, 6],
+        [5, 8, 7, 5],
+        [6, 9, 8, 7],
     ]
 
 
