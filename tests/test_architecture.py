@@ -44,7 +44,7 @@ LINES = {
     "cli": 2700,
     "devices": 2265,
     "doctor": 380,
-    "export": 1190,
+    "export": 1200,
     "fleet": 1250,
     "interop": 1030,
     "kernel": 3360,

@@ -1,6 +1,7 @@
 """Configurations on random sizes: what is drawn, measured, continued, refused."""
 
 import json
+import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from autotune import lookup
 from autotune.cli import run
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
@@ -24,6 +26,8 @@ from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
 
 H200 = Path(__file__).parents[1] / "reports" / "NVIDIA_H200"
+#: Its record has no fit to random sizes.
+H100 = H200.with_name("NVIDIA_H100_80GB_HBM3")
 ON_CPU = ["--device", "opencl:cpu"]
 
 
@@ -101,7 +105,7 @@ def test_another_file_is_refused(
 
 def sampled_matrix(count: int) -> Portfolio:
     """Return invented times of sgemm's portfolio on random sizes, which its formula does not have."""
-    record, kernel = read(H200 / "sgemm.json"), find_kernel("sgemm")
+    record, kernel = read(H100 / "sgemm.json"), find_kernel("sgemm")
     configurations = record.portfolio.configurations[:6]
     problems = [{"m": m, "n": n, "k": k} for m, n, k in sgemm_sizes(3, count)]
 
@@ -130,7 +134,7 @@ def sampled_matrix(count: int) -> Portfolio:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[TunedRecord, HeldOut]:
     """sgemm's record, whose answers are fitted to invented times."""
-    return fitted_to_sizes(read(H200 / "sgemm.json"), find_kernel("sgemm"), sampled_matrix(200))
+    return fitted_to_sizes(read(H100 / "sgemm.json"), find_kernel("sgemm"), sampled_matrix(200))
 
 
 def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> None:
@@ -149,12 +153,22 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
     assert (far.expected_fraction, far.median_fraction) == (None, None)
 
 
+def test_answers_say_what_to_expect() -> None:
+    """As of sizes that are held out of the fit of the shipped record."""
+    near, far, tuned = (
+        lookup("sgemm", device="NVIDIA H200", m=m, n=n, k=k)
+        for m, n, k in ((3072, 3072, 3072), (10**6, 64, 64), (4096, 4096, 4096))
+    )
+    assert re.fullmatch(r"expected 0\.\d\d to (0\.9\d|1\.00) of the best", near.expected)
+    assert (far.expected, tuned.expected) == ("", "")
+
+
 def test_refits_and_imports_keep_a_fit_to_sizes(fitted: tuple[TunedRecord, HeldOut]) -> None:
     record, kernel = fitted[0], find_kernel("sgemm")
     again = refitted(record, kernel, msgspec.structs.replace(record.portfolio, tables=()))
     assert again.portfolio == record.portfolio
     assert checked(record, kernel) == record
-    assert record.portfolio.is_far_wider(read(H200 / "sgemm.json").portfolio)
+    assert record.portfolio.is_far_wider(read(H100 / "sgemm.json").portfolio)
 
 
 def more_costs(prediction: Prediction) -> dict[str, Any]:

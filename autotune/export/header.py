@@ -181,7 +181,7 @@ class Writer:
         sizes = [_extent(plan.block), str(plan.shared_bytes)]
         about = [_bool(plan.exclusive), _bool(plan.deterministic), str(shape), str(condition)]
         examined = _bool(plan.archs is not None)
-        return _joined([*values, *sizes, *about, f"{bits}ULL", examined])
+        return ",".join([*values, *sizes, *about, f"{bits}ULL", examined])
 
     def value(self, name: str, value: Value) -> str:
         if isinstance(value, bool):
@@ -255,7 +255,10 @@ class Writer:
             kinds.append(f"{_joined(bounds)}, {padded(known.splits, shares)}")
         return {
             "levels": levels,
-            "trees": [padded(tree.splits, list(map(repr, tree.factors))) for tree in of_costs],
+            "trees": [
+                padded(tree.splits, [repr(factor).removeprefix("0") for factor in tree.factors])
+                for tree in of_costs
+            ],
             "corrections": corrections,
             "kinds": kinds,
         }

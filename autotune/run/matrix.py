@@ -337,8 +337,8 @@ def fitted_to_sizes(
     device = record.device.planned_for()
     plans = _plans(matrix, kernel, device)
     fit = SizeFit(matrix, plans, device.sm_count, kernel.layout)
-    completed = fit.completed()
-    chosen = fit.chosen(completed)
+    completed, spreads = fit.completed()
+    chosen = fit.chosen(completed, spreads)
     held_out = fit.held_out(chosen, completed)
     prediction = fit.prediction(chosen, held_out)
     kept = [Configuration(matrix.configurations[number]) for number in chosen]

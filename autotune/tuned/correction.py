@@ -18,7 +18,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Splits: TypeAlias = tuple[tuple[int, int], ...]
 
 #: Trees of a configuration, their levels, and the share of an error that a tree corrects.
-TREES, LEVELS, RATE = 12, 3, 0.4
+TREES, LEVELS, RATE = 8, 4, 0.4
 #: Times worth of evidence that there is nothing to correct.
 INDIFFERENCE = 4.0
 #: Thresholds of a feature that are tried.
@@ -41,7 +41,7 @@ def fitted_trees(features: Array, errors: Array, weights: Array) -> tuple[Tree, 
         sums = np.bincount(leaves, weights * rest, 1 << len(splits))
         counts = np.bincount(leaves, weights, 1 << len(splits))
         factors = np.exp(RATE * sums / (counts + INDIFFERENCE)).clip(*_FACTORS)
-        found.append(Tree(splits, tuple(float(f"{factor:.4g}") for factor in factors)))
+        found.append(Tree(splits, tuple(round(float(factor), 3) for factor in factors)))
         rest = rest - np.log(np.array(found[-1].factors))[leaves]
     return tuple(found)
 

@@ -28,13 +28,24 @@ from autotune.tuned.table import blocks_of, features_of, fillings
 MOST_CONFIGURATIONS = 32
 #: Parts of the sizes, each held out of a fit once.
 FOLDS = 5
-#: The faster a configuration is on a size the more its time there counts: the share of the best speed,
-#: to this power.
-PREFERENCE = 2.0
+#: A time counts the more the faster its formula expects the configuration to be there: the share of the
+#: best speed, to this power.
+PREFERENCE = 4.0
+#: Spreads by which a configuration counts as slower; and the most by which, in logarithms.
+CAUTION, _SLOW = 0.5, 3.0
 #: Splits of an expectation, and the weight of no difference.
 _KINDS, _ALIKE = 3, 50.0
 #: Share of answers that are slower than the lower bound of an expectation.
 _LOWER = 0.1
+
+
+class CorrectedCurve(NamedTuple):
+    """The formula of one configuration, and the trees that correct it."""
+
+    curve: Curve
+    trees: tuple[Tree, ...]
+    #: Standard deviation of the logarithms of errors that are left.
+    spread: float
 
 
 class HeldOut(NamedTuple):
@@ -86,50 +97,55 @@ class SizeFit:
         own = [fillings(value_of(form, p), self.sm_count) for p in self.matrix.problems]
         return np.hstack([self.of_problem, np.array(own)])
 
-    def fitted(
-        self, chosen: Sequence[int], known: Array
-    ) -> list[tuple[Curve, tuple[Tree, ...]] | None]:
-        """Fit configurations to their times on the known sizes; None where that fails."""
-        best_ms = np.nanmin(self.times, axis=0)
-        found = list[tuple[Curve, tuple[Tree, ...]] | None]()
+    def fitted(self, chosen: Sequence[int], known: Array) -> list[CorrectedCurve | None]:
+        """CorrectedCurve configurations to their times on the known sizes; None where that fails."""
+        found = list[CorrectedCurve | None]()
         for number in chosen:
             curve = self.predictor.curve(number, known.tolist())
             if curve is None:
                 found.append(None)
                 continue
             rows = known[np.isfinite(self.times[number, known])]
-            times = self.times[number, rows]
-            errors = np.log(times / self.predictor.times_of(number, curve)[rows])
-            weights = (best_ms[rows] / times) ** PREFERENCE
-            found.append((curve, fitted_trees(self.features[number][rows], errors, weights)))
+            formula_ms = self.predictor.times_of(number, curve)[rows]
+            errors, features = np.log(self.times[number, rows] / formula_ms), self.features[number]
+            weights = self._weights(rows, formula_ms)
+            trees = fitted_trees(features[rows], errors, weights)
+            errors = errors - np.log(corrections(trees, features[rows]))
+            spread = float(np.sqrt((weights * errors**2).sum() / weights.sum()))
+            found.append(CorrectedCurve(curve, trees, spread))
         return found
 
-    def predicted(
-        self, chosen: Sequence[int], fits: Sequence[tuple[Curve, tuple[Tree, ...]] | None]
-    ) -> Array:
+    def _weights(self, rows: Array, formula_ms: Array) -> Array:
+        shares: Array = np.minimum(1.0, np.nanmin(self.times[:, rows], axis=0) / formula_ms)
+        return shares**PREFERENCE
+
+    def predicted(self, chosen: Sequence[int], fits: Sequence[CorrectedCurve | None]) -> Array:
         """Return the times that fits predict for every size; infinite where a size is not allowed."""
         times = np.full((len(chosen), len(self.matrix.problems)), np.inf)
         for row, (number, fit) in enumerate(zip(chosen, fits, strict=True)):
             if fit is not None:
-                curve, trees = fit
-                factors = corrections(trees, self.features[number])
-                ms = self.predictor.times_of(number, curve) * factors
+                factors = corrections(fit.trees, self.features[number])
+                ms = self.predictor.times_of(number, fit.curve) * factors
                 times[row] = np.where(self.allowed[number], ms, np.inf)
         return times
 
-    def completed(self) -> Array:
-        """Return the measured times; predicted ones where a pair was not measured."""
+    def completed(self) -> tuple[Array, Array]:
+        """Return the measured times, predicted ones where a pair was not measured; and the fits' spreads."""
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
-        predicted = self.predicted(chosen, self.fitted(chosen, known))
+        fits = self.fitted(chosen, known)
+        predicted = self.predicted(chosen, fits)
         measured: Array = np.where(np.isfinite(self.times), self.times, predicted)
-        return measured
+        return measured, np.array([fit.spread if fit else np.inf for fit in fits])
 
-    def chosen(self, completed: Array, count: int = MOST_CONFIGURATIONS) -> list[int]:
-        """Choose configurations greedily, by the mean logarithm of the best time among them."""
-        logs = np.log(completed)
-        logs = np.minimum(
-            logs, logs.min(axis=0) + 3
-        )  # one that is not allowed is slow, not impossible
+    def chosen(
+        self, completed: Array, spreads: Array, count: int = MOST_CONFIGURATIONS
+    ) -> list[int]:
+        """Choose configurations greedily, by the mean logarithm of the best time among them.
+
+        One whose times are hard to foretell counts as slower: it would be chosen where it is slow.
+        """
+        logs = np.log(completed) + CAUTION * spreads[:, None]
+        logs = np.minimum(logs, logs.min(axis=0) + _SLOW)
         found, best = list[int](), np.full(logs.shape[1], np.inf)
         for _ in range(min(count, len(logs))):
             means = np.minimum(logs, best).mean(axis=1)
@@ -153,7 +169,7 @@ class SizeFit:
         """Return fits of chosen configurations to all sizes, as records hold them."""
         fits = self.fitted(chosen, np.arange(len(self.matrix.problems)))
         pairs = [
-            (self.predictor.cost(plan, fit[0]), fit[1])
+            (self.predictor.cost(plan, fit.curve), fit.trees)
             for number, fit in zip(chosen, fits, strict=True)
             if (plan := self.plans[number]) is not None and fit is not None
         ]

@@ -218,12 +218,12 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 32, SHEAR_value::uniform, 0, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
-    {256, 2, 64, SHEAR_value::uniform, 0, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {128, 4, 64, SHEAR_value::uniform, 0, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {64, 4, 64, SHEAR_value::uniform, 0, {64, 1, 1}, 0, false, true, 2, -1, 1023ULL, true},
-    {256, 2, 64, SHEAR_value::uniform, 8, {256, 1, 1}, 0, false, true, 3, -1, 226ULL, true},
-    {128, 4, 32, SHEAR_value::uniform, 4, {128, 1, 1}, 0, false, true, 4, -1, 1023ULL, true}
+    {256,4,32,SHEAR_value::uniform,0,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,2,64,SHEAR_value::uniform,0,{256, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,4,64,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {64,4,64,SHEAR_value::uniform,0,{64, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {256,2,64,SHEAR_value::uniform,8,{256, 1, 1},0,false,true,3,-1,226ULL,true},
+    {128,4,32,SHEAR_value::uniform,4,{128, 1, 1},0,false,true,4,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {

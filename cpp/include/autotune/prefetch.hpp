@@ -239,15 +239,15 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {MODE_value::reg_batch, 4, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
-    {MODE_value::smem_roll_async, 32, LAYOUT_value::slots_, 0, 4, 64, 0, {64, 1, 1}, 0, false, true, 1, -1, 1022ULL, true},
-    {MODE_value::none_, 1, LAYOUT_value::slots_, 0, 4, 512, 1, {512, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
-    {MODE_value::reg_batch, 16, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
-    {MODE_value::smem_roll_async, 1, LAYOUT_value::threads, 0, 4, 1024, 2, {1024, 1, 1}, 0, false, true, 3, 0, 1022ULL, true},
-    {MODE_value::smem_roll, 1, LAYOUT_value::slots_, 0, 4, 256, 4, {256, 1, 1}, 0, false, true, 4, 0, 1023ULL, true},
-    {MODE_value::smem_roll_async, 16, LAYOUT_value::slots_, 0, 4, 128, 0, {128, 1, 1}, 0, false, true, 0, -1, 1022ULL, true},
-    {MODE_value::smem_batch, 2, LAYOUT_value::threads, 0, 4, 64, 4, {64, 1, 1}, 0, false, true, 5, 0, 1023ULL, true},
-    {MODE_value::reg_roll, 2, LAYOUT_value::slots_, 0, 4, 512, 0, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true}
+    {MODE_value::reg_batch,4,LAYOUT_value::slots_,0,4,128,0,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {MODE_value::smem_roll_async,32,LAYOUT_value::slots_,0,4,64,0,{64, 1, 1},0,false,true,1,-1,1022ULL,true},
+    {MODE_value::none_,1,LAYOUT_value::slots_,0,4,512,1,{512, 1, 1},0,false,true,2,0,1023ULL,true},
+    {MODE_value::reg_batch,16,LAYOUT_value::slots_,0,4,128,0,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {MODE_value::smem_roll_async,1,LAYOUT_value::threads,0,4,1024,2,{1024, 1, 1},0,false,true,3,0,1022ULL,true},
+    {MODE_value::smem_roll,1,LAYOUT_value::slots_,0,4,256,4,{256, 1, 1},0,false,true,4,0,1023ULL,true},
+    {MODE_value::smem_roll_async,16,LAYOUT_value::slots_,0,4,128,0,{128, 1, 1},0,false,true,0,-1,1022ULL,true},
+    {MODE_value::smem_batch,2,LAYOUT_value::threads,0,4,64,4,{64, 1, 1},0,false,true,5,0,1023ULL,true},
+    {MODE_value::reg_roll,2,LAYOUT_value::slots_,0,4,512,0,{512, 1, 1},0,false,true,6,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {

@@ -405,72 +405,88 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37632, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 256, 8, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 1, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32000, true, true, 2, 3, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 1, 1, 4, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, true, true, 3, 4, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 4, 5, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 53248, false, true, 6, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 21760, false, true, 7, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 1, 2, 16, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, true, true, 8, 6, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 9, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 10, 7, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 5, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, true, true, 12, 8, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 9, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 14, 10, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 15, 11, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 16, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 17, 12, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 37120, false, true, 18, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 19, 9, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 62976, false, true, 20, 13, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 21, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 100352, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 13, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 44544, false, true, 24, 13, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 83968, false, true, 25, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 26, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 13, 234ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 27, 14, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 28, 15, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 29, 0, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 30, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 31, 16, 1022ULL, true},
-    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 23, 17, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 512, 8, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 32, 18, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 33, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 13, 9, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 3, 1, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 14, 10, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 34, 19, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 256, 32, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 113664, false, true, 35, 9, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 23, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 36, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 22, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 25, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 21, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 2, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, true, true, 31, 16, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 37, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 37, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 38, 20, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 39, 2, 1023ULL, true}
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,0,1022ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,1,256,8,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,1,1,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,4,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,2,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32000,true,true,2,3,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,2,LANES_value::pairs,1,1,4,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,true,true,3,4,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,8,15,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,4,5,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,48,32,64,48,8,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},53248,false,true,6,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,2,16,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,true,true,8,6,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,9,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,8,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,10,7,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,5,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,true,true,12,8,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,64,32,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,15,11,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,11,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,16,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,2,8,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,17,12,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,18,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},76800,false,true,19,9,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},62976,false,true,20,13,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::padded,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,13,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},44544,false,true,24,13,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,false,true,25,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,8,128,32,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},37248,false,true,26,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,13,234ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,256,256,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,27,14,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,4,512,16,1,LOAD_value::bypass,1024,32,{512, 1, 1},0,false,true,28,15,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},74496,true,true,30,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,1,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,18,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::rows,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,33,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,19,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,35,9,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,36,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,96,48,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},83968,false,true,25,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::rows,1,256,8,2,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,37,1,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,4,512,8,2,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,37,2,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,96,16,32,48,4,12,1,4,false,false,1,5,true,2,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},42240,true,true,38,20,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,64,8,48,32,12,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,39,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,40,13,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,16,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,41,21,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,42,22,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,43,23,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,44,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,45,21,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,5,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,46,24,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,47,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,4,true,8,LANES_value::rows,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},43008,false,true,48,0,224ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -533,7 +549,7 @@ struct answers {
 inline constexpr answers tables[] = {
     {0, 0, 0, 0, -1},
     {0, 48, 0, 2, -1},
-    {48, 96, 2, 4, -1}
+    {48, 80, 2, 2, 0}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -545,8 +561,6 @@ struct expectation {
 inline constexpr expectation expectations[] = {
     {64, 0.4194},
     {128, 0.3264},
-    {64, 0.3078},
-    {128, 0.2667},
     {-1, -1}  // ends the table
 };
 
@@ -555,6 +569,54 @@ constexpr double expected_within(const answers& table_, int away_) {
   for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
     if (away_ <= expectations[i_].within) return expectations[i_].fraction;
   return -1;
+}
+
+/// A feature of a problem or cost, and the largest value below the split.
+struct split {
+  int feature;
+  long long threshold;
+};
+
+/// Bit i is set where the feature of the i-th split is larger than its threshold.
+constexpr int outcome(const split (&splits_)[4], const long long* features_) {
+  int bits_ = 0;
+  int bit_ = 1;
+  for (const split& one_ : splits_) {
+    if (features_[one_.feature] > one_.threshold) bits_ |= bit_;
+    bit_ *= 2;
+  }
+  return bits_;
+}
+
+/// The largest power of two that divides a number; 0 for 0.
+constexpr long long power_in(long long n_) { return n_ & -n_; }
+
+/// What nine of ten and every other answer reach at least.
+struct share {
+  double low, median;
+};
+
+/// The sizes that have an expectation, and its kinds.
+struct sizes {
+  problem smallest, biggest;
+  split splits[4];
+  share shares[16];
+};
+
+inline constexpr sizes all_sizes[] = {
+    {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{0,880},{2,344},{0,9223372036854775807LL}},{{0.901, 1.0},{0.952, 1.0},{0.757, 0.949},{0.911, 0.995},{0.872, 0.993},{0.962, 1.0},{0.899, 0.983},{0.942, 0.999},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0}}}
+};
+
+/// Negative where a problem is outside what was measured.
+constexpr share share_of(const sizes& known_, const problem& asked_) {
+  if (asked_.m < known_.smallest.m) return {-1, -1};
+  if (asked_.m > known_.biggest.m) return {-1, -1};
+  if (asked_.n < known_.smallest.n) return {-1, -1};
+  if (asked_.n > known_.biggest.n) return {-1, -1};
+  if (asked_.k < known_.smallest.k) return {-1, -1};
+  if (asked_.k > known_.biggest.k) return {-1, -1};
+  const long long features_[] = {asked_.m, asked_.n, asked_.k, power_in(asked_.m), power_in(asked_.n), power_in(asked_.k)};
+  return known_.shares[outcome(known_.splits, features_)];
 }
 
 inline constexpr exact_row exact_rows[] = {
@@ -780,110 +842,120 @@ inline constexpr near_row near_rows[] = {
     {{223, 121, 89}, 6, false, 1},
     {{224, 144, 160}, 29, false, 1},
     // NVIDIA_H200
-    {{0, 192, 192}, 4, false, 2},
-    {{32, 192, 192}, 4, false, 2},
+    {{0, 192, 192}, 43, false, 2},
+    {{32, 192, 192}, 14, false, 2},
     {{59, 112, 175}, 44, false, 2},
-    {{80, 192, 192}, 4, false, 2},
+    {{80, 192, 192}, 14, false, 2},
     {{96, 96, 256}, 5, false, 2},
     {{96, 212, 96}, 60, false, 2},
     {{111, 134, 175}, 7, false, 2},
-    {{112, 112, 112}, 38, false, 2},
+    {{112, 112, 112}, 8, false, 2},
     {{112, 112, 224}, 9, false, 2},
-    {{112, 192, 192}, 13, false, 2},
-    {{128, 128, 128}, 38, false, 2},
-    {{128, 128, 208}, 12, false, 2},
-    {{131, 176, 175}, 13, false, 2},
+    {{112, 192, 192}, 14, false, 2},
+    {{112, 192, 192}, 29, true, 2},
+    {{128, 128, 128}, 8, false, 2},
+    {{128, 128, 208}, 14, false, 2},
+    {{131, 176, 175}, 60, false, 2},
     {{133, 133, 216}, 14, false, 2},
-    {{134, 153, 145}, 13, false, 2},
-    {{137, 172, 207}, 13, false, 2},
-    {{137, 170, 202}, 13, false, 2},
-    {{137, 170, 202}, 13, false, 2},
-    {{138, 138, 200}, 13, false, 2},
-    {{144, 144, 144}, 13, false, 2},
-    {{144, 144, 240}, 13, false, 2},
-    {{147, 147, 147}, 13, false, 2},
-    {{151, 165, 127}, 54, false, 2},
-    {{153, 153, 153}, 21, false, 2},
-    {{154, 161, 135}, 54, false, 2},
-    {{159, 159, 159}, 54, false, 2},
-    {{159, 160, 160}, 54, false, 2},
-    {{160, 160, 96}, 29, false, 2},
-    {{160, 160, 160}, 54, false, 2},
-    {{160, 160, 208}, 13, false, 2},
-    {{161, 157, 151}, 21, false, 2},
-    {{163, 163, 163}, 54, false, 2},
-    {{167, 167, 167}, 54, false, 2},
-    {{169, 169, 169}, 54, false, 2},
-    {{169, 172, 166}, 54, false, 2},
-    {{175, 106, 184}, 13, false, 2},
-    {{176, 176, 176}, 54, false, 2},
-    {{176, 176, 176}, 54, false, 2},
-    {{179, 179, 179}, 54, false, 2},
-    {{184, 184, 184}, 54, false, 2},
-    {{191, 122, 175}, 46, false, 2},
-    {{191, 122, 175}, 53, true, 2},
-    {{192, 0, 192}, 59, false, 2},
-    {{192, 32, 192}, 59, false, 2},
-    {{192, 80, 192}, 38, false, 2},
-    {{192, 112, 192}, 13, false, 2},
-    {{192, 192, 96}, 58, false, 2},
-    {{192, 192, 192}, 54, false, 2},
-    {{208, 64, 192}, 38, false, 2},
-    {{208, 208, 112}, 58, false, 2},
-    {{208, 208, 208}, 29, false, 2},
+    {{134, 153, 145}, 8, false, 2},
+    {{137, 172, 207}, 17, false, 2},
+    {{137, 172, 207}, 7, true, 2},
+    {{137, 170, 202}, 17, false, 2},
+    {{137, 170, 202}, 7, true, 2},
+    {{137, 170, 202}, 17, false, 2},
+    {{137, 170, 202}, 14, true, 2},
+    {{137, 170, 202}, 60, true, 2},
+    {{138, 138, 200}, 14, false, 2},
+    {{144, 144, 144}, 8, false, 2},
+    {{144, 144, 240}, 17, false, 2},
+    {{147, 147, 147}, 8, false, 2},
+    {{151, 165, 127}, 29, false, 2},
+    {{153, 153, 153}, 29, false, 2},
+    {{154, 161, 135}, 29, false, 2},
+    {{159, 159, 159}, 56, false, 2},
+    {{159, 160, 160}, 56, false, 2},
+    {{160, 160, 96}, 60, false, 2},
+    {{160, 160, 160}, 56, false, 2},
+    {{160, 160, 208}, 29, false, 2},
+    {{161, 157, 151}, 56, false, 2},
+    {{163, 163, 163}, 29, false, 2},
+    {{167, 167, 167}, 29, false, 2},
+    {{169, 169, 169}, 29, false, 2},
+    {{169, 172, 166}, 29, false, 2},
+    {{175, 106, 184}, 17, false, 2},
+    {{176, 176, 176}, 29, false, 2},
+    {{176, 176, 176}, 29, false, 2},
+    {{179, 179, 179}, 29, false, 2},
+    {{184, 184, 184}, 29, false, 2},
+    {{191, 122, 175}, 7, false, 2},
+    {{192, 0, 192}, 36, false, 2},
+    {{192, 32, 192}, 7, false, 2},
+    {{192, 80, 192}, 17, false, 2},
+    {{192, 112, 192}, 17, false, 2},
+    {{192, 112, 192}, 29, true, 2},
+    {{192, 192, 96}, 29, false, 2},
+    {{192, 192, 192}, 55, false, 2},
+    {{208, 64, 192}, 8, false, 2},
+    {{208, 208, 112}, 29, false, 2},
+    {{208, 208, 208}, 55, false, 2},
     {{212, 96, 96}, 60, false, 2},
     {{223, 121, 89}, 60, false, 2},
-    {{224, 144, 160}, 54, false, 2},
+    {{224, 144, 160}, 55, false, 2},
     // sm_90
     {{0, 192, 192}, 4, false, 1},
-    {{32, 192, 192}, 4, false, 1},
+    {{32, 192, 192}, 14, false, 2},
     {{59, 112, 175}, 44, false, 2},
-    {{80, 192, 192}, 4, false, 2},
+    {{80, 192, 192}, 14, false, 2},
     {{96, 96, 256}, 5, false, 2},
     {{96, 212, 96}, 6, false, 1},
     {{111, 134, 175}, 7, false, 1},
     {{112, 112, 112}, 8, false, 1},
     {{112, 112, 224}, 9, false, 1},
-    {{112, 192, 192}, 13, false, 2},
+    {{112, 192, 192}, 14, false, 2},
+    {{112, 192, 192}, 29, true, 2},
     {{128, 128, 128}, 8, false, 1},
     {{128, 128, 208}, 12, false, 1},
     {{131, 176, 175}, 13, false, 1},
     {{133, 133, 216}, 14, false, 1},
-    {{134, 153, 145}, 13, false, 1},
-    {{137, 172, 207}, 13, false, 2},
-    {{137, 170, 202}, 13, false, 2},
-    {{137, 170, 202}, 13, false, 2},
-    {{138, 138, 200}, 13, false, 2},
-    {{144, 144, 144}, 13, false, 1},
-    {{144, 144, 240}, 13, false, 2},
-    {{147, 147, 147}, 13, false, 1},
+    {{134, 153, 145}, 8, false, 2},
+    {{137, 172, 207}, 17, false, 2},
+    {{137, 172, 207}, 7, true, 2},
+    {{137, 170, 202}, 17, false, 2},
+    {{137, 170, 202}, 7, true, 2},
+    {{137, 170, 202}, 17, false, 2},
+    {{137, 170, 202}, 14, true, 2},
+    {{137, 170, 202}, 60, true, 2},
+    {{138, 138, 200}, 14, false, 2},
+    {{144, 144, 144}, 8, false, 2},
+    {{144, 144, 240}, 17, false, 2},
+    {{147, 147, 147}, 8, false, 2},
     {{151, 165, 127}, 29, false, 1},
-    {{153, 153, 153}, 21, false, 2},
+    {{153, 153, 153}, 29, false, 2},
     {{154, 161, 135}, 29, false, 1},
     {{159, 159, 159}, 29, false, 1},
     {{159, 160, 160}, 29, false, 1},
     {{160, 160, 96}, 6, false, 1},
     {{160, 160, 160}, 29, false, 1},
-    {{160, 160, 208}, 13, false, 2},
-    {{161, 157, 151}, 21, false, 2},
+    {{160, 160, 208}, 29, false, 2},
+    {{161, 157, 151}, 13, false, 1},
     {{163, 163, 163}, 29, false, 1},
     {{167, 167, 167}, 29, false, 1},
     {{169, 169, 169}, 29, false, 1},
     {{169, 172, 166}, 29, false, 1},
-    {{175, 106, 184}, 13, false, 2},
+    {{175, 106, 184}, 17, false, 2},
     {{176, 176, 176}, 29, false, 1},
     {{176, 176, 176}, 29, false, 1},
     {{179, 179, 179}, 29, false, 1},
     {{184, 184, 184}, 29, false, 1},
-    {{191, 122, 175}, 15, false, 1},
-    {{191, 122, 175}, 24, true, 1},
-    {{192, 0, 192}, 41, false, 1},
-    {{192, 32, 192}, 41, false, 1},
+    {{191, 122, 175}, 7, false, 2},
+    {{192, 0, 192}, 36, false, 2},
+    {{192, 32, 192}, 7, false, 2},
     {{192, 80, 192}, 38, false, 1},
-    {{192, 112, 192}, 13, false, 2},
-    {{192, 192, 96}, 39, false, 1},
+    {{192, 112, 192}, 17, false, 2},
+    {{192, 112, 192}, 29, true, 2},
+    {{192, 192, 96}, 29, false, 2},
     {{192, 192, 192}, 29, false, 1},
-    {{208, 64, 192}, 38, false, 1},
+    {{208, 64, 192}, 8, false, 2},
     {{208, 208, 112}, 0, false, 1},
     {{208, 208, 208}, 29, false, 1},
     {{212, 96, 96}, 6, false, 1},
@@ -900,11 +972,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 53, 0, 54},  // NVIDIA_H100_80GB_HBM3
-    {90, 53, 106, 54, 108}  // NVIDIA_H200
+    {90, 53, 106, 54, 113}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 106, 159, 108, 162},
+    {90, 106, 159, 113, 172},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -940,6 +1012,10 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 20: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 21: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 22: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 23: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 24: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{2}) <= number{1024}), (number{640} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -1000,7 +1076,16 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 36: return (ceil_div(m, number{128}) * ceil_div(n, number{128}));
     case 37: return ceil_div(n, number{64});
     case 38: return (((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2});
-    case 39: return ceil_div(n, number{16});
+    case 39: return (ceil_div(m, number{96}) * ceil_div(n, number{64}));
+    case 40: return ((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{8});
+    case 41: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{8});
+    case 42: return ((ceil_div(m, number{16}) * ceil_div(n, number{96})) * number{4});
+    case 43: return (ceil_div(n, number{64}) * number{15});
+    case 44: return (ceil_div(m, number{32}) * ceil_div(n, number{128}));
+    case 45: return (ceil_div(m, number{64}) * ceil_div(n, number{16}));
+    case 46: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{5}) * number{2});
+    case 47: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{8});
+    case 48: return (ceil_div(m, number{48}) * ceil_div(n, number{32}));
     default: return {0, false};
   }
 }
@@ -1052,7 +1137,16 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 36: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
     case 37: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
     case 38: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 39: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
+    case 39: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 40: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{8});
+    case 41: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{8});
+    case 42: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{96})), number{1}, number{4});
+    case 43: return extent_of(ceil_div(n, number{64}), number{15}, number{1});
+    case 44: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 45: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{1});
+    case 46: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{5}, number{2});
+    case 47: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{8});
+    case 48: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1083,7 +1177,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 0, 43, 2, 44, 4, 5, 6, 7, 45, 9, 10, 8, 12, 13, 14, 46, 47, 17, 48, 49, 11, 20, 21, 22, 50, 23, 51, 52, 53, 28, 54, 55, 56, 32, 57, 34, 29, 35, 36, 37, 38, 58, 40, 59, 60, 42, 1, 65};
+inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 43, 2, 44, 5, 7, 9, 8, 14, 17, 55, 56, 29, 36, 60, 65, 66, 67, 68, 69, 70, 71, 18, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1384,302 +1478,555 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.209)
           * unless_multiple(k, 4, 1.097);
     case 48:
-      return (estimate{0.002591 + 1.309e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0006561 + 3.668e-05 * k)
-          + in_waves(blocks_, 528, 0.001284 + 7.867e-06 * k))
-          * unless_multiple(m, 4, 1.073)
-          * unless_multiple(n, 4, 1.254)
-          * unless_multiple(k, 4, 1.054);
-    case 49:
-      return estimate{0.003044 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k + 2.988e-07 * m * n + 2.988e-07 * m * k + 7.295e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k)
-          + in_waves(blocks_, 264, 0.001224 + 0.001224 * m + 2.988e-07 * n + 2.988e-07 * k);
-    case 50:
-      return estimate{0.003166 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k + 8.212e-08 * m * n + 8.212e-08 * m * k + 8.02e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k)
-          + in_waves(blocks_, 264, 0.001345 + 0.0003364 * m + 3.285e-07 * n + 3.285e-07 * k);
-    case 51:
-      return (estimate{0.003082 + 4.855e-06 * m + 1.597e-06 * n + 5.155e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003025 + 1.131e-07 * k)
-          + in_waves(blocks_, 1056, 0.001165 + 8.513e-08 * k))
-          * unless_multiple(n, 4, 1.109)
-          * unless_multiple(k, 4, 1.015);
-    case 52:
-      return (estimate{0.00243 + 6.81e-07 * n + 1.568e-09 * m * k}
-          + in_waves(blocks_, 132, 0.003072 + 5.097e-07 * m + 5.008e-06 * k)
-          + in_waves(blocks_, 264, 5.164e-07 * k))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.221)
-          * unless_multiple(k, 4, 1.01);
-    case 53:
-      return estimate{0.001821 + 4.373e-05 * m + 4.373e-05 * n + 1.776e-09 * m * n}
-          + in_waves(blocks_, 132, 0.0003848 + 1.753e-06 * m + 1.753e-06 * n + 1.136e-07 * k)
-          + in_waves(blocks_, 1056, 3.686e-05 * m + 3.686e-05 * n);
-    case 54:
-      return (estimate{0.001821 + 1.578e-09 * m * k + 8.32e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003053 + 2.958e-09 * n + 8.896e-06 * k)
-          + in_waves(blocks_, 528, 0.00015 + 8.902e-06 * k))
-          * unless_multiple(m, 4, 1.045)
-          * unless_multiple(n, 4, 1.308)
-          * unless_multiple(k, 4, 1.114);
-    case 55:
-      return (estimate{0.001821 + 2.187e-07 * m + 1.238e-08 * m * n + 1.215e-09 * m * k}
-          + in_waves(blocks_, 132, 0.001076 + 2.282e-06 * k)
-          + in_waves(blocks_, 264, 0.00151 + 1.376e-08 * n))
-          * unless_multiple(n, 4, 1.077)
-          * unless_multiple(k, 4, 1.007);
-    case 56:
-      return (estimate{0.002725 + 1.222e-07 * m + 2.09e-07 * n + 6.441e-08 * k + 9.776e-10 * m * k + 5.347e-10 * n * k}
-          + in_waves(blocks_, 132, 0.00065 + 2.156e-06 * k)
-          + in_waves(blocks_, 1056, 7.294e-06 + 1.045e-08 * m + 1.904e-07 * k))
-          * unless_multiple(n, 4, 1.163)
-          * unless_multiple(k, 4, 1.012);
-    case 57:
-      return (estimate{0.00372 + 1.026e-05 * m + 2.558e-06 * n + 3.231e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0006427 + 2.635e-08 * n + 3.183e-07 * k)
-          + in_waves(blocks_, 264, 0.0001782 + 4.403e-08 * n + 1.169e-07 * k))
-          * unless_multiple(n, 4, 1.118);
-    case 58:
-      return (estimate{0.002582 + 2.22e-08 * n + 5.555e-08 * k + 1.305e-09 * m * n + 1.204e-09 * m * k}
-          + in_waves(blocks_, 132, 0.00253 + 3.211e-08 * m + 2.022e-05 * k)
-          + in_waves(blocks_, 264, 0.0006677 + 1.828e-08 * n + 1.238e-07 * k))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.219)
-          * unless_multiple(k, 4, 1.077);
-    case 59:
-      return (estimate{0.001821 + 8.401e-08 * k + 1.253e-09 * m * k + 6.453e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003264 + 2.138e-09 * n + 4.491e-06 * k)
-          + in_waves(blocks_, 264, 5.763e-06 * k))
-          * unless_multiple(m, 4, 1.03)
-          * unless_multiple(n, 4, 1.182)
-          * unless_multiple(k, 4, 1.059);
-    case 60:
-      return (estimate{0.001821 + 2.308e-06 * m + 1.444e-06 * n + 4.045e-09 * m * n + 3.097e-11 * m * k}
-          + in_waves(blocks_, 132, 0.001693 + 2.733e-06 * k)
-          + in_waves(blocks_, 1056, 0.002828 + 3.121e-06 * m + 1.353e-06 * n))
-          * unless_multiple(n, 4, 1.1)
-          * unless_multiple(k, 4, 1.01);
-    case 61:
-      return (estimate{0.002628 + 1.726e-09 * m * k + 6.916e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0008589 + 5.513e-09 * n + 3.651e-06 * k)
-          + in_waves(blocks_, 264, 0.0002708 + 2.645e-06 * k))
-          * unless_multiple(m, 4, 1.019)
-          * unless_multiple(n, 4, 1.283)
-          * unless_multiple(k, 4, 1.085);
-    case 62:
-      return (estimate{0.006069 + 4.437e-06 * m + 2.799e-08 * n + 7.922e-08 * k}
-          + in_waves(blocks_, 132, 0.0001216 + 3.039e-07 * m + 1.923e-06 * k)
-          + in_waves(blocks_, 528, 0.0004153 + 7.616e-07 * n + 3.728e-07 * k))
-          * unless_multiple(n, 4, 1.243)
-          * unless_multiple(k, 4, 1.038);
-    case 63:
-      return (estimate{0.002535 + 4.576e-10 * m * n + 5.839e-10 * m * k + 1.132e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0005724 + 9.086e-10 * m + 4.693e-06 * k)
-          + in_waves(blocks_, 528, 0.0006264 + 3.156e-06 * k))
-          * unless_multiple(m, 4, 1.01)
-          * unless_multiple(k, 4, 1.021);
-    case 64:
-      return (estimate{0.003824 + 1.592e-09 * m * n + 1.391e-09 * m * k}
-          + in_waves(blocks_, 132, 0.008066 + 1.383e-06 * n + 2.429e-05 * k)
-          + in_waves(blocks_, 528, 0.000271 + 1.911e-06 * k))
-          * unless_multiple(m, 4, 1.035)
-          * unless_multiple(n, 4, 1.057)
-          * unless_multiple(k, 4, 1.028);
-    case 65:
-      return (estimate{0.004161 + 3.994e-07 * n + 7.476e-07 * k + 7.748e-10 * m * k}
-          + in_waves(blocks_, 132, 0.001424 + 2.208e-07 * m + 1.007e-07 * n + 3.014e-06 * k)
-          + in_waves(blocks_, 528, 0.00297))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(n, 4, 1.166)
-          * unless_multiple(k, 4, 1.048);
-    case 66:
-      return (estimate{0.002531 + 3.385e-07 * k + 1.696e-09 * m * k + 6.741e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0008824 + 2.967e-09 * n + 3.821e-06 * k)
-          + in_waves(blocks_, 264, 0.0002684 + 2.42e-06 * k))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.264)
-          * unless_multiple(k, 4, 1.082);
-    case 67:
-      return (estimate{0.007925 + 9.44e-08 * m + 2.429e-06 * n}
-          + in_waves(blocks_, 132, 0.0007052 + 2.311e-06 * k)
-          + in_waves(blocks_, 1056, 6.219e-06 * m + 1.362e-06 * n + 5.092e-07 * k))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.151)
-          * unless_multiple(k, 4, 1.057);
-    case 68:
-      return (estimate{0.001821 + 2.268e-07 * k + 1.57e-09 * m * k + 3.835e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002711 + 1.052e-05 * k)
-          + in_waves(blocks_, 528, 0.000721 + 2.605e-06 * k))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.331)
-          * unless_multiple(k, 4, 1.123);
-    case 69:
-      return (estimate{0.007086 + 1.547e-06 * n + 6.668e-09 * k + 2.129e-09 * m * k}
-          + in_waves(blocks_, 132, 0.007689 + 9.27e-06 * k)
-          + in_waves(blocks_, 528, 0.001919 + 8.301e-07 * n))
-          * unless_multiple(m, 4, 1.041)
-          * unless_multiple(n, 4, 1.158)
-          * unless_multiple(k, 4, 1.051);
-    case 70:
-      return (estimate{0.001821 + 9.051e-08 * n + 9.713e-10 * m * k + 1.251e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0003139 + 1.693e-09 * n + 7.577e-06 * k)
-          + in_waves(blocks_, 528, 0.002122 + 2.067e-08 * m + 2.627e-06 * k))
-          * unless_multiple(m, 4, 1.026)
-          * unless_multiple(n, 4, 1.231)
-          * unless_multiple(k, 4, 1.055);
-    case 71:
-      return (estimate{0.001821 + 1.347e-10 * m * n + 3.848e-11 * m * k}
-          + in_waves(blocks_, 132, 0.002251 + 2.959e-08 * m + 4.412e-05 * k)
-          + in_waves(blocks_, 264, 0.0001841 + 1.174e-08 * k))
-          * unless_multiple(n, 4, 1.008)
-          * unless_multiple(k, 4, 1.012);
-    case 72:
-      return (estimate{0.001821 + 1.453e-09 * m * k}
-          + in_waves(blocks_, 132, 0.002322 + 1.152e-08 * m + 3.858e-05 * k)
-          + in_waves(blocks_, 528, 9.792e-05 + 2.262e-06 * k))
-          * unless_multiple(m, 4, 1.085)
-          * unless_multiple(n, 4, 1.246)
-          * unless_multiple(k, 4, 1.069);
-    case 73:
-      return (estimate{0.001821 + 1.38e-09 * m * k}
-          + in_waves(blocks_, 132, 0.002444 + 9.543e-09 * m + 3.847e-05 * k)
-          + in_waves(blocks_, 528, 0.0001036 + 1.984e-06 * k))
-          * unless_multiple(m, 4, 1.085)
-          * unless_multiple(n, 4, 1.265)
-          * unless_multiple(k, 4, 1.076);
-    case 74:
-      return (estimate{0.001821 + 1.075e-08 * n + 3.854e-10 * m * n + 4.217e-10 * n * k}
-          + in_waves(blocks_, 132, 0.002683 + 2.967e-08 * m + 4.68e-05 * k)
-          + in_waves(blocks_, 264, 1.561e-06 * k))
-          * unless_multiple(n, 4, 1.012)
-          * unless_multiple(k, 4, 1.008);
-    case 75:
-      return (estimate{0.001854 + 1.408e-09 * m * k + 1.182e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003448 + 1.71e-08 * m + 3.712e-05 * k)
-          + in_waves(blocks_, 528, 0.00134 + 1.264e-05 * k))
-          * unless_multiple(m, 4, 1.072)
-          * unless_multiple(n, 4, 1.23)
-          * unless_multiple(k, 4, 1.05);
-    case 76:
-      return (estimate{0.001821 + 1.332e-09 * m * k}
-          + in_waves(blocks_, 132, 0.002883 + 8.275e-09 * m + 3.855e-05 * k)
-          + in_waves(blocks_, 528, 0.0001192 + 1.663e-06 * k))
-          * unless_multiple(m, 4, 1.081)
-          * unless_multiple(n, 4, 1.257)
-          * unless_multiple(k, 4, 1.072);
-    case 77:
-      return estimate{0.001821 + 4.158e-10 * m * k + 1.012e-09 * n * k}
-          + in_waves(blocks_, 132, 0.002741 + 1.618e-06 * n + 4.144e-05 * k)
-          + in_waves(blocks_, 264, 0.000293 + 5.084e-06 * k);
-    case 78:
-      return (estimate{0.002235 + 1.555e-08 * n + 1.193e-06 * k + 3.132e-11 * m * n + 6.89e-10 * m * k}
-          + in_waves(blocks_, 132, 1.699e-05 * k)
-          + in_waves(blocks_, 264, 0.001838 + 5.189e-06 * k))
-          * unless_multiple(m, 4, 1.017)
-          * unless_multiple(n, 4, 1.257)
-          * unless_multiple(k, 4, 1.065);
-    case 79:
-      return (estimate{0.004372 + 9.403e-10 * m * k}
-          + in_waves(blocks_, 132, 0.004311 + 1.789e-08 * m + 6.972e-05 * k)
-          + in_waves(blocks_, 264, 9.478e-06 * k))
-          * unless_multiple(m, 4, 1.054)
-          * unless_multiple(n, 4, 1.158)
-          * unless_multiple(k, 4, 1.056);
-    case 80:
-      return (estimate{0.001821 + 6.854e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003004 + 1.722e-08 * m + 4.363e-05 * k)
-          + in_waves(blocks_, 528, 1.705e-06 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.192)
-          * unless_multiple(k, 4, 1.024);
-    case 81:
-      return (estimate{0.002507 + 2.766e-09 * m * k + 5.166e-09 * n * k}
-          + in_waves(blocks_, 132, 5.11e-07 * n + 8.584e-06 * k)
-          + in_waves(blocks_, 264, 5.581e-07 * n + 1.082e-05 * k))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(k, 4, 1.006);
-    case 82:
-      return (estimate{0.002792 + 8.082e-08 * m + 8.723e-08 * n + 1.362e-09 * m * k}
-          + in_waves(blocks_, 132, 0.001037 + 1.102e-05 * k)
-          + in_waves(blocks_, 264, 0.001503 + 2.523e-09 * n))
-          * unless_multiple(m, 4, 1.078)
-          * unless_multiple(n, 4, 1.418)
-          * unless_multiple(k, 4, 1.062);
-    case 83:
-      return (estimate{0.001821 + 1.851e-10 * m * n + 4.511e-10 * m * k}
-          + in_waves(blocks_, 132, 0.004022 + 0.0001601 * k))
-          * unless_multiple(m, 4, 1.056)
-          * unless_multiple(n, 4, 1.132)
-          * unless_multiple(k, 4, 1.055);
-    case 84:
-      return (estimate{0.002183 + 8.147e-09 * n + 1.28e-06 * k + 6.863e-10 * m * k}
-          + in_waves(blocks_, 132, 1.696e-05 * k)
-          + in_waves(blocks_, 264, 0.001875 + 5.183e-06 * k))
-          * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.261)
+      return (estimate{0.0007952 + 7.949e-05 * m + 1.38e-07 * k + 1.38e-07 * m * k + 5.513e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001884 + 0.0001884 * m + 5.145e-07 * n + 5.257e-07 * k)
+          + in_waves(blocks_, 264, 7.949e-05 + 7.949e-05 * m + 1.38e-07 * k))
+          * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.073);
-    case 85:
-      return estimate{0.001821 + 2.305e-06 * k + 9.264e-10 * m * k + 5.265e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001678 + 2.643e-06 * n + 3.761e-05 * k)
-          + in_waves(blocks_, 528, 3.93e-06 * k);
-    case 86:
-      return estimate{0.003047 + 2.993e-07 * m + 0.001226 * n + 2.993e-07 * k + 2.993e-07 * m * n + 7.308e-11 * m * k + 2.993e-07 * n * k}
-          + in_waves(blocks_, 132, 3.832e-05 + 9.354e-09 * m + 3.832e-05 * n + 9.354e-09 * k)
-          + in_waves(blocks_, 264, 7.663e-05 + 1.871e-08 * m + 7.663e-05 * n + 1.871e-08 * k);
-    case 87:
-      return estimate{0.003577 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k + 1.072e-07 * m * n + 1.047e-10 * m * k + 1.072e-07 * n * k}
-          + in_waves(blocks_, 132, 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k)
-          + in_waves(blocks_, 264, 0.001757 + 4.289e-07 * m + 0.0004392 * n + 4.289e-07 * k);
-    case 88:
-      return (estimate{0.002389 + 7.935e-08 * n + 8.387e-10 * m * k + 1.687e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000502 + 1.4e-09 * m + 3.173e-06 * k)
-          + in_waves(blocks_, 528, 0.0003727 + 6.814e-09 * m + 1.062e-06 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.211)
-          * unless_multiple(k, 4, 1.042);
-    case 89:
-      return (estimate{0.001821 + 4.135e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0005483 + 3.161e-05 * k)
-          + in_waves(blocks_, 528, 0.001419 + 1.604e-05 * k))
-          * unless_multiple(m, 4, 1.202)
-          * unless_multiple(n, 4, 1.395)
-          * unless_multiple(k, 4, 1.147);
-    case 90:
-      return (estimate{0.001821 + 1.076e-09 * m * n + 1.598e-09 * m * k}
-          + in_waves(blocks_, 132, 7.196e-05 * k)
-          + in_waves(blocks_, 264, 0.01549 + 1.269e-07 * m + 7.443e-06 * k))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.124)
-          * unless_multiple(k, 4, 1.031);
-    case 91:
-      return estimate{0.009965 + 7.322e-07 * m + 2.392e-06 * k + 1.885e-10 * m * k + 1.279e-08 * n * k}
-          + in_waves(blocks_, 132, 1.102e-07 * k)
-          + in_waves(blocks_, 264, 0.008144 + 7.322e-07 * m + 2.392e-06 * k);
-    case 92:
-      return (estimate{0.001821 + 1.563e-09 * m * k + 8.978e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002974 + 1.002e-09 * n + 9.033e-06 * k)
-          + in_waves(blocks_, 528, 0.0001491 + 8.613e-06 * k))
-          * unless_multiple(m, 4, 1.051)
-          * unless_multiple(n, 4, 1.287)
-          * unless_multiple(k, 4, 1.13);
-    case 93:
-      return (estimate{0.002332 + 8.097e-06 * k + 1.483e-10 * m * n + 3.203e-10 * m * k}
-          + in_waves(blocks_, 132, 6.356e-11 * n + 2.896e-05 * k)
-          + in_waves(blocks_, 264, 6.352e-05 + 7.006e-06 * k))
+    case 49:
+      return (estimate{0.0007158 + 1.296e-07 * m * k + 5.711e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000813 + 0.0002604 * m + 2.395e-08 * n + 1.494e-06 * k))
+          * unless_multiple(n, 4, 1.074)
+          * unless_multiple(k, 4, 1.017);
+    case 50:
+      return (estimate{0.001945 + 1.73e-06 * m + 7.224e-07 * n + 5.52e-08 * k + 8.232e-10 * m * k + 1.001e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002529 + 1.143e-08 * m + 1.021e-07 * k)
+          + in_waves(blocks_, 1056, 0.001663 + 9.606e-08 * k))
+          * unless_multiple(n, 4, 1.429);
+    case 51:
+      return (estimate{0.0007158 + 1.361e-05 * m + 6.816e-09 * k}
+          + in_waves(blocks_, 132, 0.003992 + 1.139e-07 * m + 1.015e-07 * n + 2.062e-07 * k)
+          + in_waves(blocks_, 528, 0.000943))
           * unless_multiple(m, 4, 1.016)
-          * unless_multiple(n, 4, 1.025)
-          * unless_multiple(k, 4, 1.047);
-    case 94:
-      return estimate{0.003096 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k + 3.113e-07 * m * n + 3.113e-07 * m * k + 7.6e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k)
-          + in_waves(blocks_, 264, 0.001275 + 0.001275 * m + 3.113e-07 * n + 3.113e-07 * k);
-    case 95:
-      return estimate{0.003358 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k + 9.383e-08 * m * n + 9.383e-08 * m * k + 9.163e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0007687 + 0.0001922 * m + 1.877e-07 * n + 1.877e-07 * k)
-          + in_waves(blocks_, 264, 0.001537 + 0.0003843 * m + 3.753e-07 * n + 3.753e-07 * k);
+          * unless_multiple(n, 4, 1.211);
+    case 52:
+      return (estimate{0.0007158 + 4.674e-07 * m + 4.913e-07 * n + 6.389e-09 * m * n + 3.964e-10 * m * k + 1.887e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0008972 + 8.911e-09 * n + 2.143e-06 * k)
+          + in_waves(blocks_, 264, 0.00237 + 1.95e-07 * k))
+          * unless_multiple(n, 4, 1.146);
+    case 53:
+      return (estimate{0.003458 + 1.491e-06 * m + 1.448e-07 * k + 6.001e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0009118 + 1.52e-08 * m + 2.942e-08 * n + 3.235e-07 * k)
+          + in_waves(blocks_, 528, 0.0002449))
+          * unless_multiple(n, 4, 1.731);
+    case 54:
+      return (estimate{0.001366 + 1.589e-08 * m + 2.117e-06 * k + 6.441e-10 * m * k + 6.895e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0002617 + 1.021e-09 * n + 6.549e-06 * k)
+          + in_waves(blocks_, 528, 0.0004113 + 9.144e-07 * k))
+          * unless_multiple(n, 4, 1.54)
+          * unless_multiple(k, 4, 1.015);
+    case 55:
+      return (estimate{0.002269 + 7.34e-07 * m + 3.057e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0007474 + 1.967e-06 * k)
+          + in_waves(blocks_, 1056, 0.001008 + 5.058e-07 * k))
+          * unless_multiple(n, 4, 1.898);
+    case 56:
+      return (estimate{0.004002 + 8.52e-07 * m + 3.058e-07 * k + 7.54e-10 * m * n + 2.68e-10 * m * k + 6.108e-11 * n * k}
+          + in_waves(blocks_, 132, 0.001498 + 4.67e-08 * n + 2.943e-06 * k)
+          + in_waves(blocks_, 528, 0.0003931 + 6.991e-07 * k))
+          * unless_multiple(n, 4, 1.522);
+    case 57:
+      return (estimate{0.001824 + 2.922e-06 * k + 5.734e-10 * m * n + 2.998e-13 * n * k}
+          + in_waves(blocks_, 132, 0.002067 + 6.871e-05 * k)
+          + in_waves(blocks_, 264, 0.00244 + 4.283e-06 * k))
+          * unless_multiple(n, 4, 1.395)
+          * unless_multiple(k, 4, 1.08);
+    case 58:
+      return (estimate{0.0007986 + 3.315e-06 * k + 3.851e-10 * m * k}
+          + in_waves(blocks_, 132, 0.003292 + 4.053e-05 * k)
+          + in_waves(blocks_, 528, 0.0006231))
+          * unless_multiple(n, 4, 1.339)
+          * unless_multiple(k, 4, 1.048);
+    case 59:
+      return (estimate{0.002052 + 3.062e-06 * k + 3.084e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003744 + 1.932e-09 * m + 1.792e-05 * k)
+          + in_waves(blocks_, 264, 0.001057 + 1.843e-06 * k))
+          * unless_multiple(n, 4, 1.595)
+          * unless_multiple(k, 4, 1.06);
+    case 60:
+      return estimate{0.001098 + 0.0003825 * n + 1.573e-08 * k + 1.838e-10 * m * k + 1.573e-08 * n * k}
+          + in_waves(blocks_, 132, 7.699e-06 + 7.699e-06 * n + 3.667e-08 * k)
+          + in_waves(blocks_, 264, 8.567e-05 + 8.567e-05 * n + 6.712e-08 * k);
+    case 61:
+      return (estimate{0.0009188 + 9.604e-09 * m + 3.759e-06 * k + 8.558e-10 * m * k + 2.505e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002099 + 9.761e-06 * k)
+          + in_waves(blocks_, 528, 0.001105 + 1.861e-06 * k))
+          * unless_multiple(n, 4, 1.748)
+          * unless_multiple(k, 4, 1.082);
+    case 62:
+      return (estimate{0.001774 + 2.19e-10 * m * k + 2.129e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0006398 + 2.572e-05 * k)
+          + in_waves(blocks_, 528, 0.0004892 + 1.27e-05 * k))
+          * unless_multiple(n, 4, 1.455)
+          * unless_multiple(k, 4, 1.149);
+    case 63:
+      return estimate{0.002703 + 4.529e-07 * m + 1.648e-07 * n + 2.697e-07 * k + 2.619e-10 * m * k + 2.062e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005834 + 9.293e-09 * n + 1.129e-06 * k)
+          + in_waves(blocks_, 528, 0.00137 + 9.285e-08 * k);
+    case 64:
+      return (estimate{0.002284 + 2.073e-07 * m + 4.362e-09 * m * n + 6.48e-10 * m * k + 8.198e-11 * n * k}
+          + in_waves(blocks_, 132, 0.00059 + 8.463e-09 * n + 2.171e-06 * k)
+          + in_waves(blocks_, 264, 0.0002391 + 8.722e-07 * k))
+          * unless_multiple(n, 4, 1.735);
+    case 65:
+      return (estimate{0.00153 + 1.727e-07 * m + 3.437e-07 * k + 2.385e-09 * m * n + 4.264e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004481 + 2.845e-06 * n + 9.642e-07 * k)
+          + in_waves(blocks_, 528, 0.0008921 + 9.688e-08 * k))
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.022);
+    case 66:
+      return (estimate{0.001839 + 6.509e-09 * n + 5.95e-09 * m * n + 1.624e-10 * n * k}
+          + in_waves(blocks_, 132, 2.12e-06 * k)
+          + in_waves(blocks_, 528, 0.0007068 + 1.984e-06 * m + 1.085e-07 * n + 9.83e-07 * k))
+          * unless_multiple(n, 4, 1.779)
+          * unless_multiple(k, 4, 1.015);
+    case 67:
+      return (estimate{0.001194 + 4.458e-08 * m + 7.908e-07 * k + 7.38e-10 * m * n + 5.785e-10 * m * k + 1.529e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003331 + 2.833e-06 * k)
+          + in_waves(blocks_, 528, 0.001201 + 4.457e-07 * k))
+          * unless_multiple(n, 4, 1.582);
+    case 68:
+      return estimate{0.001429 + 0.0003565 * m + 7.771e-08 * k + 3.886e-08 * m * k + 5.747e-10 * n * k}
+          + in_waves(blocks_, 132, 5.724e-08 * n + 8.573e-08 * k)
+          + in_waves(blocks_, 528, 0.0003026 + 0.0001513 * m + 1.988e-07 * k);
+    case 69:
+      return (estimate{0.001681 + 5.244e-08 * m + 9.767e-07 * k + 4.604e-10 * m * k + 1.056e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0007874 + 4.927e-06 * k)
+          + in_waves(blocks_, 528, 0.0009177))
+          * unless_multiple(n, 4, 1.721)
+          * unless_multiple(k, 4, 1.02);
+    case 70:
+      return (estimate{0.001689 + 6.365e-09 * m + 5.958e-07 * k + 1.507e-09 * m * k + 9.195e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000411 + 1.622e-05 * k)
+          + in_waves(blocks_, 528, 0.0004468 + 1.192e-05 * k))
+          * unless_multiple(n, 4, 1.868)
+          * unless_multiple(k, 4, 1.135);
+    case 71:
+      return (estimate{0.001212 + 1.331e-08 * m + 1.976e-06 * k + 5.093e-10 * m * k + 5.702e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0002844 + 2.204e-09 * n + 6.014e-06 * k)
+          + in_waves(blocks_, 528, 0.0006035))
+          * unless_multiple(n, 4, 1.642)
+          * unless_multiple(k, 4, 1.014);
+    case 72:
+      return (estimate{0.001777 + 4.092e-06 * k + 4.125e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000252 + 2.667e-09 * m + 1.491e-05 * k)
+          + in_waves(blocks_, 264, 0.0007263))
+          * unless_multiple(n, 4, 1.616)
+          * unless_multiple(k, 4, 1.084);
+    case 73:
+      return (estimate{0.001734 + 1.963e-09 * m * k}
+          + in_waves(blocks_, 132, 0.0006711 + 3.39e-05 * k)
+          + in_waves(blocks_, 1056, 0.001543 + 1.451e-05 * k))
+          * unless_multiple(n, 4, 2.167)
+          * unless_multiple(k, 4, 1.09);
+    case 74:
+      return (estimate{0.001893 + 6.995e-08 * m + 2.71e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0001211 + 5.418e-06 * k)
+          + in_waves(blocks_, 264, 0.0001134 + 4.669e-06 * k))
+          * unless_multiple(n, 4, 1.279)
+          * unless_multiple(k, 4, 1.037);
+    case 75:
+      return estimate{0.004447 + 6.745e-08 * m + 8.211e-08 * k + 4.851e-10 * m * k + 1.615e-09 * n * k}
+          + in_waves(blocks_, 132, 1.856e-05 * k)
+          + in_waves(blocks_, 264, 0.002654 + 3.135e-08 * m + 4.175e-06 * k);
+    case 76:
+      return (estimate{0.002246 + 4.932e-07 * m + 2.529e-07 * k + 4.99e-10 * m * k + 4.092e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0004264 + 5.548e-08 * m + 5.939e-07 * k)
+          + in_waves(blocks_, 528, 0.001067 + 1.516e-08 * m))
+          * unless_multiple(n, 4, 1.687);
+    case 77:
+      return (estimate{0.001688 + 2.153e-08 * m + 1.601e-06 * k + 5.998e-10 * m * k + 2.369e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000248 + 8.853e-06 * k)
+          + in_waves(blocks_, 264, 0.0006282 + 2.008e-06 * k))
+          * unless_multiple(n, 4, 1.749)
+          * unless_multiple(k, 4, 1.076);
+    case 78:
+      return (estimate{0.00165 + 9.243e-08 * m + 1.789e-07 * n + 1.43e-07 * k + 1.341e-08 * m * n + 7.322e-10 * m * k + 1.373e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000344 + 7.692e-07 * k)
+          + in_waves(blocks_, 528, 0.0006221 + 1.912e-07 * k))
+          * unless_multiple(n, 4, 1.399);
+    case 79:
+      return (estimate{0.001287 + 1.865e-06 * k + 3.748e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003402 + 9.198e-06 * k)
+          + in_waves(blocks_, 528, 0.0007339 + 1.654e-08 * m))
+          * unless_multiple(n, 4, 1.578)
+          * unless_multiple(k, 4, 1.033);
     default:
       return {0, false};
   }
+}
+
+/// The trees that correct a cost: [first, last); and the blocks of a round, one on each multiprocessor.
+struct correction {
+  int first, last, slots;
+};
+
+inline constexpr correction corrections[] = {
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 0, 132},
+    {0, 8, 132},
+    {8, 16, 132},
+    {16, 24, 132},
+    {24, 32, 132},
+    {32, 40, 132},
+    {40, 48, 132},
+    {48, 56, 132},
+    {56, 64, 132},
+    {64, 72, 132},
+    {72, 80, 132},
+    {80, 88, 132},
+    {88, 96, 132},
+    {96, 104, 132},
+    {104, 112, 132},
+    {112, 120, 132},
+    {120, 128, 132},
+    {128, 136, 132},
+    {136, 144, 132},
+    {144, 152, 132},
+    {152, 160, 132},
+    {160, 168, 132},
+    {168, 176, 132},
+    {176, 184, 132},
+    {184, 192, 132},
+    {192, 200, 132},
+    {200, 208, 132},
+    {208, 216, 132},
+    {216, 224, 132},
+    {224, 232, 132},
+    {232, 240, 132},
+    {240, 248, 132},
+    {248, 256, 132}
+};
+
+struct tree {
+  split splits[4];
+  double factors[16];
+};
+
+inline constexpr tree trees[] = {
+{{{4,4},{2,65},{1,1792},{1,3008}},{.997,.998,1.028,.986,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{4,4},{2,65},{1,1792},{1,3008}},{.998,.998,1.022,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{4,4},{2,181},{1,1792},{2,65}},{.998,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.019,.989,1.0,1.0,1.0,1.001}},
+{{{1,37},{4,4},{1,1792},{2,65}},{1.0,.998,1.0,.999,1.0,1.0,1.0,1.0,1.017,1.004,1.0,.991,1.0,1.0,1.0,1.001}},
+{{{1,37},{1,528},{5,64},{4,64}},{1.016,.994,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{1,37},{4,4},{1,1792},{2,65}},{1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.014,1.003,1.0,.992,1.0,1.0,1.0,1.001}},
+{{{1,37},{4,4},{2,65},{1,1792}},{1.0,.998,1.0,1.0,1.013,1.003,1.0,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{1,37},{1,176},{2,64},{5,64}},{1.0,1.0,1.0,.999,1.012,.994,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
+{{{4,8},{2,192},{4,64},{5,64}},{1.0,.997,1.013,.997,1.0,1.004,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,2},{2,10351},{2,192},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.012,.993,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,8},{2,192},{4,64},{4,2}},{1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.001,.998,1.0,1.003,1.0,.995}},
+{{{4,1},{2,10351},{2,192},{4,2}},{1.0,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.004}},
+{{{4,8},{2,2227},{2,1040},{1,64}},{1.003,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,.998,.996,1.008,.999}},
+{{{4,1},{2,10351},{2,200},{4,2}},{1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.003}},
+{{{4,16},{2,2227},{1,64},{2,64}},{1.0,.996,1.0,1.0,1.0,1.003,1.0,1.0,1.003,1.0,1.0,1.0,.999,.997,1.007,.999}},
+{{{4,1},{2,10351},{2,200},{1,82}},{1.0,.997,1.0,1.0,1.002,1.001,1.0,1.0,1.0,1.003,1.0,1.0,1.004,.996,1.0,1.002}},
+{{{1,6},{0,72},{8,21},{1,80}},{1.022,1.02,1.001,1.001,1.0,.988,1.082,.981,1.0,1.002,1.0,1.0,1.0,1.011,1.0,1.005}},
+{{{1,6},{0,41},{4,1},{1,128}},{1.0,.997,1.047,1.013,1.0,1.013,1.033,.988,1.0,.979,1.0,.992,1.0,1.019,1.0,1.013}},
+{{{1,6},{2,19840},{8,21},{0,32}},{1.0,1.005,1.0,.999,1.0,1.002,1.0,1.002,1.001,.992,1.013,1.046,1.013,.999,1.054,.998}},
+{{{1,6},{6,240},{8,18},{4,2}},{.998,.991,1.0,1.0,1.003,.987,1.043,1.001,1.012,1.011,1.0,1.0,1.0,.991,1.0,1.006}},
+{{{1,6},{2,5632},{2,52576},{0,40}},{1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.036,.998,1.003,1.034,.997,1.0,1.0,1.0,.996}},
+{{{2,28864},{8,24},{1,80},{4,2}},{.996,1.038,1.012,1.003,.987,.999,.98,.992,1.001,1.017,.994,.985,1.003,.996,1.008,1.011}},
+{{{7,30},{6,2880},{2,25680},{4,4}},{.994,1.015,1.0,.992,1.022,1.008,.996,.988,.999,1.017,.994,.997,.996,1.004,1.0,1.01}},
+{{{1,10},{1,28},{8,18},{2,3648}},{1.004,1.006,1.0,1.005,1.0,.998,1.0,1.006,.998,.994,1.0,1.007,1.024,.983,1.0,1.0}},
+{{{4,2},{1,95},{2,15454},{1,32}},{1.003,.996,1.0,1.0,1.051,.99,1.0,1.0,1.001,.995,.998,1.003,1.013,.993,.991,1.008}},
+{{{1,9},{5,64},{1,64},{4,2}},{1.038,1.006,1.0,.999,1.0,.992,1.0,1.032,1.0,.993,.998,.998,1.0,1.005,1.0,1.004}},
+{{{1,9},{5,64},{0,56},{0,24}},{1.007,1.008,1.0,1.003,1.0,1.0,1.0,1.0,.999,.994,1.0,1.029,1.032,.997,.998,.999}},
+{{{4,2},{1,95},{2,20650},{6,720}},{1.003,.998,.999,1.004,1.026,.995,.992,1.0,1.0,1.0,.998,1.0,.996,1.0,1.001,1.006}},
+{{{1,9},{5,64},{0,56},{1,27}},{1.005,1.005,1.0,1.0,1.022,1.0,.998,.999,1.0,.995,1.0,1.023,1.0,.997,1.0,1.0}},
+{{{1,9},{5,64},{2,61632},{4,8}},{1.016,1.001,.999,.998,1.0,.992,1.0,1.024,1.0,.998,1.0,1.001,1.0,1.0,1.0,.999}},
+{{{2,50776},{8,21},{4,2},{9,25}},{1.006,.991,.996,1.028,.998,.998,1.001,.999,1.0,1.0,.994,.999,1.0,1.0,1.005,1.004}},
+{{{2,50776},{8,21},{4,2},{0,39}},{1.009,1.0,.997,1.001,.998,1.0,1.001,1.0,.997,.992,.996,1.021,1.0,.998,1.003,1.002}},
+{{{7,29},{6,560},{7,9},{6,832}},{1.007,1.0,1.0,1.0,.986,1.118,1.01,1.037,1.0,1.0,1.0,1.0,1.0,1.0,.989,1.005}},
+{{{7,30},{9,16},{6,400},{8,13}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98,1.094,1.037,1.007,.997,1.0,.995,1.013}},
+{{{7,29},{6,832},{8,25},{9,13}},{.997,1.039,1.0,1.0,.993,1.0,1.0,1.0,1.018,1.006,.996,1.0,.981,1.065,.995,1.0}},
+{{{7,30},{6,832},{2,608},{9,16}},{1.004,.996,1.0,1.0,.993,1.055,1.0,1.0,.998,1.001,1.001,1.0,1.006,1.018,.998,1.0}},
+{{{7,29},{6,344},{3,4},{6,272}},{1.0,1.004,1.0,1.0,.996,1.037,1.0,1.0,1.007,1.0,.983,.993,1.022,1.0,1.001,1.01}},
+{{{1,9},{1,57},{0,128},{8,29}},{1.003,1.005,1.0,.999,1.022,.985,1.0,1.003,1.0,1.0,1.0,1.016,1.009,1.005,1.0,1.007}},
+{{{0,3264},{8,29},{6,1200},{8,21}},{1.004,.998,1.0,1.0,1.0,1.0,1.0,1.0,.993,.988,1.024,1.001,1.003,.997,.998,.991}},
+{{{1,19},{4,4},{7,28},{2,54656}},{1.013,.995,.998,.998,1.017,.99,1.0,1.009,1.0,1.023,1.0,.997,1.0,.994,1.0,1.011}},
+{{{1,288},{4,1},{1,28},{1,64}},{1.052,1.0,1.023,1.0,.985,1.0,.986,1.0,1.0,1.0,1.0,1.0,.999,.957,1.012,1.035}},
+{{{1,15},{4,2},{1,424},{2,56128}},{1.055,.979,1.007,1.002,1.0,.969,1.0,1.024,1.0,1.059,1.0,.997,1.0,.981,1.0,1.015}},
+{{{1,15},{1,64},{4,1},{6,736}},{1.034,.997,1.0,1.002,1.022,.995,1.0,1.008,1.002,1.0,1.0,.966,1.001,.984,1.0,1.013}},
+{{{1,15},{4,2},{2,61025},{1,424}},{1.04,.988,1.004,1.0,1.0,1.047,1.0,.997,1.0,.978,1.0,1.011,1.0,.991,1.0,1.007}},
+{{{1,15},{2,61025},{4,2},{6,1280}},{1.033,.996,1.0,1.04,1.004,1.003,1.0,.995,1.001,.971,1.0,.992,1.0,1.002,1.0,1.006}},
+{{{1,7},{1,64},{1,88},{1,48}},{1.028,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.0,1.023,1.0,1.0,1.0,1.002}},
+{{{1,7},{2,10184},{9,24},{2,56128}},{.998,1.0,1.024,.994,1.002,1.019,1.008,1.0,1.0,1.0,1.0,1.023,1.0,1.0,1.0,.999}},
+{{{1,28},{0,120},{1,64},{2,4652}},{.997,1.004,.999,.999,1.0,1.011,1.0,.996,1.004,1.001,1.027,.988,1.0,1.001,1.0,1.001}},
+{{{1,16},{6,9},{2,24},{0,21}},{1.0,.981,1.0,.993,1.0,.976,1.0,.998,1.0,.999,1.037,1.042,1.012,.999,1.105,1.008}},
+{{{1,16},{9,13},{2,5},{2,58}},{1.0,1.018,1.0,1.05,1.014,1.012,1.122,.995,1.0,1.0,1.0,1.0,1.038,.995,1.021,1.015}},
+{{{1,22},{0,6656},{9,20},{6,6}},{.999,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.024,1.004,1.133,.984,1.0,1.019,1.0,.996}},
+{{{1,22},{0,6656},{6,322},{2,5}},{1.0,1.011,1.0,1.0,1.0,1.032,1.0,.999,1.012,1.0,1.108,.984,1.0,1.004,1.0,.997}},
+{{{1,9},{6,17},{4,2},{6,840}},{1.005,1.004,1.007,1.01,.99,.992,1.113,1.001,1.0,1.0,1.0,.968,1.0,1.0,1.0,1.022}},
+{{{1,9},{8,28},{2,31},{7,7}},{.998,.995,1.0,1.0,.998,1.001,1.0,1.0,.999,1.016,1.0,.996,1.018,.996,1.077,1.0}},
+{{{1,16},{8,27},{4,2},{1,364}},{1.0,1.014,.999,.994,1.013,.997,1.075,.993,1.0,.993,1.0,.973,1.0,1.003,1.0,1.012}},
+{{{0,16},{2,80},{9,14},{8,28}},{.979,1.006,.995,.995,1.005,1.001,1.006,1.002,1.0,1.066,1.0,.991,1.0,.99,1.0,1.003}},
+{{{4,2},{1,192},{7,23},{1,64}},{1.011,1.004,1.0,1.0,.985,.991,1.0,1.0,.998,1.008,1.011,1.012,.993,1.012,.946,1.032}},
+{{{4,2},{1,1152},{2,1488},{7,23}},{.996,1.011,1.0,1.004,1.018,1.001,1.0,1.005,.992,1.019,.989,1.04,.974,1.003,.964,1.019}},
+{{{4,2},{1,128},{4,32},{2,3520}},{.995,1.022,.979,1.023,1.0,.99,1.0,1.015,1.0,.999,.981,1.009,1.0,.991,1.0,1.007}},
+{{{4,2},{7,23},{1,4224},{0,5504}},{1.013,1.002,.97,1.005,1.0,1.0,.992,1.017,1.0,1.0,1.003,.996,1.0,1.0,1.0,1.0}},
+{{{1,24},{1,64},{4,1},{9,13}},{1.009,.993,1.0,1.006,1.015,.995,1.0,.999,1.002,.995,1.0,.974,1.015,.989,1.0,1.007}},
+{{{1,24},{0,33},{4,1},{1,168}},{1.0,1.0,1.01,.998,1.001,1.006,1.019,.997,1.0,1.006,1.0,.972,1.0,1.01,1.0,1.002}},
+{{{2,1488},{6,320},{6,1090},{4,2}},{.994,1.005,.999,.988,1.0,1.0,.999,.996,1.002,.996,1.027,1.004,1.0,1.0,.992,.997}},
+{{{1,32},{1,64},{0,33},{9,21}},{1.002,1.002,1.0,1.002,1.014,.992,1.0,.998,1.0,1.0,1.0,1.018,1.011,.996,1.0,1.002}},
+{{{4,2},{9,16},{1,258},{1,64}},{.995,.987,.99,.992,1.0,1.0,1.0,1.0,.996,.999,1.003,1.013,1.014,1.007,.961,1.029}},
+{{{4,1},{1,128},{9,20},{4,2}},{.994,.994,.997,1.015,1.001,.998,.968,.991,1.0,.992,1.0,1.005,1.0,1.002,1.0,1.018}},
+{{{4,1},{9,24},{6,900},{1,64}},{.991,.993,1.001,.996,1.001,.997,1.0,.999,.992,1.003,.996,1.027,.995,1.002,.983,1.004}},
+{{{4,2},{8,16},{9,24},{2,4480}},{1.003,1.008,.989,.998,1.0,1.0,.998,1.022,1.012,.995,.99,1.0,1.0,1.0,.98,1.005}},
+{{{4,1},{0,536},{6,252},{2,3872}},{.999,1.009,1.001,.997,.991,1.021,.995,.998,1.005,1.0,.996,.992,.978,1.004,1.005,1.0}},
+{{{4,1},{1,230},{3,16},{7,31}},{.999,1.001,.982,1.002,1.001,.996,1.005,1.005,1.0,1.002,1.007,.999,1.0,.996,1.0,1.001}},
+{{{1,24},{1,64},{6,1200},{4,2}},{1.014,.983,1.0,1.003,1.0,1.0,1.0,.981,1.004,.996,1.0,1.002,1.0,.999,1.0,1.0}},
+{{{1,36},{1,64},{4,2},{1,1272}},{1.012,.981,1.0,1.005,1.004,.996,1.0,1.0,1.0,1.0,1.0,.983,1.0,1.0,1.0,1.002}},
+{{{4,2},{2,6},{5,2},{2,137}},{1.008,1.106,.996,.997,1.0,1.0,.999,1.004,1.0,1.0,.958,1.001,1.0,1.0,.99,1.027}},
+{{{2,6},{4,2},{0,896},{2,312}},{1.003,1.0,1.089,1.001,1.004,.996,1.001,1.003,1.0,1.005,1.0,1.004,1.0,.964,1.0,1.018}},
+{{{2,6},{5,2},{8,19},{9,17}},{1.076,.986,1.0,1.001,1.0,1.001,1.0,1.01,1.0,1.0,1.0,.998,1.003,.981,1.0,1.013}},
+{{{2,6},{5,2},{7,31},{4,2}},{1.006,.977,1.0,.994,1.0,1.002,1.0,1.0,1.062,.998,1.0,1.007,1.0,1.0,1.0,1.005}},
+{{{2,6},{5,2},{2,352},{4,64}},{1.054,.999,1.0,1.001,1.0,.987,1.0,1.005,1.0,.999,1.0,.997,1.0,1.001,1.0,1.003}},
+{{{2,6},{4,2},{0,896},{2,408}},{1.002,1.0,1.044,1.0,1.002,1.0,1.0,.999,1.0,1.006,1.0,1.0,1.0,.981,1.0,1.004}},
+{{{2,6},{9,12},{3,1},{5,2}},{1.0,.991,1.001,.995,1.039,1.001,1.0,1.0,1.0,1.002,1.0,.998,1.0,.996,1.0,1.004}},
+{{{2,6},{3,1},{0,2047},{2,640}},{1.0,.995,1.033,.999,1.001,.997,1.0,.999,1.0,1.004,1.0,1.002,1.0,.989,1.0,1.001}},
+{{{4,2},{9,3},{6,128},{0,47}},{.999,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.052,1.004,.982,1.002,1.0,1.0,.965,1.031}},
+{{{2,6},{4,2},{9,16},{2,128}},{1.044,1.0,1.042,.995,1.003,.998,1.0,1.0,1.0,.984,1.0,1.004,1.0,.973,1.0,1.021}},
+{{{2,6},{5,2},{2,128},{8,18}},{1.066,1.005,1.0,.994,1.0,.992,1.0,1.0,1.003,.998,1.0,.998,1.0,.988,1.0,1.013}},
+{{{2,6},{5,2},{2,64},{6,1054}},{1.057,1.004,1.0,.993,1.0,.991,1.0,1.003,1.0,.998,1.0,.999,1.0,.995,1.0,1.012}},
+{{{2,6},{5,2},{1,5440},{8,24}},{1.05,.994,1.0,.997,.999,.994,1.0,1.006,1.002,1.004,1.0,1.006,1.0,.99,1.0,1.003}},
+{{{2,6},{4,2},{2,536},{0,10781}},{1.026,.999,1.025,1.0,1.0,.98,1.0,1.005,1.0,.999,1.0,1.0,1.0,1.004,1.0,1.004}},
+{{{2,6},{0,1558},{8,24},{2,1673}},{1.039,1.003,1.0,.997,1.0,1.001,1.001,.999,1.0,1.005,1.0,.987,1.0,1.003,1.0,1.004}},
+{{{2,6},{0,64},{4,16},{1,5440}},{1.0,.997,1.037,1.001,1.0,1.0,1.0,1.0,.999,1.0,1.0,.994,1.0,1.0,1.0,1.004}},
+{{{2,6},{6,380},{4,2},{1,24}},{1.0,1.015,1.0,1.0,1.0,1.007,1.0,1.0,1.061,.987,1.007,.949,1.102,1.0,1.0,1.026}},
+{{{2,6},{5,2},{6,464},{7,8}},{1.004,1.017,1.0,1.007,1.0,1.0,1.0,1.0,1.102,.992,.998,1.001,1.006,.992,1.0,1.017}},
+{{{2,6},{9,28},{5,2},{1,64}},{1.001,1.002,1.0,1.0,1.0,.99,1.0,1.0,1.075,.995,1.0,.999,.998,1.004,1.0,1.014}},
+{{{2,6},{4,2},{6,207},{4,8}},{1.032,1.01,1.007,1.002,1.002,.964,1.0,1.012,1.0,1.0,1.001,.994,1.0,1.0,1.049,1.005}},
+{{{2,6},{6,46},{4,2},{6,464}},{1.005,1.015,1.025,.994,1.001,1.009,1.04,.999,1.0,1.0,1.002,.968,1.0,1.0,1.0,1.005}},
+{{{2,6},{7,8},{2,123},{6,660}},{1.0,1.016,1.04,.988,1.0,.996,1.0,1.001,1.0,1.0,1.002,1.006,1.0,1.0,1.0,1.001}},
+{{{2,6},{3,32},{4,2},{1,408}},{1.004,1.009,1.0,1.004,1.014,1.005,.999,.993,1.018,.973,1.0,1.0,1.017,1.004,1.0,1.0}},
+{{{2,6},{1,4367},{2,352},{8,25}},{1.028,.996,.996,.99,1.0,.996,1.0,1.006,1.009,1.011,1.0,.992,1.0,1.001,1.0,1.002}},
+{{{0,664},{0,5032},{3,128},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.038,1.0,.986,1.003,1.0,1.0,1.0}},
+{{{0,5032},{9,22},{3,128},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.029,.987,1.003,1.0,1.0,1.0}},
+{{{0,5032},{0,664},{5,32},{0,256}},{.993,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.999,1.0,1.025,.993,1.0,1.0,1.001,.993}},
+{{{0,5032},{9,22},{3,64},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.02,.989,1.002,1.0,1.001,1.0}},
+{{{0,5032},{0,664},{5,32},{3,4}},{.998,1.0,1.001,.994,1.0,1.0,1.0,1.0,.996,1.0,1.017,1.0,1.004,1.0,1.001,.994}},
+{{{0,5032},{0,664},{2,5176},{3,128}},{.996,1.0,1.015,.99,1.003,1.0,1.003,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,5032},{8,29},{0,91},{5,2}},{.997,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.012,.991}},
+{{{0,5032},{0,4216},{2,5176},{7,26}},{.996,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.002,1.0,1.013,.991,1.002,1.0,1.0,1.0}},
+{{{2,32},{1,29},{2,3},{6,408}},{1.0,1.0,1.068,1.0,1.184,1.083,1.043,.998,1.0,1.0,1.162,1.0,1.0,1.004,1.003,1.032}},
+{{{1,20},{2,7},{7,7},{4,2}},{1.0,1.008,1.007,1.027,1.0,1.053,1.023,.971,1.0,1.012,1.012,1.015,1.0,1.083,1.21,1.011}},
+{{{1,35},{2,2},{8,18},{4,2}},{1.0,1.024,1.024,1.015,1.0,1.017,1.009,.959,1.0,1.016,1.035,1.003,1.0,1.101,1.171,1.01}},
+{{{1,4},{2,24},{0,24},{2,443}},{1.0,.985,.995,.97,.993,1.031,1.129,.997,1.0,1.0,1.0,1.004,1.0,1.0,1.002,1.019}},
+{{{1,20},{6,3},{2,2},{7,24}},{1.0,.993,1.0,1.005,.983,.98,1.031,1.001,1.0,1.0,1.0,1.055,1.0,1.0,1.121,1.003}},
+{{{1,42},{6,8},{2,40},{7,23}},{.996,.987,1.026,1.013,.99,.999,1.038,.983,1.0,1.0,1.099,1.012,1.0,1.0,.997,1.003}},
+{{{1,4},{3,32},{6,560},{4,2}},{.986,1.006,.996,1.005,1.0,.956,1.0,.997,.999,1.004,1.115,.989,1.0,1.015,1.0,1.015}},
+{{{1,4},{5,16},{0,21},{6,28}},{1.0,.976,1.0,.979,.998,1.011,1.0,1.019,1.0,.994,1.0,.991,.988,1.002,1.089,.996}},
+{{{2,2},{6,592},{7,10},{2,160}},{1.058,1.116,1.0,1.0,1.302,.991,1.055,1.02,1.0,.999,1.0,1.0,1.0,1.023,1.0,1.039}},
+{{{2,2},{6,592},{2,22},{5,2}},{1.2,1.024,1.042,1.04,1.0,.979,1.0,.975,1.0,1.048,1.0,1.042,1.0,1.011,1.0,1.019}},
+{{{2,2},{2,22},{4,4},{2,64}},{1.146,1.092,1.0,1.023,1.077,.968,1.0,.99,1.0,1.0,1.0,.971,1.0,1.0,1.0,1.016}},
+{{{2,9},{4,4},{2,36},{2,192}},{1.135,1.038,1.033,.985,1.0,.971,1.0,.995,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.015}},
+{{{2,2},{6,592},{7,10},{0,85}},{1.003,1.01,1.0,1.0,.996,.993,1.0,1.0,1.018,1.07,1.0,1.0,1.091,.996,.993,1.005}},
+{{{2,2},{1,2880},{0,256},{2,119}},{1.004,1.05,1.021,.981,1.062,1.002,.976,.992,1.0,.996,1.0,1.01,1.0,1.003,1.0,1.007}},
+{{{7,10},{2,32},{4,2},{0,9928}},{1.064,1.038,1.003,.977,1.02,.983,.996,1.002,1.0,1.002,1.0,.976,1.0,1.025,1.0,1.006}},
+{{{2,2},{5,1},{8,5},{4,4}},{1.0,1.002,1.011,1.049,1.035,.997,1.013,1.008,.995,1.01,1.001,1.002,1.026,.964,1.006,1.001}},
+{{{7,29},{6,1088},{1,3},{6,40}},{.996,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.03,1.012,1.002,1.001,.993,1.049,.995,1.004}},
+{{{7,29},{6,624},{1,3},{2,474}},{1.0,1.0,1.004,1.0,1.006,1.003,.998,1.0,1.02,1.0,1.0,1.009,.994,1.043,.993,1.003}},
+{{{7,28},{6,928},{1,21},{2,29376}},{1.009,1.032,1.0,.99,.994,1.016,1.0,1.0,.991,1.0,1.0,.997,1.001,.997,1.0,1.012}},
+{{{7,30},{6,520},{1,5},{8,14}},{1.006,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.015,1.0,1.004,1.009,.99,1.022,.994,1.002}},
+{{{7,19},{9,12},{2,865},{9,21}},{1.004,1.0,1.0,.997,.989,1.019,1.0,.994,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.004}},
+{{{0,7193},{7,29},{3,64},{6,520}},{.999,1.0,1.018,1.0,1.01,1.0,.999,1.0,.997,1.0,1.005,.987,.997,.999,.999,1.004}},
+{{{1,2},{2,15454},{0,396},{2,385}},{1.0,1.005,1.0,1.0,1.001,.993,1.0,1.0,.996,.995,1.002,1.004,1.026,1.004,.992,.996}},
+{{{0,3528},{7,28},{1,2},{6,112}},{1.005,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.004,1.004,1.0,1.006,.992,.993,1.006,.992}},
+{{{7,29},{6,588},{4,2},{2,320}},{.968,.993,1.0,1.0,1.028,1.028,1.001,1.012,.994,1.046,.986,.971,1.007,1.114,1.012,1.039}},
+{{{7,29},{6,424},{0,1617},{4,1}},{.982,1.017,.965,.983,1.0,1.001,1.001,.998,1.008,1.084,1.021,1.034,.981,1.012,.987,1.007}},
+{{{7,29},{6,904},{4,2},{2,720}},{.973,.989,1.0,.998,1.017,1.038,1.001,1.01,1.005,1.026,1.004,.973,.997,1.043,.999,1.011}},
+{{{1,24},{1,64},{4,1},{3,32}},{1.016,.992,1.0,.979,1.037,.999,1.0,1.013,1.005,1.0,1.0,1.006,1.006,.979,1.0,1.004}},
+{{{1,24},{1,128},{2,5240},{4,1}},{1.013,.997,1.0,.988,1.006,1.001,1.0,.987,1.026,1.0,1.0,1.006,.997,.976,1.0,1.008}},
+{{{7,29},{6,364},{2,640},{4,2}},{.984,.991,.998,1.0,1.018,1.032,.981,.976,1.002,1.006,1.028,1.017,.992,1.042,1.002,1.004}},
+{{{1,40},{1,64},{0,576},{7,29}},{1.01,.999,1.0,1.0,1.013,.981,1.0,.998,1.0,1.0,1.0,1.014,1.017,.984,1.0,.999}},
+{{{1,32},{0,128},{7,29},{6,364}},{1.001,1.001,1.015,.991,1.0,1.018,1.014,1.018,1.0,1.002,1.007,1.003,1.0,1.005,1.002,.998}},
+{{{7,30},{6,544},{0,65},{7,9}},{.996,1.0,1.0,1.0,1.011,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.002,1.071,.99,1.014}},
+{{{7,30},{6,544},{7,28},{7,20}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,.992,1.0,1.014,1.049,.997,1.01}},
+{{{7,29},{6,944},{1,5},{6,16}},{.998,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.016,1.026,1.0,1.009,.997,1.025,.987,.997}},
+{{{7,29},{0,2470},{1,3},{2,701}},{.995,1.0,1.001,1.007,1.002,1.011,.997,1.009,1.016,1.022,1.003,1.006,.996,1.017,.984,.997}},
+{{{7,28},{0,1328},{2,8896},{4,1}},{.996,1.03,.999,1.011,1.013,.999,.998,1.001,1.001,1.011,.999,.994,1.001,1.003,.987,1.005}},
+{{{1,3},{1,16},{8,14},{1,32}},{1.007,.999,1.0,1.006,1.012,.986,1.0,.999,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.01}},
+{{{7,30},{6,544},{5,128},{2,5568}},{1.0,1.013,.998,1.005,.986,1.006,1.002,1.001,1.006,1.014,.995,.994,1.003,1.0,.996,1.005}},
+{{{7,29},{4,2},{2,701},{0,612}},{.996,1.0,1.01,1.005,1.005,.996,.99,1.009,.992,1.008,1.001,1.002,.999,1.013,.991,.993}},
+{{{4,2},{2,821},{7,29},{2,256}},{.951,1.042,1.0,1.0,1.0,1.029,1.0,1.0,.991,1.024,1.032,.997,1.0,1.021,1.003,1.068}},
+{{{7,29},{4,2},{2,821},{1,56}},{.993,1.0,1.041,1.0,1.012,1.0,1.003,1.0,.964,1.0,1.019,1.03,1.019,1.003,.998,1.045}},
+{{{7,30},{7,6},{4,2},{2,192}},{.975,1.0,.982,1.0,1.025,1.0,1.012,1.018,1.03,1.0,1.002,1.0,1.015,1.0,1.001,1.036}},
+{{{7,29},{6,384},{1,3181},{1,24}},{1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.038,1.001,.996,.985,1.007,1.017,1.003}},
+{{{7,27},{4,16},{4,2},{2,128}},{.972,1.0,1.0,1.0,1.017,1.012,1.004,.998,1.014,.995,1.0,1.0,1.006,1.026,.994,1.009}},
+{{{1,7},{7,29},{6,384},{1,3181}},{1.024,1.001,1.0,1.024,1.0,1.001,1.0,.996,1.0,.988,1.0,1.003,1.0,1.01,1.0,.999}},
+{{{1,40},{2,64},{4,4},{2,8032}},{.988,.987,1.028,.999,1.0,1.004,1.009,1.0,1.0,1.0,1.0,1.027,1.0,1.0,1.0,1.0}},
+{{{3,8},{4,2},{2,821},{1,4094}},{.987,.993,1.006,1.0,1.03,1.003,1.003,.999,.987,1.0,1.013,1.003,.991,1.0,1.004,.989}},
+{{{1,19},{1,64},{4,1},{7,16}},{.999,.987,1.0,1.003,1.016,1.004,1.0,1.014,1.015,.999,1.0,.989,1.073,.99,1.0,1.022}},
+{{{1,19},{4,2},{2,192},{1,361}},{.987,.986,1.034,1.014,1.038,1.024,1.036,.995,1.0,.986,1.0,1.018,1.0,.986,1.0,1.015}},
+{{{1,14},{7,2},{2,58},{1,32}},{.996,.988,.989,1.004,.996,.996,1.058,.987,1.0,.991,1.0,1.012,1.0,1.001,1.0,1.006}},
+{{{9,23},{5,16},{8,22},{1,19}},{1.004,1.0,1.029,1.0,1.004,1.009,1.008,1.009,1.004,1.0,.996,1.0,.987,1.004,1.005,1.023}},
+{{{4,2},{2,128},{1,1652},{6,360}},{.982,1.009,1.017,.996,.992,1.002,1.001,1.002,1.0,1.004,1.009,1.005,1.0,1.001,.969,1.014}},
+{{{1,7},{6,6},{2,58},{4,4}},{.999,.989,.997,.995,.992,.998,1.037,1.003,1.0,.994,1.0,1.01,1.0,.995,1.0,1.0}},
+{{{1,19},{6,68},{4,2},{6,1032}},{.996,.997,1.001,.998,.992,1.001,1.045,.999,1.0,1.0,1.0,.973,1.0,1.0,1.0,1.011}},
+{{{1,7},{9,0},{2,58},{1,640}},{.999,.991,.997,1.005,.995,.999,1.03,.998,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.003}},
+{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{.999,1.0,1.0,1.0,1.001,1.0,.996,1.004,.999,.999,.999,.999,.999,.999,.999,.999}},
+{{{4,16},{4,2},{4,1},{2,3059}},{.999,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.003}},
+{{{4,16},{2,3059},{4,1},{2,3059}},{.999,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.003}},
+{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.001,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,16},{2,3059},{4,1},{2,40648}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,16},{2,3059},{4,1},{2,40648}},{1.0,1.0,1.0,1.0,1.0,1.0,.999,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{9,24},{1,21},{4,2},{1,448}},{1.011,1.003,1.004,1.0,1.073,1.0,.998,1.014,1.0,1.0,.992,.965,1.0,1.0,1.015,1.036}},
+{{{1,21},{1,64},{1,40},{6,378}},{1.056,1.02,1.0,1.0,1.0,.982,1.0,1.003,1.009,1.001,1.0,1.0,1.0,.982,1.0,1.017}},
+{{{1,21},{0,1016},{9,24},{4,2}},{1.001,.996,1.006,1.0,1.0,.993,1.003,.971,1.002,1.005,1.065,.997,1.0,1.019,1.0,1.008}},
+{{{1,32},{0,1016},{1,64},{4,16}},{1.004,1.006,1.06,.998,1.0,1.006,1.0,1.007,.999,.999,1.002,.983,1.0,1.003,1.0,1.001}},
+{{{1,21},{0,228},{4,1},{0,22}},{1.0,1.026,1.0,1.0,1.0,.995,1.0,1.0,.999,.985,1.005,.968,.996,1.006,1.046,1.001}},
+{{{1,40},{1,3904},{3,2},{4,2}},{1.004,.973,1.0,1.006,1.003,1.015,1.0,.993,.999,.998,1.0,1.011,1.023,1.0,1.0,1.007}},
+{{{1,21},{7,16},{4,32},{1,384}},{.996,1.006,1.046,1.004,1.0,.994,1.0,.99,1.0,1.005,1.0,1.001,1.0,.995,1.0,1.002}},
+{{{1,21},{6,70},{4,1},{6,156}},{1.0,1.012,1.001,1.018,.997,.999,1.034,.997,1.0,1.0,1.002,.973,1.0,1.0,1.011,1.002}},
+{{{2,2},{6,616},{7,17},{2,146}},{1.086,1.058,1.0,1.0,1.25,.989,1.011,1.013,1.0,.999,1.0,1.0,1.0,1.033,1.0,1.049}},
+{{{2,2},{6,616},{2,17},{9,11}},{1.072,1.082,1.0,1.0,1.0,.988,1.0,1.0,1.164,.984,1.009,1.001,1.0,1.005,1.0,1.021}},
+{{{2,2},{6,520},{5,4},{2,17}},{1.097,1.034,1.006,.999,1.0,1.027,1.0,1.005,1.0,.973,1.0,.974,1.0,1.004,1.0,1.019}},
+{{{2,3},{2,320},{6,64},{6,520}},{1.023,1.029,1.0,1.004,1.071,.985,1.0,1.027,1.0,1.0,1.0,1.0,1.005,.999,1.0,1.02}},
+{{{2,14},{5,2},{2,512},{6,32}},{.997,1.009,1.0,1.017,1.0,1.0,1.0,1.0,1.033,.971,1.018,1.0,1.0,.993,1.0,1.021}},
+{{{1,120},{7,5},{2,80},{9,25}},{.989,1.019,1.056,.997,1.001,.993,.994,.995,1.0,1.0,.996,.999,1.0,1.0,.996,1.015}},
+{{{2,2},{7,18},{2,29},{6,126}},{1.004,1.027,1.0,1.02,1.0,.982,1.0,.983,.987,1.0,1.035,.985,1.0,.991,1.0,1.003}},
+{{{2,17},{4,2},{9,17},{1,96}},{1.002,1.007,1.004,1.027,.996,1.0,1.003,.997,1.032,.998,1.005,.982,.995,.963,1.013,1.006}},
+{{{1,16},{6,8},{2,8},{0,21}},{1.0,.998,1.0,.988,1.001,.976,1.0,.998,1.0,1.0,1.0,1.053,1.014,.998,1.106,1.015}},
+{{{1,16},{7,24},{2,54},{6,6}},{.998,.991,1.0,1.0,1.006,.997,1.0,1.0,1.01,1.017,1.109,1.029,1.054,.997,1.038,1.015}},
+{{{1,21},{9,13},{4,1},{2,8}},{1.0,1.012,1.0,1.01,1.0,1.013,1.0,1.041,1.004,1.005,.999,.975,1.024,1.0,1.116,1.011}},
+{{{1,21},{9,13},{6,336},{2,54}},{1.001,1.008,1.106,.975,1.0,1.0,.994,1.008,1.017,.996,1.013,.998,1.0,1.0,1.004,1.012}},
+{{{1,16},{8,27},{5,16},{1,608}},{1.004,1.004,1.009,.987,1.024,.991,1.083,1.003,1.0,1.004,1.0,1.001,1.0,1.01,1.0,1.021}},
+{{{1,16},{8,27},{4,2},{1,160}},{.998,1.004,1.006,1.013,1.018,.999,1.07,.991,1.0,.997,1.0,.951,1.0,1.003,1.0,1.01}},
+{{{0,16},{2,80},{4,16},{0,195}},{.98,1.002,.998,1.0,.983,1.002,1.005,1.001,1.0,1.021,1.0,1.0,1.0,.992,1.0,.998}},
+{{{7,0},{1,16},{4,2},{3,32}},{1.003,.994,.991,.994,.986,1.012,.992,1.003,1.0,1.001,.998,1.018,.992,1.084,.999,1.0}},
+{{{2,9},{6,532},{2,32},{6,28}},{1.03,1.041,1.0,1.0,1.0,1.026,1.0,1.0,1.115,1.023,1.0,.987,1.0,1.0,1.0,1.033}},
+{{{2,2},{1,35},{6,532},{4,2}},{1.0,1.037,1.057,.999,1.0,1.0,1.0,.948,1.0,1.074,1.085,1.004,1.0,1.0,1.001,1.025}},
+{{{2,21},{8,24},{4,2},{9,11}},{1.06,1.01,1.0,1.0,1.023,.994,1.0,1.0,.992,.994,.992,.957,.986,1.006,1.08,1.014}},
+{{{2,2},{1,35},{7,7},{2,88}},{1.0,1.017,1.003,1.027,1.0,1.062,1.051,.991,1.0,1.001,1.0,.996,1.0,1.007,1.0,1.005}},
+{{{2,21},{5,2},{8,16},{4,2}},{1.031,1.011,1.011,.992,1.005,.972,.997,.983,1.004,.98,1.02,.997,1.039,.987,.987,1.01}},
+{{{1,25},{2,2},{7,16},{2,40}},{1.0,.995,1.013,1.025,1.0,1.034,1.049,.981,1.0,1.0,1.017,.992,1.0,1.0,1.006,1.0}},
+{{{1,35},{1,64},{2,2},{7,18}},{1.0,1.0,1.0,1.001,1.02,1.011,1.0,1.006,1.0,.996,1.0,1.026,1.04,.978,1.0,1.0}},
+{{{1,25},{9,24},{4,2},{2,2}},{1.0,1.018,1.0,.994,1.0,.988,1.0,1.03,1.013,.992,1.0,.977,1.038,.999,1.0,1.007}},
+{{{2,2},{6,430},{2,128},{4,2}},{1.001,.996,1.017,1.0,1.0,.996,1.0,.984,1.204,.988,1.016,1.001,1.0,1.009,1.0,1.044}},
+{{{2,2},{6,430},{2,253},{7,11}},{1.008,1.031,1.0,1.0,1.0,1.0,1.0,1.0,1.16,.983,1.02,1.002,1.0,1.006,1.0,1.028}},
+{{{2,2},{6,430},{2,80},{5,2}},{1.125,1.002,1.015,.997,1.0,.993,1.0,.992,1.0,.991,1.0,.999,1.0,1.006,1.0,1.018}},
+{{{2,2},{6,430},{2,971},{6,48}},{1.003,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.1,.993,1.012,1.001,1.0,1.0,1.0,1.015}},
+{{{2,2},{9,26},{4,2},{2,24}},{1.0,1.001,1.013,1.01,1.075,1.019,.996,.994,1.0,.979,1.0,.988,1.0,1.002,1.0,1.005}},
+{{{2,2},{9,22},{6,48},{2,80}},{1.001,1.025,1.0,1.0,1.064,.989,1.006,.997,1.0,.999,1.0,1.0,1.0,1.003,1.0,1.005}},
+{{{2,21},{1,3456},{2,80},{5,16}},{1.045,.995,1.0,.991,1.0,.993,1.0,1.005,1.0,.999,1.0,.997,1.0,1.003,1.0,1.01}},
+{{{2,2},{6,430},{1,95},{6,642}},{1.0,1.022,1.0,1.0,1.042,.996,.987,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.002}},
+{{{0,32},{4,4},{2,117},{8,15}},{.975,1.057,.975,1.002,.992,1.006,.991,.997,1.0,1.006,1.0,1.02,1.0,1.0,1.0,1.017}},
+{{{0,32},{1,7},{2,56},{3,4}},{.995,1.008,.989,1.033,1.0,.998,.985,.992,1.0,1.044,.984,1.01,.995,1.032,.986,1.003}},
+{{{0,52},{4,8},{2,56},{1,3}},{1.0,1.007,1.0,1.0,1.0,1.025,1.0,1.0,.987,1.032,.989,1.002,.987,1.003,.991,.997}},
+{{{0,102},{1,7},{5,2},{8,23}},{.996,1.002,.99,1.014,.994,1.027,.993,.999,1.0,.999,1.0,.984,1.0,1.001,1.0,1.016}},
+{{{0,32},{3,128},{2,137},{4,2}},{.988,1.014,1.0,1.014,1.0,.992,1.0,1.014,.988,.999,1.0,1.003,.997,1.0,1.0,1.009}},
+{{{0,102},{4,1},{6,15},{4,8}},{.999,1.013,.992,.993,1.0,.989,1.0,1.014,1.0,1.0,.993,.997,1.0,1.0,1.0,1.0}},
+{{{3,32},{7,28},{1,43},{0,1216}},{.997,1.013,1.0,1.0,.996,1.001,1.0,1.0,1.004,.984,.989,1.039,.998,1.013,.99,1.001}},
+{{{3,32},{7,28},{8,20},{0,1428}},{.998,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.002,.987,.987,1.03,1.0,1.018,.995,1.006}},
+{{{1,9},{1,391},{7,12},{1,3563}},{1.001,1.009,1.0,.997,1.062,.985,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007}},
+{{{1,2},{1,1167},{2,35},{9,18}},{1.0,1.011,1.0,1.005,1.059,.989,1.0,.996,1.0,1.001,1.0,1.002,1.0,.998,1.0,1.005}},
+{{{1,2},{2,13},{2,10524},{9,28}},{1.0,1.017,1.057,.997,1.0,1.0,.999,1.001,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.001}},
+{{{1,2},{2,13},{2,10524},{1,5829}},{1.0,1.015,1.053,.998,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.001}},
+{{{1,2},{2,13},{2,10524},{7,5}},{1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.014,1.05,.999,1.0,1.0,.999,1.001}},
+{{{1,2},{2,13},{2,2918},{1,79}},{1.0,1.0,1.047,.999,1.0,1.0,.999,.992,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{1,2},{2,13},{2,2268},{1,1474}},{1.0,1.012,1.045,.998,1.0,1.0,.999,.998,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.001}},
+{{{1,9},{2,3840},{2,13},{9,17}},{1.0,1.011,1.0,1.0,1.043,.996,.999,1.0,1.0,1.002,1.0,1.0,1.0,1.002,1.0,.999}},
+{{{1,182},{4,2},{1,43},{2,4386}},{1.001,1.0,1.005,1.0,.994,.994,1.015,1.042,1.067,1.0,.972,1.0,.992,.973,.999,1.032}},
+{{{1,9},{1,32},{4,2},{1,433}},{1.054,.982,1.0,1.012,1.004,.985,1.0,1.007,1.0,1.0,1.0,.967,1.0,1.0,1.0,1.028}},
+{{{1,9},{1,64},{4,1},{2,5632}},{1.001,.992,1.0,.999,1.009,1.004,1.0,1.016,1.03,1.011,1.0,.971,1.028,.985,1.0,1.01}},
+{{{1,15},{5,8},{6,340},{0,896}},{1.027,1.002,1.006,1.001,1.0,.994,1.0,1.017,1.004,.998,1.006,.993,1.005,.981,1.014,.999}},
+{{{1,9},{1,32},{1,39},{4,2}},{1.031,.985,1.0,1.026,1.0,1.0,1.0,.99,1.002,.994,1.0,1.004,1.0,1.0,1.0,1.004}},
+{{{1,15},{0,64},{2,58944},{4,2}},{1.004,.994,1.022,.988,1.0,1.033,1.001,.993,1.0,1.005,1.002,.999,1.0,1.0,1.0,1.004}},
+{{{1,17},{1,32},{1,39},{0,19}},{1.001,1.002,1.0,1.0,1.0,1.0,1.0,1.01,1.015,.989,1.0,1.025,1.0,1.0,1.0,1.0}},
+{{{5,32},{6,500},{4,2},{2,2048}},{.988,.999,.996,1.0,1.009,1.001,1.015,1.013,1.015,1.016,.982,1.003,.994,.996,.997,1.011}},
+{{{1,20},{2,8},{6,3},{6,860}},{1.0,.998,1.005,.999,1.0,1.074,1.164,1.01,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.025}},
+{{{1,20},{2,16},{8,3},{4,2}},{1.0,1.0,1.006,1.03,1.0,1.025,1.005,.97,1.007,1.014,1.009,1.011,1.018,1.057,1.153,1.009}},
+{{{1,32},{0,1008},{6,560},{4,32}},{1.012,1.01,1.097,1.014,1.0,1.021,1.0,1.007,1.0,.998,1.0,.976,1.0,1.027,1.0,1.013}},
+{{{1,20},{2,32},{7,23},{4,2}},{.996,1.022,1.006,1.009,1.0,.999,.996,.956,1.005,1.013,1.025,.993,1.113,1.031,1.005,1.006}},
+{{{1,9},{2,24},{5,2},{6,384}},{1.0,1.013,.997,.99,.996,1.017,1.101,.997,1.0,1.048,1.0,.985,1.0,.998,1.0,1.008}},
+{{{1,40},{8,28},{4,2},{1,640}},{1.0,1.023,1.0,.997,1.025,.994,1.089,1.002,1.0,.988,1.0,.964,1.0,1.004,1.0,1.01}},
+{{{1,9},{5,16},{1,112},{2,2}},{1.0,1.002,1.0,1.0,1.0,1.029,1.0,1.0,.997,1.018,1.079,.987,1.0,1.0,1.0,.998}},
+{{{1,9},{0,22},{3,32},{2,72}},{1.0,.972,.992,1.013,1.0,1.0,1.076,.996,1.0,.991,1.002,1.0,1.0,1.0,.999,1.0}},
+{{{1,6},{7,29},{6,720},{4,2}},{1.065,.986,1.16,1.04,1.0,.977,1.025,.986,1.038,1.012,1.0,1.076,1.0,.997,.998,1.018}},
+{{{1,6},{2,2103},{4,2},{1,120}},{.996,.979,1.146,1.055,1.031,1.022,.996,.969,1.0,.967,1.0,1.017,1.0,1.023,1.0,1.013}},
+{{{1,6},{7,29},{6,624},{2,1072}},{1.005,1.004,1.0,1.021,1.0,1.002,1.003,1.01,1.05,.995,1.108,1.063,1.001,.985,1.014,1.004}},
+{{{1,11},{0,256},{4,2},{2,488}},{.98,.969,.998,.988,1.018,1.018,1.021,1.011,1.028,1.008,1.1,1.014,.996,1.005,.998,.99}},
+{{{7,30},{6,128},{2,3095},{4,2}},{.984,.996,.996,1.002,1.049,1.074,1.014,.984,1.01,1.02,.996,1.012,.986,1.052,.984,1.012}},
+{{{1,11},{7,29},{1,32},{1,38}},{1.014,.989,1.066,.98,1.0,1.034,1.0,1.017,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.012}},
+{{{1,11},{0,424},{2,80},{4,2}},{.983,.983,1.0,1.006,1.009,1.0,1.054,.998,1.0,1.018,1.0,1.01,1.014,1.002,.998,.992}},
+{{{7,30},{9,12},{2,744},{4,2}},{.989,.995,.982,1.0,1.016,1.044,1.004,.987,1.009,1.006,.995,1.001,.99,1.036,.994,1.006}},
+{{{2,18},{0,35},{1,16},{6,16}},{.998,.999,1.007,1.02,.98,.983,1.013,1.018,1.0,1.0,1.02,1.085,.995,.999,1.074,1.012}},
+{{{2,48},{0,35},{4,16},{8,27}},{.988,1.0,1.052,1.006,.992,.994,1.01,.998,1.0,1.0,1.004,1.005,1.0,1.0,1.002,1.024}},
+{{{1,9},{2,6},{6,5},{7,20}},{1.0,.996,1.003,.991,1.0,1.016,1.074,1.007,1.0,1.0,1.0,1.0,1.0,1.055,1.013,1.002}},
+{{{1,20},{2,2},{9,8},{2,80}},{1.0,1.013,1.018,1.008,1.0,1.049,1.076,.986,1.0,1.0,1.006,.986,1.0,1.0,1.011,1.012}},
+{{{1,9},{9,15},{4,2},{2,80}},{1.006,1.02,1.0,.98,1.066,.998,1.0,1.023,1.018,.982,1.001,.981,.998,.996,1.0,1.016}},
+{{{0,23},{2,80},{4,32},{0,96}},{.975,1.0,1.004,1.0,.983,1.003,1.003,1.005,1.0,1.02,1.0,.996,1.0,.992,1.0,1.005}},
+{{{1,9},{2,6},{7,16},{4,2}},{1.0,.999,1.006,1.017,1.0,1.014,1.008,.971,1.0,.999,1.009,.997,1.0,1.026,1.052,1.001}},
+{{{1,9},{3,32},{9,15},{4,1}},{1.001,1.002,1.002,.997,1.0,.972,1.0,1.001,.999,.999,1.053,.997,1.0,1.009,1.0,1.012}}
+};
+
+/// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
+constexpr number filling(number blocks_, number of_round_) {
+  return floor_div(number{32} * blocks_, ceil_div(blocks_, of_round_) * of_round_);
+}
+
+/// A time times the factors of its trees.
+constexpr estimate corrected(estimate time_, int number_of_cost_, const problem& asked_) {
+  const correction& by_ = corrections[number_of_cost_];
+  if (by_.first == by_.last || !time_.valid) return time_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  const number of_round_{by_.slots};
+  if (!blocks_.valid || blocks_.value < 1 || !(number{32} * blocks_).valid) return {0, false};
+  const long long features_[] = {asked_.m, asked_.n, asked_.k, power_in(asked_.m), power_in(asked_.n), power_in(asked_.k),
+      blocks_.value, filling(blocks_, of_round_).value, filling(blocks_, of_round_ * number{2}).value,
+      filling(blocks_, of_round_ * number{4}).value};
+  double ms_ = time_.ms;
+  for (int i_ = by_.first; i_ < by_.last; ++i_)
+    ms_ *= trees[i_].factors[outcome(trees[i_].splits, features_)];
+  return {ms_, true};
 }
 
 /// The plan of the least time; `otherwise_` where there is none.
@@ -1690,7 +2037,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
     const plan& p_ = plans[cost_plans[i_]];
     if (!is_able(p_, asked_, wanted_, where_)) continue;
-    const estimate predicted_ = time_of(i_, asked_);
+    const estimate predicted_ = corrected(time_of(i_, asked_), i_, asked_);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
@@ -1727,6 +2074,10 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   const answers& table_ = tables[nearest_->answers];
   const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
   if (wanted_ != demand::none) return {chosen_, -1, -1, false};
+  if (table_.sizes >= 0) {
+    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+    return {chosen_, expected_.low, expected_.median, false};
+  }
   return {chosen_, expected_within(table_, least_), -1, false};
 }
 

@@ -262,26 +262,26 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {128, 1, 1}, 16384, false, true, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::bypass, STORE_value::stream, 1, 0, {64, 1, 1}, 8192, false, true, 1, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, false, true, 2, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 64, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 4, 0, {64, 1, 1}, 16896, false, true, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {128, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {64, 1, 1}, 4096, false, true, 3, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 256, 256, 1, LAYOUT_value::padded, ORDER_value::group_, 16, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 65792, false, true, 4, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {128, 1, 1}, 45798, false, true, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, true, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, true, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {256, 1, 1}, 45798, false, true, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 256, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 32768, false, true, 5, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 128, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 2, 0, {128, 1, 1}, 33280, false, true, 2, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {128, 1, 1}, 57472, false, true, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 128, 64, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::plain, 4, 0, {128, 1, 1}, 33792, false, true, 6, -1, 234ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::diagonal, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, true, 7, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, true, 7, -1, 1023ULL, true}
+    {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::plain,STORE_value::plain,1,0,{128, 1, 1},16384,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,32,64,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::bypass,STORE_value::stream,1,0,{64, 1, 1},8192,false,true,1,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,128,256,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,2,{256, 1, 1},76928,false,true,2,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,64,64,2,LAYOUT_value::padded,ORDER_value::group_,4,LOAD_value::plain,STORE_value::stream,4,0,{64, 1, 1},16896,false,true,0,-1,1022ULL,true},
+    {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,3,{256, 1, 1},57472,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::bulk,1,3,{128, 1, 1},57472,false,true,0,-1,992ULL,true},
+    {ALG_value::shared,8,4,32,32,64,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::plain,STORE_value::plain,1,0,{64, 1, 1},4096,false,true,3,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},65792,false,true,4,-1,1022ULL,true},
+    {ALG_value::shared,8,4,64,64,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{128, 1, 1},45798,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,64,256,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,4,4,{256, 1, 1},45798,false,true,0,-1,1022ULL,true},
+    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,0,{256, 1, 1},16384,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{256, 1, 1},45798,false,true,0,-1,1022ULL,true},
+    {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::bulk,1,3,{256, 1, 1},57472,false,true,0,-1,992ULL,true},
+    {ALG_value::shared,8,4,32,256,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},32768,false,true,5,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::group_,4,LOAD_value::plain,STORE_value::stream,2,0,{128, 1, 1},33280,false,true,2,-1,1022ULL,true},
+    {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,3,{128, 1, 1},57472,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,128,64,128,2,LAYOUT_value::padded,ORDER_value::group_,4,LOAD_value::plain,STORE_value::plain,4,0,{128, 1, 1},33792,false,true,6,-1,234ULL,true},
+    {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::padded,ORDER_value::diagonal,4,LOAD_value::plain,STORE_value::bulk,1,3,{256, 1, 1},57472,false,true,0,-1,992ULL,true},
+    {ALG_value::shared,8,4,32,128,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,4,4,{256, 1, 1},45798,false,true,7,-1,1022ULL,true},
+    {ALG_value::shared,8,4,32,128,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,0,{256, 1, 1},16384,false,true,7,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
