@@ -1,6 +1,7 @@
 """Source languages: the text of a function, what is compiled in, and how a binary is launched."""
 
 import sys
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.devices.base import Binary, CompiledFunction, Convention
 from autotune.devices.device import for_arch
-from autotune.errors import SpecError
+from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, completed, launch_sequence, over_limit
 from autotune.kernel.source import source_fingerprint
 from autotune.languages import slices, triton
 from autotune.languages.base import Passed
-from autotune.measure.compiler import compile_job, compiled_for
+from autotune.measure.compiler import compile_job, compile_now, compiled_for
 from autotune.values import Problem
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "softmax"
@@ -255,6 +256,16 @@ def test_the_scalars_of_a_call_are_those_compiled_in(tmp_path, installed):
     problem = Problem(rows=1, columns=16)
     job = compile_job(kernel, kernel.default(), problem, DEVICE, {"columns": 17})
     assert dict(job.defines)["(softmax_rows)"] == "*fp32%16 *fp32%16 i32"
+
+
+def test_another_version_of_the_compiler_is_refused(tmp_path, installed):
+    """On another machine, say: the binary would be kept under the wrong key."""
+    kernel = space(tmp_path)
+    job = compile_job(kernel, kernel.default(), Problem(rows=1, columns=16), DEVICE)
+    with pytest.raises(
+        AutotuneError, match=r"triton 3\.9\.0 is installed here, triton 3\.8\.0 where"
+    ):
+        compile_now(replace(job, toolchain="triton 3.8.0"))
 
 
 def test_the_fingerprint_is_of_the_function(tmp_path):

@@ -66,6 +66,11 @@ def test_load_plans_the_launch_of_what_was_compiled(kernel, columns, passed):
         ("tl.max(", "tl.maxi(", r"no attribute 'maxi'.*\(line 7 of the function: powers = "),
         ("tl.arange(0, BLOCK)", "tl.arange(0, columns)", "arange"),
         ("mask=inside)", "mask=unknown)", "unknown is not defined"),
+        (
+            "columns,",
+            "columns: tl.int64,",
+            "columns is annotated as i64, and its launch passes i32",
+        ),
         ("@triton.jit", "", "softmax_rows is no function with the decorator @triton.jit"),
     ],
 )

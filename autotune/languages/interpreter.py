@@ -40,6 +40,8 @@ from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, jit_func
 _SETTING = "TRITON_INTERPRET"
 #: Where buffers begin, as on a GPU.
 _BOUNDARY = 256
+#: Its interpreter takes the integer of an array, which NumPy 2.4 refuses.
+_OLD = "triton 3.6."
 _NO_TIMES = "an interpreter is not timed"
 _NUMPY = {short: name for name, short in TYPES.items()}
 
@@ -56,9 +58,11 @@ class InterpreterBackend:
 
     def why_unavailable(self) -> str:
         try:
-            self.toolchain()
+            toolchain = self.toolchain()
         except MissingDependencyError as error:
             return str(error)
+        if toolchain.startswith(_OLD):
+            return f"the interpreter of {toolchain} does not work with NumPy 2.4; run: pip install -U triton"
         return ""
 
     def why_no_energy(self, device: Device) -> str:

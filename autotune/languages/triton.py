@@ -210,8 +210,13 @@ def _compiled(
         if mark == "=1" and not parameter.do_not_specialize:
             signature[parameter.name], constants[parameter.name] = "constexpr", 1
             continue
+        if parameter.annotation_type not in ("", kind):
+            raise CompileError(
+                f"{name}: {parameter.name} is annotated as {parameter.annotation_type}, and its launch "
+                f"passes {kind}"
+            )
         passed.append(position)
-        signature[parameter.name] = parameter.annotation_type or kind
+        signature[parameter.name] = kind
         aligns = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
         if mark == "%16" and aligns:
             attributes[(place,)] = [["tt.divisibility", ALIGNMENT]]

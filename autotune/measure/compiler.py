@@ -33,7 +33,7 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
-from autotune.languages.choose import compiler
+from autotune.languages.choose import LANGUAGES, compiler
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.declared import compiled_in
 from autotune.measure.measurement import Status
@@ -139,6 +139,10 @@ def compile_now(job: CompileJob) -> Compiled:
     before = compiled_before(job.key)
     if before is not None:
         return before
+    if job.language in LANGUAGES and (here := compiler(job.language).toolchain()) != job.toolchain:
+        raise AutotuneError(
+            f"{here} is installed here, {job.toolchain} where the run is; install the same"
+        )
     start = time.perf_counter()
     try:
         binary = compiler(job.language).compile(

@@ -26,7 +26,7 @@ from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
-from autotune.values import Configuration, Problem, size_of
+from autotune.values import Configuration, size_of
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,18 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         report.notes.append(str(missed))
     for arch in archs if "cuda" in kernel.backends else ():
         _DeviceCheck(report, kernel, for_arch(arch), samples, seed).compile()
-    if interpreters := _interpreters(kernel):
-        smallest = min(kernel.all_problems(), key=size_of)
-        problems = kernel.edges_on(interpreters[0]) or (smallest,)
-        _DeviceCheck(report, kernel, interpreters[0], samples, seed).verify(problems)
-    elif "opencl" not in kernel.backends:
+    name = kernel.language.interpreter if kernel.language else "opencl"
+    if name not in (*kernel.backends, "interpreter"):
         report.not_verified = (
             f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
             f"autotune run {kernel.name} verifies each configuration before it is timed"
         )
-    elif found := backend("opencl").devices():
-        problems = (*kernel.edges_on(found[-1]), kernel.first_problem("opencl"))
-        _DeviceCheck(report, kernel, found[-1], samples, seed).verify(problems)
-    else:
+    elif found := backend(name).devices():
+        _DeviceCheck(report, kernel, found[-1], samples, seed).verify()
+    elif name == "opencl":
         report.not_verified = f"no OpenCL device ({install('cpu')})"
+    else:
+        report.not_verified = backend(name).why_unavailable()
     if report.not_verified:
         report.notes.append(f"not verified: {report.not_verified}")
     elif not report.failures and all(row["result"] != "verified" for row in report.samples):
@@ -93,12 +91,6 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
             "odd size; give more --samples, or edge_problems that requires allows"
         )
     return report
-
-
-def _interpreters(kernel: Kernel) -> list[Device]:
-    """Return what interprets the language of a kernel on this machine."""
-    name = kernel.language.interpreter if kernel.language else ""
-    return backend(name).devices() if name else []
 
 
 def _data_notes(kernel: Kernel) -> Iterator[str]:
@@ -141,12 +133,16 @@ class _DeviceCheck:
         except MissingDependencyError as error:
             self._note(f"not compiled: {error}")
 
-    def verify(self, problems: Sequence[Problem]) -> None:
-        """Compile and verify a sample on these problems."""
+    def verify(self) -> None:
+        """Compile and verify a sample on odd sizes and on the first problem; interpret none but small ones."""
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
-        problems = tuple(dict.fromkeys(problems))
+        edges = kernel.edges_on(device)
+        first = kernel.first_problem(device.backend)
+        if device.backend == "interpreter":
+            first = min(edges or kernel.all_problems(), key=size_of)
+        problems = tuple(dict.fromkeys([*edges, first]))
         with closing(Bench(Request(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
             self._check_sample(space, lambda c: _verified(bench, c, next(turns)))
@@ -254,6 +250,10 @@ def _verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -
         if done.binary is None:
             return _not("failed", done.message)
         measured = bench.worker.check(job, configuration, done.binary)
+        if measured.status is Status.TIMED_OUT and bench.device.backend == "interpreter":
+            return _not(
+                "skipped", f"{job.problem} is too large to be interpreted; give edge_problems"
+            )
         if measured.status is not Status.OK:
             return _not("failed", f"{measured.status} on {job.problem}: {measured.message}")
     if not allowed:
