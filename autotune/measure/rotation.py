@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,6 +22,8 @@ from autotune.measure import tasks
 from autotune.measure.data import Argument, Draw, Size, argument_of
 from autotune.measure.process import Turns
 from autotune.values import Configuration, Problem
+
+T = TypeVar("T")
 
 #: Sets of buffers that calls take in turn: fewest, and most.
 _FEWEST_SETS, MOST_SETS = 2, 8
@@ -56,13 +58,13 @@ def time_sizes(
     """
     found, modules, done = list[dict[int, float]](), dict[int, Any](), 0
     for size in sizes:
-        arrays = _Arrays(job, size.problem)
-        runners = dict[int, _SizeRunner]()
+        arrays = RotatedArrays(job, size.problem)
+        runners = dict[int, SizeRunner]()
         least_ms, times = np.inf, dict[int, float]()
         for turn, number in enumerate(size.entrants, done):
             turns.begin_turn(turn)
             try:
-                runner = _SizeRunner(arrays, entrants[number], number, modules)
+                runner = SizeRunner(arrays, entrants[number], number, modules)
                 times[number] = runner.first_ms
                 least_ms = min(least_ms, runner.first_ms)
                 if runner.first_ms <= max(_HOPELESS * least_ms, _LEAST_MS):
@@ -70,13 +72,20 @@ def time_sizes(
             except (LaunchError, MemoryError):
                 times.pop(number, None)
         done += len(size.entrants)
-        found.append({**times, **_raced(runners, least_ms)})
+        found.append({**times, **raced(runners, least_ms)})
     return found
 
 
-def _raced(runners: Mapping[int, _SizeRunner], least_ms: float) -> dict[int, float]:
-    """Return the median times of rounds, each in a random order."""
-    samples: dict[int, list[float]] = {number: [] for number in runners}
+class SizeTimer(Protocol):
+    """Takes samples of a configuration, or of a vendor's call, on one size."""
+
+    def sample_ms(self) -> float:
+        """Return the time of a call, of one on each set of buffers."""
+
+
+def raced(runners: Mapping[T, SizeTimer], least_ms: float) -> dict[T, float]:
+    """Return the median times of rounds, each in a random order; fewer where calls are long."""
+    samples: dict[T, list[float]] = {number: [] for number in runners}
     order, shuffle = list(runners), random.Random(0)
     for _ in range(_ROUNDS if least_ms < _LONG_MS else _FEW_ROUNDS):
         shuffle.shuffle(order)
@@ -85,11 +94,11 @@ def _raced(runners: Mapping[int, _SizeRunner], least_ms: float) -> dict[int, flo
     return {number: median(times_ms) for number, times_ms in samples.items()}
 
 
-class _SizeRunner:
+class SizeRunner:
     """An entrant on one size: its first call, and samples of calls on all sets of buffers."""
 
     def __init__(
-        self, arrays: _Arrays, entrant: CompiledEntrant, number: int, modules: dict[int, Any]
+        self, arrays: RotatedArrays, entrant: CompiledEntrant, number: int, modules: dict[int, Any]
     ) -> None:
         executor, self._calls = arrays.executor, len(arrays.sets)
         constants = arrays.constants
@@ -107,18 +116,20 @@ class _SizeRunner:
 
 
 @dataclass
-class _Arrays:
+class RotatedArrays:
     """The sets of arguments of one size, with random data."""
 
     job: tasks.Job
     problem: Problem
     executor: Executor = field(init=False)
+    #: Buffers by name of the argument.
     sets: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.executor, _, self._kernel = tasks.current()
         device = self.executor.device
         self._arguments = _arguments(self._kernel, self.problem)
+        self.arguments = [argument for argument, _ in self._arguments]
         arrays = {
             argument.name: (argument, array)
             for argument, array in self._arguments

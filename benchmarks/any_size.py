@@ -1,0 +1,184 @@
+"""Measures what sizes get that no fit has seen, beside the best of the portfolio, the vendor and a search.
+
+Sizes are drawn by a seed of their own, as `autotune sizes` draws them. On each, all configurations that may
+answer and the vendor's calls are timed in interleaved rounds, as CUDA graphs of calls on two to eight sets of
+buffers in turn; on the first ``--tune`` of them a search of ten seconds too. Rows are merged into
+``results/any-size-<device>.json`` a few at a time, so the same command continues, and the figures are printed.
+
+    python benchmarks/any_size.py --kernel sgemm --count 200 --tune 0 --seconds 500
+    python benchmarks/any_size.py --kernel sgemm --count 200 --tune 40 --seconds 560
+    python benchmarks/any_size.py --kernel gemv --count 40 --tune 0
+    python benchmarks/any_size.py --summary
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import rivals
+from any_size_task import race_sizes
+from harness import command_line, finish, provenance, write
+
+from autotune.calling.choice import choose
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Kernel
+from autotune.measure.rotation import CompiledEntrant, SizeTask
+from autotune.run.bench import Bench
+from autotune.run.matrix import random_sizes
+from autotune.run.request import Request
+from autotune.run.run import execute
+from autotune.search.session import Budget
+from autotune.store import Store
+from autotune.tuned.reading import read_layers
+from autotune.values import Configuration, Problem
+
+#: Seed of the held-out sizes: `autotune sizes` takes 1.
+SEED = 20261124
+#: Sizes of one task, and the longest time of a size.
+AT_ONCE, SIZE_S = 4, 30.0
+#: Time of a search.
+TUNE_S = 10.0
+
+
+def main() -> None:
+    parser = command_line(__doc__, "any-size-<device>.json")
+    parser.add_argument("--kernel", default="sgemm")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument(
+        "--tune", type=int, default=0, help="sizes that are searched, the first ones"
+    )
+    parser.add_argument("--seconds", type=float, default=500.0, help="no size begins later")
+    parser.add_argument("--summary", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    device, kernel = choose_device(options.device), find_kernel(options.kernel)
+    file = options.out / f"any-size-{device.folder}.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    if not options.summary:
+        end = time.monotonic() + options.seconds
+        sizes = list(islice(random_sizes(kernel, device, SEED), options.count))
+        searched = set(sizes[: options.tune])
+        known = {(row["kernel"], Problem(row["problem"])): row for row in rows}
+        left = [
+            size
+            for size in sizes
+            if (row := known.get((kernel.name, size))) is None
+            or (size in searched and row["tuned_ms"] is None)
+        ]
+        with closing(Bench(Request(kernel, device, (sizes[0],)))) as bench:
+            while left and time.monotonic() < end:
+                count = 1 if left[0] in searched else AT_ONCE
+                part, left = left[:count], left[count:]
+                for row in measured(bench, kernel, device, part, searched):
+                    known[kernel.name, Problem(row["problem"])] = row
+                rows = sorted(known.values(), key=lambda row: str(row["kernel"]))
+                write(file, {**provenance(device), "seed": SEED, "rows": rows})
+    for name in dict.fromkeys(row["kernel"] for row in rows):
+        summary([row for row in rows if row["kernel"] == name])
+
+
+def measured(
+    bench: Bench, kernel: Kernel, device: Device, sizes: Sequence[Problem], searched: set[Problem]
+) -> list[dict[str, Any]]:
+    """Race the answers on some sizes with the portfolio, the vendor and what searches find."""
+    answers = [choose(kernel, size, device) for size in sizes]
+    found = [tuned(kernel, device, size) if size in searched else None for size in sizes]
+    everyone = [*portfolio(kernel, device), *(answer.configuration for answer in answers)]
+    everyone = list(dict.fromkeys([*everyone, *filter(None, found)]))
+    jobs = [bench.compile_job(configuration, sizes[0]) for configuration in everyone]
+    for job in jobs:
+        bench.compilers.submit(job)
+    entrants = [
+        CompiledEntrant(configuration, binary)
+        for configuration, job in zip(everyone, jobs, strict=True)
+        if (binary := bench.compilers.result(job).binary)
+    ]
+    places = {entrant.configuration: number for number, entrant in enumerate(entrants)}
+    tasks = [
+        SizeTask(size, tuple(n for c, n in places.items() if kernel.allows(c, size)))
+        for size in sizes
+    ]
+    raced = bench.worker.ask(
+        race_sizes,
+        entrants,
+        tasks,
+        rivals.build_cub(device.arch) if device.is_cuda and kernel.name == "reduce" else None,
+        job=bench.job(sizes[0], names=()),
+        timeout_s=SIZE_S * len(sizes),
+        turn_limits_s=[SIZE_S] * len(sizes),
+    )
+    rows = []
+    for answer, won, times in zip(answers, found, raced, strict=True):
+        of_vendor = {name: ms for name, ms in times.items() if isinstance(name, str)}
+        ours = {n: ms for n, ms in times.items() if isinstance(n, int)}
+        if won is not None and won not in portfolio(kernel, device):
+            ours.pop(places[won])
+        shares = answer.tuned and (answer.tuned.median_fraction, answer.tuned.expected_fraction)
+        rows.append(
+            {
+                "kernel": kernel.name,
+                "problem": dict(answer.problem),
+                "quality": answer.tuned.quality if answer.tuned else None,
+                "answer_ms": times[places[answer.configuration]],
+                "best_ms": min(ours.values()),
+                "tuned_ms": times[places[won]] if won else None,
+                "vendor_ms": min(of_vendor.values(), default=None),
+                "vendor": min(of_vendor, key=of_vendor.__getitem__, default=None),
+                "expected": shares,
+            }
+        )
+    return rows
+
+
+def portfolio(kernel: Kernel, device: Device) -> list[Configuration]:
+    """Return the configurations that answer sizes that were not tuned."""
+    for known in read_layers(kernel.name, kernel.project):
+        if known.folder == device.folder:
+            predictions = [table.prediction for table in known.record.portfolio.tables]
+            costs = [cost for each in predictions if each for cost in each.costs]
+            rows = [row for table in known.record.portfolio.tables for row in table.rows]
+            plans = [cost.plan for cost in costs] or [row.plans[0] for row in rows]
+            return list(dict.fromkeys(Configuration(dict(plan.configuration)) for plan in plans))
+    return []
+
+
+def tuned(kernel: Kernel, device: Device, size: Problem) -> Configuration | None:
+    """Return what a search of `TUNE_S` finds, which knows nothing of earlier ones."""
+    request = Request(kernel, device, (size,), budget=Budget(seconds=TUNE_S))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(f"sqlite:///{folder}/store.sqlite") as store,
+    ):
+        solved = execute(request, store).solved
+    return solved[0].winner if solved else None
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the figures of a kernel's rows."""
+    print(f"{rows[0]['kernel']}: {len(rows)} sizes")
+    for name in ("best_ms", "tuned_ms", "vendor_ms"):
+        shares = np.array([row[name] / row["answer_ms"] for row in rows if row[name]])
+        if len(shares):
+            mean, tenth = math.exp(np.log(shares).mean()), np.quantile(shares, 0.1)
+            print(f"  {name} / answer: {mean:.4f}, tenth {tenth:.3f}, worst {shares.min():.3f}")
+    expected = [row for row in rows if row["expected"] and row["expected"][1] is not None]
+    if expected:
+        held = np.mean(
+            [row["best_ms"] / row["answer_ms"] >= row["expected"][1] for row in expected]
+        )
+        widths = [row["expected"][0] - row["expected"][1] for row in expected if row["expected"][0]]
+        width = f"{np.median(widths):.3f}" if widths else "none"
+        print(f"  the tenth holds in {held:.1%} of {len(expected)}; its median width is {width}")
+
+
+if __name__ == "__main__":
+    finish(main)
