@@ -100,6 +100,8 @@ def test_options_are_tritons(kernel):
     job = compile_job(kernel, configuration(kernel), PROBLEM, for_arch("sm_90"))
     few = compile_text(kernel, job, job.source, ("maxnreg=24",)).entries[0]
     assert few.registers <= 24
+    with pytest.raises(CompileError, match="launch_pdl, which no launch here provides"):
+        compile_text(kernel, job, job.source, ("launch_pdl=True",))
     with pytest.raises(CompileError, match="option '-O3': expected one of Triton's"):
         compile_text(kernel, job, job.source, ("-O3",))
 

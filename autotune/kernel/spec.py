@@ -103,7 +103,7 @@ class Kernel(Declaration):
 
     def entry_of(self, c: Configuration) -> str:
         """Return the function that a launch without ``entry`` launches."""
-        return self.source_file(c).name.rpartition(":")[2] if self.language else self.name
+        return self._source_of(c).rpartition(":")[2] if self.language else self.name
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
         """Return parameters and compiled-in fields, these in upper case too, as a language gets them."""
@@ -118,6 +118,13 @@ class Kernel(Declaration):
         """Return the values that are compiled in: problems that share them share a binary."""
         filled = self.filled(p)
         return tuple(filled[name] for name in self.static)
+
+    def shares_binary(self, p: Problem, q: Problem) -> bool:
+        """Return whether a configuration is known to have one binary for two problems.
+
+        A language specialises binaries: whether two problems differ in that only compile jobs tell.
+        """
+        return p == q or (self.language is None and self.static_of(p) == self.static_of(q))
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
         """Return the launch sequence of one configuration and problem (or symbolic problem)."""
@@ -243,8 +250,11 @@ class Kernel(Declaration):
 
     def source_file(self, c: Configuration) -> Path:
         """Return the source file of a configuration."""
+        return self.find_source(self._source_of(c))
+
+    def _source_of(self, c: Configuration) -> str:
         first = next(iter(self.sources.values()))
-        return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
+        return self.sources.get(str(c.get("VARIANT")), first)
 
     def find_source(self, file: str) -> Path:
         """Return the path of a source: in ``../kernels`` of the space file, or in its folder.

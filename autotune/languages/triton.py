@@ -47,6 +47,13 @@ _WARP, _WARPS = 32, 4
 _TOO_MUCH = ("uses too much shared data", "out of resource")
 #: The option, as nvcc's, for lines of the source in the code.
 _LINES = "-lineinfo"
+#: Metadata of binaries that need more than a plain launch.
+_UNSUPPORTED = (
+    "global_scratch_size",
+    "profile_scratch_size",
+    "launch_cooperative_grid",
+    "launch_pdl",
+)
 #: The symbol that holds the types of a function's arguments.
 SIGNATURE = "({})"
 
@@ -116,9 +123,9 @@ class TritonLanguage:
                 raise _compile_error(error, log()) from error
             reported = log()
         metadata = made.metadata
-        for what in ("global_scratch_size", "profile_scratch_size"):
+        for what in _UNSUPPORTED:
             if getattr(metadata, what, 0):
-                raise CompileError(f"{name} needs global scratch memory, which is not supported")
+                raise CompileError(f"{name} is compiled with {what}, which no launch here provides")
         given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
         convention = Convention(
             block=_WARP * int(metadata.num_warps),

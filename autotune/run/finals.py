@@ -103,7 +103,7 @@ class Finals:
             others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(problem, "finals"))
         known = list(dict.fromkeys(job.problem for job in others))
-        check = partial(self._checked, at_once=False, differs=False)
+        check = partial(self._checked, at_once=False, own=evaluator.job.problem)
         sizes = OtherSizes(self.bench, evaluator.job, known, check, search_s, self._told)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
@@ -165,7 +165,8 @@ class Finals:
         for job, finalist in product(others, ahead):
             at_once = job in twice[finalist.configuration]
             is_new = _key(job, finalist, at_once) not in self._known
-            if is_new and self._is_allowed(finalist, job) and self._differs(job, others):
+            is_same = kernel.shares_binary(job.problem, problem)
+            if is_new and self._is_allowed(finalist, job) and not is_same:
                 self.bench.compilers.submit(
                     self.bench.compile_job(finalist.configuration, job.problem)
                 )
@@ -181,7 +182,7 @@ class Finals:
                     assert finalist.row is not None
                     unverified.append(finalist.row)
                     continue
-                found = self._checked(finalist, job, at_once, self._differs(job, others))
+                found = self._checked(finalist, job, at_once, problem)
                 if found.status is Status.OK:
                     passed.append(finalist)
                 else:
@@ -196,11 +197,6 @@ class Finals:
     def _is_allowed(self, finalist: Contender, job: Job) -> bool:
         return self.bench.kernel.allows(finalist.configuration, job.problem)
 
-    def _differs(self, job: Job, others: Sequence[Job]) -> bool:
-        """Return whether other fields are compiled in than for the problem of the finals, which comes last."""
-        static_of = self.bench.kernel.static_of
-        return static_of(job.problem) != static_of(others[-1].problem)
-
     def _twice(self, finalist: Contender, others: Sequence[Job]) -> list[Job]:
         """Return the jobs on which a finalist runs twice at once: the problem, on a GPU the largest odd size too."""
         if self.bench.kernel.is_exclusive(finalist.configuration):
@@ -210,12 +206,12 @@ class Finals:
         largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
         return [*largest, own] if self.bench.device.is_cuda else [own]
 
-    def _checked(self, finalist: Contender, job: Job, at_once: bool, differs: bool) -> Measurement:
-        """Verify a finalist on a job, perhaps twice at once; as known where it was done before."""
+    def _checked(self, finalist: Contender, job: Job, at_once: bool, own: Problem) -> Measurement:
+        """Verify a finalist of a problem on a job, perhaps twice at once; as known where it was done before."""
         key = _key(job, finalist, at_once)
         if key not in self._known:
             binary = finalist.binary
-            if differs:
+            if not self.bench.kernel.shares_binary(job.problem, own):
                 compiled = self.bench.compilers.result(
                     self.bench.compile_job(finalist.configuration, job.problem)
                 )

@@ -189,6 +189,11 @@ def measure_sizes(
     ``count`` sizes are drawn by the seed; those that the matrix has are not measured again. No size
     begins after ``seconds``.
     """
+    if kernel.language:
+        raise UsageError(
+            f"{kernel.name}: random sizes share a binary, and a kernel in {kernel.language_name} has "
+            "several; give such sizes as problems"
+        )
     drawn = list(islice(random_sizes(kernel, device, seed), count))
     left = [problem for problem in drawn if problem not in set(matrix.problems)]
     if not left:
