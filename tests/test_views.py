@@ -259,6 +259,32 @@ def test_products_of_any_arrays_are_right(kernel: str) -> None:
     assert 0 < copies < 500
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("product_ms", "vector_ms", "kernel"),
+    [
+        (1.0, 2.0, "sgemm"),
+        (2.0, 1.0, "gemv"),
+        (1.0, None, "sgemm"),
+        (None, 1.0, "gemv"),
+        (None, None, "gemv"),
+    ],
+)
+def test_a_vector_goes_where_less_time_is_expected(
+    turned: bool, product_ms: float | None, vector_ms: float | None, kernel: str
+) -> None:
+    arrays = [np.ones((8, 4), np.float32), np.ones((4, 1), np.float32)]
+    arrays = [array.T.copy() for array in reversed(arrays)] if turned else arrays
+    operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
+    times = {"sgemm": product_ms, "gemv": vector_ms}
+    call = bind(
+        find_kernel("sgemm"), operands, {}, find_kernel, True, lambda call: times[call.kernel.name]
+    )
+    assert isinstance(call, ResolvedCall)
+    assert call.kernel.name == kernel
+    assert call.results[0].size == 8
+
+
 def test_a_product_for_kernels_of_other_types() -> None:
     """Users' own: another type, and none for vectors."""
     a, b = Operand.new((5, 7), "float16"), Operand.new((7, 1), "float16")

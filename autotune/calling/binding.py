@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import Instead, NothingToDo, Operand
+from autotune.kernel.products import without_vectors
 from autotune.kernel.spec import Kernel
 from autotune.measure.data import Argument
 from autotune.measure.declared import declared_arguments
@@ -74,11 +75,13 @@ def bind(
     named: Mapping[str, Any],
     find: Callable[[str], Kernel],
     has_addresses: bool = True,
+    expected_ms: Callable[[ResolvedCall], float | None] | None = None,
 ) -> ResolvedCall | NothingToDo:
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
-    ``has_addresses`` (host arrays) all arrays count as aligned.
+    ``has_addresses`` (host arrays) all arrays count as aligned. A product of a vector goes to a kernel
+    for vectors, unless ``expected_ms`` knows a time of the product and no shorter one of that kernel.
     """
     if not has_addresses:
         args = tuple(map(_without_offset, args))
@@ -89,11 +92,36 @@ def bind(
             return asked
         if not isinstance(asked, Instead):
             problem, given = asked
-            if not has_addresses:
-                given = {name: _without_offset(value) for name, value in given.items()}
-            return _checked(kernel, problem, given)
+            return _checked_call(kernel, problem, given, has_addresses)
+        direct = _product_of(kernel, args, named, has_addresses) if expected_ms else None
         kernel, args, named = find(asked.kernel), asked.args, asked.named
+        if expected_ms and direct and (direct_ms := expected_ms(direct)) is not None:
+            passed_on = bind(kernel, args, named, find, has_addresses)
+            if isinstance(passed_on, ResolvedCall):
+                passed_ms = expected_ms(passed_on)
+                return direct if passed_ms is None or direct_ms < passed_ms else passed_on
     raise kernel.error("call: one kernel calls another in place of itself, in a circle")
+
+
+def _product_of(
+    kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any], has_addresses: bool
+) -> ResolvedCall | None:
+    """Return what a kernel does itself in place of passing a vector on; None where it needs copies."""
+    with without_vectors():
+        asked = _asked(kernel, args, named)
+    if isinstance(asked, Instead | NothingToDo):
+        return None
+    problem, given = asked
+    call = _checked_call(kernel, problem, given, has_addresses)
+    return None if any(passed.is_copied for passed in call.arrays.values()) else call
+
+
+def _checked_call(
+    kernel: Kernel, problem: Problem, given: Mapping[str, Any], has_addresses: bool
+) -> ResolvedCall:
+    if not has_addresses:
+        given = {name: _without_offset(value) for name, value in given.items()}
+    return _checked(kernel, problem, given)
 
 
 def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

@@ -86,7 +86,7 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
             not deterministic or kernel.is_deterministic(configuration, problem)
         )
 
-    found = _recorded(kernel, problem, device, deterministic)
+    found = recorded(kernel, problem, device, deterministic)
     if found is not None and is_member(kernel, found, device):
         configuration = Configuration(dict(found))
         if serves(configuration):
@@ -115,9 +115,10 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
     )
 
 
-def _recorded(
+def recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
+    """Return what lookup answers for a call; None, with a warning, where it cannot."""
     try:
         return lookup(
             kernel.name,

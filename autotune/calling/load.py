@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autotune.calling.binding import LOADED, ResolvedCall, bind, checked_problem
-from autotune.calling.choice import Choice, LaunchPlan, choose, explained
+from autotune.calling.choice import Choice, LaunchPlan, choose, explained, recorded
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
 from autotune.devices.base import Executor
@@ -238,7 +238,7 @@ class TunedKernel:
         if not others:
             return {}
         changed = [others.get(i, value) for i, value in enumerate(operands)]
-        again = arguments.bound(self.kernel, changed, self.find)
+        again = arguments.bound(self.kernel, changed, self.find, self._expected_ms(arguments.index))
         if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
             resolved.kernel,
             resolved.problem,
@@ -278,7 +278,8 @@ class TunedKernel:
 
     def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
         """Return what the call is; refuse host arrays mixed with device arrays."""
-        resolved = arguments.bound(self.kernel, arguments.operands, self.find)
+        expected_ms = self._expected_ms(arguments.index)
+        resolved = arguments.bound(self.kernel, arguments.operands, self.find, expected_ms)
         if isinstance(resolved, NothingToDo) or arguments.index is None:
             return resolved
         for name, passed in resolved.arrays.items():
@@ -292,6 +293,16 @@ class TunedKernel:
                     f"cuda:{arguments.index}; move it there, or them to the host"
                 )
         return resolved
+
+    def _expected_ms(self, index: int | None) -> Callable[[ResolvedCall], float | None]:
+        """Return the function of a call's expected time on a device, by its record there."""
+
+        def expected_ms(resolved: ResolvedCall) -> float | None:
+            kernel, device = resolved.kernel, _device(index, resolved.kernel)
+            found = recorded(kernel, resolved.problem, device, self.deterministic)
+            return found.expected_ms if found else None
+
+        return expected_ms
 
     def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
         """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept."""
@@ -330,13 +341,17 @@ class _CallArguments:
         return next((library for library in self.libraries if library), Numpy())
 
     def bound(
-        self, kernel: Kernel, operands: Sequence[Any], find: Callable[[str], Kernel]
+        self,
+        kernel: Kernel,
+        operands: Sequence[Any],
+        find: Callable[[str], Kernel],
+        expected_ms: Callable[[ResolvedCall], float | None],
     ) -> ResolvedCall | NothingToDo:
         """Ask a kernel's ``call`` function what these operands are."""
         count = len(operands) - len(self.names)
         named = dict(zip(self.names, operands[count:], strict=True))
         has_addresses = self.index is not None
-        return bind(kernel, tuple(operands[:count]), named, find, has_addresses)
+        return bind(kernel, tuple(operands[:count]), named, find, has_addresses, expected_ms)
 
 
 class _NoCall:

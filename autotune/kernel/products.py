@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.kernel.operand import Instead, NothingToDo, Operand, check_arrays
 
+#: False while `matrix_product` passes nothing on to a kernel for vectors.
+_PASSES_ON: ContextVar[bool] = ContextVar("_PASSES_ON", default=True)
 #: Most rows of a joined batch: kernels count them, plus one tile, in 32 bits.
 MOST_ROWS = 2**30
 
@@ -106,7 +111,7 @@ def matrix_product(
     if not c.is_by_rows and c.T.is_by_rows:
         a, b, c = b.T, a.T, c.T
     a, b, c = _without_batch(a, b, c)
-    if c.ndim == 2 and by_vector is not None and 1 in c.shape:
+    if c.ndim == 2 and by_vector is not None and 1 in c.shape and _PASSES_ON.get():
         factors = {"alpha": alpha, "beta": beta}
         if c.shape[1] == 1:
             return Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
@@ -118,6 +123,16 @@ def matrix_product(
         return MatrixProduct(m, n, 0, batch, *unread, of_c, 0.0, beta)
     of_a, of_b = Stored.of(a), Stored.of(b)
     return MatrixProduct(m, n, a.shape[-1], batch, of_a, of_b, of_c, alpha, beta)
+
+
+@contextmanager
+def without_vectors() -> Iterator[None]:
+    """Have `matrix_product` return a product where it would call another kernel for m or n of 1."""
+    token = _PASSES_ON.set(False)
+    try:
+        yield
+    finally:
+        _PASSES_ON.reset(token)
 
 
 def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -> tuple[int, ...]:

@@ -47,6 +47,8 @@ class TunedConfig(Mapping[str, Any]):
         exact hit, None where too little is known, as far from everything that was measured.
     median_fraction : float or None
         Share that every other such answer reaches at least; None where that is not known.
+    expected_ms : float or None
+        Time of a call as measured, or as predicted from other sizes; None where it is not known.
     stale_reasons : tuple of str
         Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
         records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
@@ -75,6 +77,7 @@ class TunedConfig(Mapping[str, Any]):
     quality: str
     expected_fraction: float | None
     median_fraction: float | None
+    expected_ms: float | None
     stale_reasons: tuple[str, ...]
     exclusive: bool
     deterministic: bool
@@ -173,6 +176,7 @@ def tuned_config(
         # Measured on the device itself: nothing is known of the loss on others.
         expected_fraction=hit.expected_fraction if is_measured else None,
         median_fraction=hit.median_fraction if is_measured else None,
+        expected_ms=hit.expected_ms if is_measured else None,
         stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
         noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,

@@ -103,6 +103,8 @@ class Hit(NamedTuple):
     expected_fraction: float | None = None
     #: Share that every other such answer has at least; None: not known.
     median_fraction: float | None = None
+    #: Time that it is expected to take; None: not known.
+    expected_ms: float | None = None
 
 
 class Group(msgspec.Struct, eq=False, frozen=True):
@@ -240,21 +242,23 @@ def _search(
     plan = next(filter(is_able, row.plans), None) if row else None
     if row and plan:
         share = 1.0 if plan is row.plans[0] else row.share_of_second
-        return Hit(plan, row, EXACT, share, share)
+        known_ms = row.tuned.median_ms if row.tuned and plan is row.plans[0] else None
+        return Hit(plan, row, EXACT, share, share, known_ms)
     places = ((distance(asked.place, row.place), row) for row in group.near.values())
     known = [(apart, row) for apart, row in places if apart is not None]
     for apart, row in sorted(known, key=itemgetter(0)):
         plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
         plan = next(filter(is_able, plans), None)
         if plan is not None:
-            chosen = _fastest(row, asked, is_able) or plan
-            if deterministic:
-                return Hit(chosen, row, NEAREST_PROBLEM)
-            return Hit(chosen, row, NEAREST_PROBLEM, *row.expected_of(asked.problem, apart))
+            chosen, least_ms = _fastest(row, asked, is_able) or (plan, None)
+            shares = (None, None) if deterministic else row.expected_of(asked.problem, apart)
+            return Hit(chosen, row, NEAREST_PROBLEM, *shares, least_ms)
     return None
 
 
-def _fastest(row: LookupRow, asked: _Query, is_able: Callable[[Plan], bool]) -> Plan | None:
+def _fastest(
+    row: LookupRow, asked: _Query, is_able: Callable[[Plan], bool]
+) -> tuple[Plan, float] | None:
     """Return the plan of the least time that a row's table predicts; None without a prediction."""
     prediction, fields = row.table.prediction if row.table else None, asked.fields
     sizes = [value for value in fields.values() if isinstance(value, int)]
@@ -271,7 +275,7 @@ def _fastest(row: LookupRow, asked: _Query, is_able: Callable[[Plan], bool]) -> 
         # Conditions last: they take longer than times.
         if (chosen is None or time_ms < least_ms) and is_able(cost.plan):
             chosen, least_ms = cost.plan, time_ms
-    return chosen
+    return (chosen, least_ms) if chosen else None
 
 
 def predicted_ms(
