@@ -33,8 +33,7 @@ from autotune.devices.base import (
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device, Power, for_arch
 from autotune.devices.host import compared
 from autotune.errors import DeviceError, MissingDependencyError
-from autotune.languages import slices
-from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, jit_function
+from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, constants_of, jit_function
 
 #: Makes `triton.jit` return interpreted functions, where it is set before Triton is imported.
 _SETTING = "TRITON_INTERPRET"
@@ -171,12 +170,7 @@ class HostExecutor:
         if constants:
             raise LaunchError("Triton has no module symbols; pass constants as inputs")
         source, name, defines = json.loads(binary.code)
-        function = jit_function(source, name)
-        given = {
-            each.name: json.loads(defines[each.name])
-            for each in slices.parameters(source, name)
-            if each.annotation == "constexpr" and each.name in defines
-        }
+        function, given = jit_function(source, name), constants_of(source, name, defines)
         kinds = [
             text.lstrip("*").split("%")[0].split("=")[0]
             for text in defines[SIGNATURE.format(name)].split()

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import warnings
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from autotune.devices.base import (
     Convention,
     ResourceError,
 )
-from autotune.devices.device import Device
+from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, SpecError
 from autotune.languages import slices
 from autotune.languages.base import ALIGNMENT, Files, Passed
@@ -41,6 +42,7 @@ TYPES = {
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
     "bool": "i1",
 }
+_NEVER_SPECIALISED = ("i1", "fp16", "fp32", "fp64")
 #: Threads of a warp, and warps of a block where no parameter says otherwise: Triton's default.
 _WARP, _WARPS = 32, 4
 #: Texts in the log of an assembler, or of Triton, that found too little of a resource.
@@ -56,6 +58,10 @@ _UNSUPPORTED = (
 )
 #: The symbol that holds the types of a function's arguments.
 SIGNATURE = "({})"
+
+
+#: What a compile changes is the process's: its standard error, and Triton's settings.
+_alone = threading.Lock()
 
 
 class TritonLanguage:
@@ -84,7 +90,7 @@ class TritonLanguage:
         if missing:
             raise SpecError(
                 f"the constexpr {', '.join(missing)} of {function} is neither a parameter nor a "
-                f"problem field: give Kernel(..., {missing[0]}=(...))"
+                f"field of static: give Kernel(..., {missing[0]}=(...))"
             )
         taken = {each.name for each in constants} | self.options
         made = {name: json.dumps(values[name]) for name in sorted(taken & values.keys())}
@@ -101,8 +107,6 @@ class TritonLanguage:
             raise MissingDependencyError("triton", "triton", "compiling Triton") from error
 
     def load_compiler(self) -> None:
-        from autotune.devices.device import for_arch
-
         self.compile(_WARM_UP, {"(nothing)": ""}, (), for_arch("sm_90"), ("nothing",))
 
     def compile(
@@ -115,10 +119,9 @@ class TritonLanguage:
     ) -> Binary:
         self.toolchain()
         (name,) = entries
-        with _quiet() as log:
+        with _alone, _quiet() as log:
             try:
-                function = jit_function(source, name)
-                made, passed = _compiled(function, name, defines, options, device)
+                made, passed = _compiled(source, name, defines, options, device)
             except Exception as error:
                 raise _compile_error(error, log()) from error
             reported = log()
@@ -172,7 +175,7 @@ def _specialised(passed: Sequence[Passed]) -> str:
     if others or kind in ("", "*"):
         raise SpecError(f"argument {passed[0].name!r}: Triton has no {passed[0].dtype} for it")
     numbers = [each.offset_bytes if each.value is None else each.value for each in passed]
-    if kind.startswith(("fp", "i1")) and kind != "i16":
+    if kind in _NEVER_SPECIALISED:
         return kind
     if not kind.startswith("*") and all(number == 1 for number in numbers):
         return f"{kind}=1"
@@ -189,14 +192,14 @@ def jit_function(source: str, name: str) -> Any:
     return function
 
 
-def constants_of(function: Any, defines: Mapping[str, str]) -> dict[str, Any]:
+def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a function's constexpr arguments, defaults aside."""
-    names = [each.name for each in function.params if each.is_constexpr]
-    return {name: json.loads(defines[name]) for name in names if name in defines}
+    known = [each.name for each in slices.parameters(source, name) if each.name in defines]
+    return {each: json.loads(defines[each]) for each in known}
 
 
 def _compiled(
-    function: Any, name: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+    source: str, name: str, defines: Mapping[str, str], options: Sequence[str], device: Device
 ) -> tuple[Any, list[int]]:
     """Return Triton's compiled kernel, and the positions of the arguments that are passed to it."""
     from triton import compile as triton_compile
@@ -205,7 +208,7 @@ def _compiled(
     from triton.compiler import ASTSource
 
     types = iter(enumerate(defines[SIGNATURE.format(name)].split()))
-    given = constants_of(function, defines)
+    function, given = jit_function(source, name), constants_of(source, name, defines)
     signature, constants, attributes, passed = {}, {}, {}, []
     for place, parameter in enumerate(function.params):
         if parameter.is_constexpr:
@@ -228,10 +231,7 @@ def _compiled(
         if mark == "%16" and aligns:
             attributes[(place,)] = [["tt.divisibility", ALIGNMENT]]
     chosen = {each: json.loads(defines[each]) for each in TritonLanguage.options & defines.keys()}
-    has_lines = _LINES in options
-    for option in options:
-        if option == _LINES:
-            continue
+    for option in (each for each in options if each != _LINES):
         key, is_given, value = option.partition("=")
         if not is_given:
             raise CompileError(
@@ -243,7 +243,9 @@ def _compiled(
             stack.enter_context(group.scope())
         knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory())
         knobs.nvidia.dump_ptxas_log = True
-        knobs.compilation.disable_line_info = not has_lines  # else the code has folders in it
+        knobs.compilation.disable_line_info = (
+            _LINES not in options
+        )  # else the code has folders in it
         made = triton_compile(
             ASTSource(function, signature, constants, attributes),
             target=GPUTarget("cuda", device.compute_capability, _WARP),
