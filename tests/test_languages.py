@@ -33,6 +33,7 @@ FILES = {
         from helpers import twice as doubled
         SCALE = 3
         UNUSED = 4
+        x = y = result = UNUSED
 
         def other(x):
             return x - UNUSED
@@ -44,7 +45,8 @@ FILES = {
         @decorated
         @autotune(configs=[UNUSED])
         def f(x, y=1, *, N: tl.constexpr, M: "tl.constexpr" = 2):
-            return inner(x) + y
+            result = inner(x)
+            return result + y
         """,
     "helpers.py": """
         from constants import *
@@ -96,12 +98,13 @@ def test_a_function_is_cut_out_with_all_that_it_uses(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "changes"),
     [
-        ("return inner(x) + y", "return inner(x) - y", True),
+        ("return result + y", "return result - y", True),
         ("doubled(x) * SCALE", "doubled(x) + SCALE", True),
         ("SCALE = 3", "SCALE = 5", True),
         ("TWO = 2", "TWO = 4", True),
         ("y=1", "y=7", True),
         ("UNUSED = 4", "UNUSED = 5", False),
+        ("result = UNUSED", "result = None", False),
         ("return 3 * x", "return 4 * x", False),
         ("A comment of nobody", "Another", False),
         ("import math", "import math\n\n\n", False),

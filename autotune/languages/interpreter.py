@@ -121,8 +121,7 @@ class _Pointer:
         return self
 
     # The interpreter would copy tensors of a device to the host and back.
-    untyped_storage = cpu = new_empty = set_ = copy_ = _itself
-    storage_offset = size = stride = _itself
+    untyped_storage = cpu = new_empty = set_ = copy_ = storage_offset = size = stride = _itself
 
 
 class HostExecutor:

@@ -180,7 +180,7 @@ class _Slicer:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Import | ast.ImportFrom):
                     self._follow(module, inner)
-            for used in _used(node):
+            for used in sorted(_used(node)):
                 self.want(module, used)
 
     def _follow(self, module: _Slice, node: ast.Import | ast.ImportFrom) -> None:
@@ -240,12 +240,20 @@ def _bound_inside(node: ast.stmt) -> Iterator[str]:
             yield from (alias.asname or alias.name.split(".")[0] for alias in inner.names)
 
 
-def _used(node: ast.stmt) -> Iterator[str]:
-    dropped = [each for each in getattr(node, "decorator_list", []) if _last_word(each) in _TUNERS]
-    left_out = {id(inner) for each in dropped for inner in ast.walk(each)}
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and id(inner) not in left_out:
-            yield inner.id
+def _used(node: ast.stmt) -> set[str]:
+    """Return the names of a module that a statement may use; a function's own names are none."""
+    if not isinstance(node, ast.FunctionDef):
+        return _names(node)
+    kept = [each for each in node.decorator_list if _last_word(each) not in _TUNERS]
+    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    own |= {name for each in node.body for name in _bound_inside(each)}
+    inside = {name for each in node.body for name in _names(each)}
+    outside = {name for each in (*kept, node.args, node.returns) for name in _names(each)}
+    return (inside - own) | outside
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if node else set()
 
 
 def _last_word(node: ast.expr | None) -> str:

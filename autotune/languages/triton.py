@@ -51,10 +51,7 @@ _TOO_MUCH = ("uses too much shared data", "out of resource")
 _LINES = "-lineinfo"
 #: Metadata of binaries that need more than a plain launch.
 _UNSUPPORTED = (
-    "global_scratch_size",
-    "profile_scratch_size",
-    "launch_cooperative_grid",
-    "launch_pdl",
+    *("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl"),
 )
 #: The symbol that holds the types of a function's arguments.
 SIGNATURE = "({})"
@@ -150,7 +147,6 @@ class TritonLanguage:
 
 _WARM_UP = """#: module nothing
 import triton
-
 @triton.jit
 def nothing():
     pass
