@@ -11,6 +11,7 @@ import pytest
 from autotune.devices.base import Binary
 from autotune.devices.device import for_arch
 from autotune.kernel.spec import Kernel
+from autotune.languages.triton import TritonLanguage
 from autotune.measure.data import RANDOM, Dataset
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import ContenderSamples, Failure, Race
@@ -188,6 +189,16 @@ def test_what_is_compiled_in_differs_from_the_problem_of_the_finals(held):
     binaries = {n: key for _, n, _, key in bench.calls}
     assert binaries == {63: "of n=63", 127: "as tuned", 4096: "as tuned", 97: "as tuned"}
     assert bench.submitted == [(63, block) for block in BLOCKS]
+
+
+def test_a_language_compiles_for_each_size(held):
+    """Triton's binary may know that 16 divides a size, and is wrong for others."""
+    declared = kernel()
+    declared.language = TritonLanguage()
+    bench = Bench(declared, job(63, step=5), job(127))
+    held(bench)
+    binaries = {n: key for _, n, _, key in bench.calls}
+    assert binaries == {63: "of n=63", 127: "of n=127", 4096: "as tuned", 97: "of n=97"}
 
 
 @pytest.mark.parametrize(
