@@ -52,7 +52,7 @@ LINES = {
     "measure": 5210,
     "report": 1512,
     "retune": 1112,
-    "run": 3850,
+    "run": 3875,
     "search": 2392,
     "store": 1365,
     "tuned": 3225,

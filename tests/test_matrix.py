@@ -13,7 +13,7 @@ import pytest
 
 from autotune import lookup
 from autotune.cli import run
-from autotune.errors import RecordError
+from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.run.importing import checked
 from autotune.run.matrix import candidates_of, fitted_to_sizes, random_sizes
@@ -151,6 +151,34 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
     assert all(hit.expected_fraction <= hit.median_fraction <= 1 for hit in known)
     far = pick(lookups, (10**6, 10**6, 10**6), record.device.folder)
     assert (far.expected_fraction, far.median_fraction) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda matrix: {"problems": matrix.problems[:50]}, "50 sizes are too few to fit, 100 are"),
+        (
+            lambda matrix: {
+                "problems": (*matrix.problems[1:], {**matrix.problems[0], "dtype": "half"})
+            },
+            "of several categories",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(
+    change: Callable[[Portfolio], dict[str, Any]], message: str
+) -> None:
+    matrix = sampled_matrix(120)
+    matrix = msgspec.structs.replace(matrix, **change(matrix))
+    with pytest.raises(UsageError, match=message):
+        fitted_to_sizes(read(H100 / "sgemm.json"), find_kernel("sgemm"), matrix)
+
+
+def test_a_fit_needs_a_file_of_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "sizes.jsonl"
+    assert run(["sizes", "sgemm", "--fit", str(H100 / "sgemm.json"), "--out", str(missing)]) == 2
+    assert "no such file; run: autotune sizes sgemm --out" in capsys.readouterr().err
+    assert not missing.exists()
 
 
 def test_answers_say_what_to_expect() -> None:

@@ -391,6 +391,8 @@ def sizes(
         raise UsageError("sizes: --budget is a time, for example 9m")
     declared = find_kernel(kernel, spaces)
     if fitted:
+        if not out.exists():
+            raise UsageError(f"{out}: no such file; run: autotune sizes {kernel} --out {out}")
         record = read(fitted)
         matrix = SizeMatrix.opened(out, declared, record.device.planned_for())
         record, held_out = fitted_to_sizes(record, declared, matrix.portfolio())

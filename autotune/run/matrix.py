@@ -29,6 +29,7 @@ from autotune.run.recording import category_of, plan_of, refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
 from autotune.tuned.dense import HeldOut, SizeFit
+from autotune.tuned.fallback import counted
 from autotune.tuned.prediction import MULTIPLE, Predictor
 from autotune.tuned.record import Cost, Plan, Portfolio, TunedRecord
 from autotune.tuned.table import predicted_ms
@@ -45,6 +46,8 @@ _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 _AT_ONCE, _PAIR_S = 8, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
 _COMPLETE, _PROMISING, _RANDOM = 300, 16, 4
+#: Sizes that a fit needs.
+_ENOUGH = 100
 
 
 @dataclass
@@ -124,11 +127,11 @@ class SizeMatrix:
 def candidates_of(
     records: Sequence[TunedRecord], kernel: Kernel, device: Device
 ) -> list[Configuration]:
-    """Return the default, portfolios and winners of records, as far as they are in the space of a device."""
+    """Return the default, portfolios, winners and answers of records, as far as they are in the space of a device."""
     found = [kernel.default()]
     for record in records:
         found += map(Configuration, record.portfolio.configurations)
-        found += [Configuration(dict(tuned.configuration)) for tuned in record.problems]
+        found += [Configuration(dict(plan.configuration)) for plan in record.plans()]
     return [one for one in dict.fromkeys(found) if is_member(kernel, one, device)]
 
 
@@ -337,18 +340,31 @@ def fitted_to_sizes(
 ) -> tuple[TunedRecord, HeldOut]:
     """Return a record whose answers for other problems are fitted to times on random sizes.
 
-    The problems share their categorical fields. Second is what held-out sizes get from such fits.
+    Second is what held-out sizes get from such fits.
+
+    Raises
+    ------
+    UsageError
+        If there are too few sizes, of several categories, or the record has no portfolio.
     """
+    where, count = f"{record.kernel} on {record.device.name}", len(matrix.problems)
+    if count < _ENOUGH:
+        raise UsageError(f"{where}: {count} sizes are too few to fit, {_ENOUGH} are needed")
+    if len({category_of(problem) for problem in matrix.problems}) > 1:
+        raise UsageError(f"{where}: the sizes are of several categories, which are not fitted yet")
+    if not record.portfolio.tables:
+        raise UsageError(f"{where}: no portfolio; run: autotune retune {record.kernel} --portfolio")
     device = record.device.planned_for()
     plans = _plans(matrix, kernel, device)
-    fit = SizeFit(matrix, plans, device.sm_count, kernel.layout)
+    fit = SizeFit(counted(matrix, plans), plans, device.sm_count, kernel.layout)
     completed, spreads = fit.completed()
     chosen = fit.chosen(completed, spreads)
     held_out = fit.held_out(chosen, completed)
     prediction = fit.prediction(chosen, held_out)
     kept = [Configuration(matrix.configurations[number]) for number in chosen]
     old = record.portfolio
-    rows = [row for row, c in enumerate(old.configurations) if Configuration(c) in kept]
+    everyone = range(len(old.configurations))
+    rows = [row for row in everyone if Configuration(old.configurations[row]) in kept] or everyone
     category = category_of(matrix.problems[0])
     measured = msgspec.structs.replace(
         old,

@@ -66,14 +66,14 @@ def answer_tables(
     tables = []
     for columns in _by_category(portfolio):
         plans = _plans(portfolio, columns, planner)
-        counted = _counted(portfolio, plans)
+        as_counted = counted(portfolio, plans)
         times_ms = [winners_ms[column] if winners_ms else None for column in columns]
-        matrix = _Matrix(portfolio, counted, columns, times_ms)
+        matrix = _Matrix(portfolio, as_counted, columns, times_ms)
         scores = {width: matrix.score(partial(matrix.nearest, width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
         way, prediction = partial(matrix.nearest, width), None
         if len(columns) >= ENOUGH_PROBLEMS:
-            fits = Predictor(counted, columns, plans, sm_count)
+            fits = Predictor(as_counted, columns, plans, sm_count)
             fitted, predicted = fits.prediction(), partial(matrix.predicted, fits)
             if fitted and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, prediction = predicted, fitted
@@ -183,7 +183,7 @@ def _plans(portfolio: Portfolio, columns: Sequence[int], planner: Planner) -> li
     return plans
 
 
-def _counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
+def counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
     """Return a portfolio in which plans that are not deterministic count as slower, as in finals."""
     if not any(plan is not None and plan.deterministic for plan in plans):
         return portfolio
