@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from autotune.errors import SpecError, UsageError
+from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.products import without_vectors
 from autotune.kernel.spec import Kernel
@@ -107,13 +108,13 @@ def _product_of(
     kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any], has_addresses: bool
 ) -> ResolvedCall | None:
     """Return what a kernel does itself in place of passing a vector on; None where it needs copies."""
-    with without_vectors():
+    with suppress(AutotuneError), without_vectors():
         asked = _asked(kernel, args, named)
-    if isinstance(asked, Instead | NothingToDo):
-        return None
-    problem, given = asked
-    call = _checked_call(kernel, problem, given, has_addresses)
-    return None if any(passed.is_copied for passed in call.arrays.values()) else call
+        if not isinstance(asked, Instead | NothingToDo):
+            problem, given = asked
+            call = _checked_call(kernel, problem, given, has_addresses)
+            return None if any(passed.is_copied for passed in call.arrays.values()) else call
+    return None
 
 
 def _checked_call(
