@@ -1,6 +1,7 @@
 """Fixtures of the tests on a GPU, and the turns by which several processes share one."""
 
 import fcntl
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,14 @@ GPU, QUEUE = Path(__file__), Path(__file__).with_name("__init__.py")
 def cupy() -> Any:
     """CuPy, on its device."""
     return pytest.importorskip("cupy")
+
+
+@pytest.fixture(autouse=True)
+def first_stream() -> Iterator[None]:
+    """Leave the stream of an executor that a test opened in this process: it ends with the executor."""
+    yield
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].cuda.Stream.null.use()
 
 
 @contextmanager
