@@ -158,6 +158,8 @@ class Declaration:
         self.baselines: list[Baseline] = []
         self.metrics: dict[str, Callable[..., object]] = {}
         self.hooks: dict[str, Callable[..., Any]] = {}
+        #: Names of hooks that take the device.
+        self.device_hooks: set[str] = set()
         #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
         self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
         self.fingerprint = ""
@@ -269,7 +271,7 @@ class Declaration:
         """Call a hook, with all layout fields of problems, and with the device if it asks for one."""
         function = self.hook(name)
         given = (self.filled(a) if fills and isinstance(a, Problem) else a for a in args)
-        extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
+        extra = {DEVICE: device} if name in self.device_hooks else {}
         return self.guarded(name, function, *given, **extra)
 
     def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -310,6 +312,7 @@ class Declaration:
                 f"not ({', '.join(given)}){hint if name == 'launch' else ''}"
             )
         self.hooks[name] = function
+        (self.device_hooks.add if DEVICE in given else self.device_hooks.discard)(name)
         return function
 
     def _rule(

@@ -19,7 +19,6 @@ from autotune.devices.base import with_defines
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import SpecError
 from autotune.kernel.catalog import is_of_file
-from autotune.kernel.declaration import DEVICE
 from autotune.kernel.includes import (
     SearchPath,
     SourceText,
@@ -92,13 +91,11 @@ class _OwnFiles:
 
 def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
     """Return the search paths of a kernel, with each value of each parameter in turn, on all devices."""
-    hook = kernel.hooks.get("options")
-    if hook is None:
+    if "options" not in kernel.hooks:
         return (SearchPath(),)
-    takes_device = DEVICE in inspect.signature(hook).parameters
     devices = [device for device in _DEVICES if device.backend in kernel.backends]
     found = dict[SearchPath, None]()
-    for device in devices if takes_device else devices[:1]:
+    for device in devices if "options" in kernel.device_hooks else devices[:1]:
         for name, values in kernel.parameters.items():
             for value in values:
                 with suppress(SpecError):  # no valid configuration, mostly

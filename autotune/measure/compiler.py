@@ -29,7 +29,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.includes import Header, SourceText
-from autotune.kernel.launches import launch_sequence
+from autotune.kernel.launches import LaunchSequence, launch_sequence
 from autotune.kernel.modules import fault_of
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
@@ -113,9 +113,13 @@ def compile_job(
     problem: Problem,
     device: Device,
     scalars: Mapping[str, Any] = MappingProxyType({}),
+    plan: LaunchSequence | None = None,
 ) -> CompileJob:
-    """Return all that is needed to compile one configuration; ``scalars`` replace declared ones."""
-    plan = launch_sequence(kernel, configuration, problem, device)
+    """Return all that is needed to compile one configuration.
+
+    ``scalars`` replace declared ones; ``plan`` is the configuration's, where the caller has it.
+    """
+    plan = plan or launch_sequence(kernel, configuration, problem, device)
     language = kernel.language_on(device.backend)
     source = source_text(kernel, configuration, device)
     if kernel.language:

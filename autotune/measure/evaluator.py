@@ -100,6 +100,9 @@ class DeviceEvaluator:
         self._per_device = PER_DEVICE if self.compiles_ahead or len(self._lanes) > 1 else 1
         #: Kept, as hints repeat.
         self.job_or_verdict = lru_cache(_KNOWN)(self._job_or_verdict)
+        self._launches: Callable[[Configuration], LaunchSequence] = lru_cache(_KNOWN)(
+            lambda c: launch_sequence(kernel, c, job.problem, job.device)
+        )
         self._switch_s = sys.getswitchinterval()
         #: Texts that are equal for configurations that share a measurement.
         self.twins: dict[Configuration, str] = {}
@@ -194,10 +197,13 @@ class DeviceEvaluator:
         return self._compile_job(configuration)
 
     def _compile_job(self, configuration: Configuration) -> CompileJob:
-        return compile_job(self.kernel, configuration, self.job.problem, self.job.device)
-
-    def _launches(self, configuration: Configuration) -> LaunchSequence:
-        return launch_sequence(self.kernel, configuration, self.job.problem, self.job.device)
+        return compile_job(
+            self.kernel,
+            configuration,
+            self.job.problem,
+            self.job.device,
+            plan=self._launches(configuration),
+        )
 
     def _measured(
         self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None

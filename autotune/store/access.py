@@ -39,6 +39,8 @@ Value = TypeVar("Value")
 _BOOT = "/proc/sys/kernel/random/boot_id"
 #: Most rows that wait; a process that is killed loses these.
 WAITING = 8
+#: Rows of these seconds share a transaction, unless half of those that may wait are there.
+_GATHER_S = 0.05
 #: Configurations that one statement names.
 _AT_ONCE = 500
 
@@ -337,6 +339,9 @@ class Appender:
     def _next(self) -> list[Measurement]:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
+            self._changed.wait_for(
+                lambda: len(self._waiting) >= WAITING // 2 or self._is_over, _GATHER_S
+            )
             rows, self._waiting = self._waiting, []
             self._changed.notify_all()
         return rows
