@@ -78,6 +78,7 @@ prefetch = Kernel(
         ahead("none", 1, VEC=1),
     ],
     default=ahead("reg_batch", 4),
+    variants={"naive": ahead("none", 1, VEC=1)},
     MODE=(
         "none",
         "unroll",

@@ -78,6 +78,10 @@ reduce = Kernel(
         blocks_of(128, 4, 16, "ticket", WAVES=1, WARP=16),
     ],
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
+    variants={
+        "naive": blocks_of(256, 1, 1, "kernel", BLOCK_RED="interleaved", WARP_TAIL="barrier"),
+        "sequential": blocks_of(256, 1, 1, "kernel", BLOCK_RED="sequential", WARP_TAIL="barrier"),
+    },
     VARIANT=("portable", "cuda"),
     BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block; fewer than 128: cuda
     VEC=(1, 2, 4),  # floats per load

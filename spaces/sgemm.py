@@ -302,6 +302,11 @@ sgemm = Kernel(
         *SLIM_SEEDS,
     ],
     default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
+    variants={
+        "naive": {"ALG": "naive", "BLOCK_X": 16, "BLOCK_Y": 16},
+        "tile": {"ALG": "tile", "BLOCK_X": 16, "BLOCK_Y": 16, "BK": 16, "UNROLL": 8},
+        "register": thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
+    },
     VARIANT=("portable", "cuda", "slim"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C

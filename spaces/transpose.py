@@ -82,6 +82,11 @@ transpose = Kernel(
         {"ALG": "naive", "BLOCK_X": 8, "BLOCK_Y": 32},
     ],
     default=tiles_of(64, 64, 128, 4),
+    variants={
+        "naive": {"ALG": "naive", "BLOCK_X": 32, "BLOCK_Y": 8},
+        "narrow": {"ALG": "naive", "BLOCK_X": 8, "BLOCK_Y": 32},
+        "register": {"ALG": "register", "BLOCK_X": 16, "BLOCK_Y": 16, "VEC": 4},
+    },
     ALG=("naive", "register", "shared"),  # where rows become columns
     BLOCK_X=(8, 16, 32, 64),  # naive, register: threads along a row of x
     BLOCK_Y=(4, 8, 16, 32),  # naive, register: threads along a column of x

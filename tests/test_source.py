@@ -38,6 +38,7 @@ SEARCH_ONLY = {
     "a new parameter": ("BLOCK=(32, 64)", "BLOCK=(32, 64), ITEMS=(1, 2)"),
     "other problems": ("problems=[Problem(n=1000)]", "problems=[Problem(n=7), Problem(n=8)]"),
     "seeds and default": ("    BLOCK=", "    seeds=[{}], default={'BLOCK': 64},\n    BLOCK="),
+    "variants": ("    BLOCK=", "    variants={'naive': {'BLOCK': 32}},\n    BLOCK="),
     "backends": ("    BLOCK=", "    backends=('cuda',),\n    BLOCK="),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),

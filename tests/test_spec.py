@@ -65,6 +65,8 @@ def test_a_declaration_reads_back():
         ({"static": ("m",)}, r"static: unknown problem field 'm'.*known: n"),
         ({"seeds": [{"BLOCKS": 32}]}, r"seeds: unknown parameter 'BLOCKS'; did you mean 'BLOCK'"),
         ({"default": {"BLOCK": 48}}, r"default: BLOCK=48 is not among its values \(32, 64\)"),
+        ({"variants": {"naive": {"BLOCK": 7}}}, r"variant naive: BLOCK=7 is not among its values"),
+        ({"variants": {"best": {}}}, r"variant 'best' has another meaning"),
         (
             {"source": "my-kernel.cu"},
             r"kernel name 'my-kernel': a letter, ",

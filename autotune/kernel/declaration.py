@@ -96,6 +96,7 @@ class Declaration:
         edge_problems: Sequence[Problem] = (),
         seeds: Sequence[Mapping[str, Value]] = (),
         default: Mapping[str, Value] | None = None,
+        variants: Mapping[str, Mapping[str, Value]] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
         backends: Sequence[str] | None = None,
@@ -153,6 +154,11 @@ class Declaration:
         check_macros(self.parameters, self.static)
         self.seeds = tuple(partial_of("seeds", seed, self.parameters) for seed in seeds)
         self.default_values = partial_of("default", default or {}, self.parameters)
+        #: Named configurations that `autotune explain` sets beside the winner.
+        self.variants: dict[str, dict[str, Value]] = {}
+        for variant, values in (variants or {}).items():
+            refuse((wrong := fault("variant", variant), wrong))
+            self.variants[variant] = partial_of(f"variant {variant}", values, self.parameters)
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []

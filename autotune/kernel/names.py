@@ -54,6 +54,7 @@ _TAKEN: dict[str, frozenset[str]] = {
     "parameter": CPP_KEYWORDS | _CUDA | _PYTHON | {"device"},
     "problem field": _PYTHON | LOOKUP_ARGUMENTS,
     "argument": _PYTHON,
+    "variant": frozenset({"best"}),
 }
 
 

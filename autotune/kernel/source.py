@@ -40,7 +40,8 @@ _DEVICES = (
 
 #: Options of `Kernel` that are no lists of what to try; all keywords that it does not name are parameters.
 _DECIDING_OPTIONS = frozenset(inspect.signature(Kernel).parameters) - {
-    *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends")
+    *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends"),
+    "variants",
 }
 #: Functions attached to a kernel that choose configurations or callers' arguments.
 _SEARCH_HOOKS = frozenset({"requires", "exclusive", "deterministic", "call"})

@@ -406,7 +406,7 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
         value = configuration[name]
         if not any(type(value) is type(allowed) and value == allowed for allowed in values):
             return False
-    applies = _applicable(kernel, configuration)
+    applies = applicable(kernel, configuration)
     if any(configuration[n] != kernel.parameters[n][0] for n, used in applies.items() if not used):
         return False
     return not any(broken_constraints(kernel, configuration, device))
@@ -416,7 +416,7 @@ def broken_constraints(
     kernel: Kernel, configuration: Mapping[str, Any], device: Device
 ) -> Iterator[Rule]:
     """Yield the constraints that a configuration of declared values breaks."""
-    applies = _applicable(kernel, configuration)
+    applies = applicable(kernel, configuration)
     conditional = {name for rule in kernel.applies_rules for name in rule.governs}
     for rule in kernel.constraint_rules:
         named = conditional & set(rule.parameters)
@@ -429,7 +429,7 @@ def broken_constraints(
             yield rule
 
 
-def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
+def applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
     """Return for each parameter whether it has an effect in a configuration."""
     applies = dict.fromkeys(kernel.parameters, True)
     for rule in kernel.applies_rules:
