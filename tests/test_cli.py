@@ -426,6 +426,10 @@ BEFORE = {"autotune check softmax": ("autotune new softmax",)}
 NEED_RECORD = ("export", "report")
 #: Examples that are parsed only, and why.
 NOT_RUN = {
+    "autotune explain sgemm --problem m=4096,n=4096,k=4096 --arch sm_90 --variants naive,best": (
+        "compiles for half a minute; test_explain explains every kernel"
+    ),
+    "autotune explain transpose --variants best --ablate VEC": "the same",
     "autotune check sgemm": "takes a minute; the example with --samples 2 runs",
     "autotune doctor cache --clear": "would clear what the tests share; test_cli has a cache of its own",
     "autotune doctor --limits": "takes a minute; test_limits runs it",

@@ -38,6 +38,7 @@ COMMANDS = {
     "run": ("runs", "Find the fastest configuration of kernels; write record, header and report."),
     "list": ("kernels", "List kernels, search strategies or devices."),
     "show": ("kernels", "Show the search space of a kernel, or the code of one configuration."),
+    "explain": ("kernels", "Explain why configurations are fast or slow, side by side."),
     "new": ("kernels", "Write a working kernel and its space file for you to edit."),
     "check": ("kernels", "Check a space file; compile a sample for each architecture."),
     "lookup": ("records", "Print the tuned configuration for a problem."),

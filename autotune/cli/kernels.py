@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli import emit_json
+from autotune.cli import emit_json, shown
 from autotune.cli.console import FOLDER, JSON, KERNEL, PATH, SPACES
 from autotune.errors import UsageError
 
@@ -119,6 +119,91 @@ def show(
     configuration = console.configuration(declared, config or "")
     size = console.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
     _show_configuration(declared, configuration, size, chosen, view)
+
+
+@click.command("explain")
+@KERNEL
+@click.option("--problem", metavar="FIELD=N,...", help="Problem size; default: the first.")
+@click.option(
+    "--variants", metavar="NAME,...", help="Of the space file, and best; default: all of them."
+)
+@click.option(
+    "--config",
+    "configs",
+    metavar="NAME=V,...",
+    multiple=True,
+    help="Another configuration (repeatable).",
+)
+@click.option("--arch", metavar="sm_NN", help="Compile for this architecture; measure nothing.")
+@click.option("--device", metavar="NAME", help="Measure on cuda:0 or opencl:cpu; default: a GPU.")
+@click.option(
+    "--ablate",
+    metavar="NAME,...",
+    help="Set the last variant with other values of these beside it.",
+)
+@click.option(
+    "--out", type=FOLDER, help="Keep what was measured beside the records of this folder."
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@SPACES
+@JSON
+def explain(
+    kernel: str,
+    problem: str | None,
+    variants: str | None,
+    configs: tuple[str, ...],
+    arch: str | None,
+    device: str | None,
+    ablate: str | None,
+    out: Path | None,
+    markdown: bool,
+    spaces: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain why configurations of KERNEL are fast or slow, side by side.
+
+    Without a GPU: registers, occupancy and what its SASS shows, for any architecture, and what was
+    measured on others' devices. On a GPU also times, and counters where Nsight Compute is installed.
+
+    \b
+    autotune explain transpose
+    autotune explain sgemm --problem m=4096,n=4096,k=4096 --arch sm_90 --variants naive,best
+    autotune explain transpose --variants best --ablate VEC
+    """
+    from autotune.cli import console
+    from autotune.explain import explaining, wording
+    from autotune.explain.variants import KernelVariant, setting_of
+    from autotune.kernel.catalog import find_kernel
+    from autotune.report.table import Table
+
+    declared = find_kernel(kernel, spaces)
+    size = console.problem(declared, problem) if problem else None
+    found = explaining.explain(
+        setting_of(declared, arch, device, size),
+        names_in(variants),
+        [KernelVariant(text, console.configuration(declared, text)) for text in configs],
+        names_in(ablate),
+        out,
+    )
+    if as_json:
+        emit_json(wording.document(found))
+        return
+    if markdown:
+        click.echo(wording.markdown(found))
+        return
+    click.echo(wording.title(found))
+    for heading, part in wording.sections(found):
+        click.echo(f"\n{heading}")
+        if isinstance(part, Table):
+            console.show_table(part)
+        else:
+            for line in part:
+                click.echo(shown(f"  {line}"))
+
+
+def names_in(text: str | None) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _device_or_arch(text: str | None, kernel: Kernel) -> Device:
@@ -370,4 +455,4 @@ def check(
         raise NothingValidError(f"{declared.name}: " + "; ".join(report.failures))
 
 
-COMMANDS = {"list": list_, "show": show, "new": new, "check": check}
+COMMANDS = {"list": list_, "show": show, "explain": explain, "new": new, "check": check}

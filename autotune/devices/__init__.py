@@ -6,6 +6,7 @@
 `choose`  backends by name, devices by selector
 `cuda`    CUDA; with `nvrtc`, `nvml` and `graph`
 `opencl`  OpenCL
+`sass`    what the instructions of a cubin show; `occupancy` of a block
 `host`    outputs compared in the host's memory
 ========= ==================================================================
 """

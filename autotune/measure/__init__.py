@@ -17,5 +17,7 @@
 `race`        contenders timed in interleaved rounds
 `rotation`    configurations timed on many sizes, without verification
 `sanitize`    compute-sanitizer, and the code under it
+`profile`     Nsight Compute; `counters` has the metrics that are asked for
+`disassembly` NVIDIA's disassembler
 ============= ==============================================================
 """

@@ -10,6 +10,8 @@ from autotune.kernel.spec import Work
 
 #: A time below this share of the bound is a wrong measurement, not a rounding of the peak.
 _MARGIN = 0.97
+#: FLOP per byte below which memory limits where no limits are known; a V100's peaks have 17.
+_MEMORY_BOUND = 8.0
 #: Below this share of the peak something else used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
 #: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, ``ffma`` in GFLOP/s.
@@ -68,6 +70,17 @@ def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, s
     times = {name: amount / limits[name] / 1e6 for name, amount in amounts.items()}
     binding = max(times, key=lambda limit: times[limit])
     return times[binding] / median_ms, binding
+
+
+def is_memory_bound(work: Work, limits: Limits) -> bool:
+    """Return whether moving the bytes takes longer than the arithmetic, at measured rates if known."""
+    if work.flops and work.pipe != "fp32":
+        return False  # no rate of other pipes is known
+    moved = work.bytes_read + work.bytes_written
+    _, binding = share(work, 1.0, limits)
+    if binding:
+        return binding != "ffma"
+    return bool(moved) and work.flops / moved < _MEMORY_BOUND
 
 
 def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:

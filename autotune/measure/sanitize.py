@@ -129,33 +129,43 @@ def check(
 
 def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> tuple[str, str]:
     """Launch trials in one process under one tool; return its first fault, and why it could not check."""
-    with tempfile.TemporaryDirectory(prefix="autotune-sanitize-") as folder:
-        task, log = Path(folder, "trials"), Path(folder, "log")
-        task.write_bytes(pickle.dumps(list(trials)))
-        command = [
-            *(program, "--tool", tool, "--log-file", str(log)),
-            *("--print-limit", "1", "--show-backtrace", "no"),
-            *(("--padding", str(_PADDING)) if tool == "memcheck" else ()),
-            *(("--report-api-errors", "no") if tool == "memcheck" else ()),
-            *(("--print-level", "error") if tool == "racecheck" else ()),
-            *(sys.executable, "-c", _PROGRAM, str(task), str(timeout_s), *sys.path),
-        ]
-        has_ended, output = _waited(command, timeout_s)
-        words = log.read_text(errors="replace") if log.exists() else ""
-    lines = output.splitlines()
-    # After a lost context, what CuPy cannot free complains below the last word.
-    words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
-    last = (words_of_end or lines or [""])[-1]
+    options = [
+        *("--tool", tool, "--print-limit", "1", "--show-backtrace", "no"),
+        *(("--padding", str(_PADDING)) if tool == "memcheck" else ()),
+        *(("--report-api-errors", "no") if tool == "memcheck" else ()),
+        *(("--print-level", "error") if tool == "racecheck" else ()),
+    ]
+    words, last, failure = launched_under([program, *options], trials, timeout_s)
     text = parsed(words)
     if text is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
         on = f" on {lost['problem']}" if lost else ""
         return f"compute-sanitizer {tool}{on}: {text}", ""
+    return "", failure
+
+
+def launched_under(
+    tool: Sequence[str], trials: Sequence[Trial], timeout_s: float
+) -> tuple[str, str, str]:
+    """Launch trials once in a process under one of NVIDIA's tools.
+
+    Return the tool's log, the process's last word, and why it did not end well; empty where it did.
+    """
+    with tempfile.TemporaryDirectory(prefix="autotune-tool-") as folder:
+        task, log = Path(folder, "trials"), Path(folder, "log")
+        task.write_bytes(pickle.dumps(list(trials)))
+        child = (sys.executable, "-c", _PROGRAM, str(task), str(timeout_s), *sys.path)
+        has_ended, output = _waited([*tool, "--log-file", str(log), *child], timeout_s)
+        words = log.read_text(errors="replace") if log.exists() else ""
+    lines = output.splitlines()
+    # After a lost context, what CuPy cannot free complains below the last word.
+    words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
+    last = (words_of_end or lines or [""])[-1]
     if not has_ended:
-        return "", f"not done after {timeout_s:g} s"
+        return words, last, f"not done after {timeout_s:g} s"
     if last == "done":  # warnings alone, which are no faults, have an exit code too
-        return "", ""
-    return "", last or "it ended without a word"
+        return words, last, ""
+    return words, last, last or "it ended without a word"
 
 
 def parsed(log: str) -> str | None:

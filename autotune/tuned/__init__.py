@@ -11,6 +11,7 @@
 `prediction` the time of each configuration, fitted to the measured problems
 `dense`      answers fitted to random sizes, and what to expect of them
 `correction` small trees that correct fitted times
+`counted`    counters of Nsight Compute beside records
 `comparison` two records problem by problem, two entries of a problem
 ============ =====================================================================
 """

@@ -187,8 +187,13 @@ def kernel_names(*owners: Project) -> set[str]:
         for layer, directory in layers(owner)
         for folder in device_folders(layer, directory)
         for file in _listed(os.path.join(directory, folder))
-        if file.name.endswith(".json")
+        if _is_record(file.name)
     }
+
+
+def _is_record(file: str) -> bool:
+    """Return whether a name is that of a record; a kernel's other files, ``x.explain.json``, have two dots."""
+    return file.endswith(".json") and "." not in file[:-5]
 
 
 def _listed(directory: str) -> list[os.DirEntry[str]]:
@@ -235,7 +240,8 @@ def warn_of_unowned(kernel: str) -> None:
 
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
     """Read all readable records below a directory, of one kernel or of all, in the order of their paths."""
-    found = (_readable(path) for path in sorted(directory.glob(f"*/{kernel}.json")))
+    files = sorted(directory.glob(f"*/{kernel}.json"))
+    found = (_readable(path) for path in files if _is_record(path.name))
     return [record for record in found if record]
 
 

@@ -1,0 +1,120 @@
+"""Reads a GPU's performance counters: launches one configuration under NVIDIA's Nsight Compute, ``ncu``.
+
+It knows no metric. A metric that the device lacks is absent from the result, never 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.devices.nvrtc import find_program
+from autotune.kernel.launches import launch_sequence
+from autotune.measure.data import load_kernel
+from autotune.measure.sanitize import Trial, launched_under
+
+#: Longest time of one process: ncu repeats a launch some ten times, and restores memory in between.
+TIMEOUT_S = 300.0
+#: Processes for one configuration: each but the last found metrics that the device does not have.
+_MOST_TRIES = 4
+#: Why counters may not be read, as ncu's message names it.
+_PERMISSION = "ERR_NVGPUCTRPERM"
+#: The remedy of that; the page that NVIDIA names in the message says the same.
+PERMISSION_REMEDY = (
+    "run as root, in a container with --cap-add SYS_ADMIN, or once: echo options nvidia "
+    "NVreg_RestrictProfilingToAdminUsers=0 | sudo tee /etc/modprobe.d/nvidia-counters.conf, and reboot"
+)
+MISSING = "ncu is not installed; it comes with the CUDA toolkit: https://developer.nvidia.com/nsight-compute"
+#: Values of one unit of ncu in the base unit: nanoseconds, bytes.
+_UNITS = {
+    **{"usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9},
+    **{"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9},
+}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The counters of one launch."""
+
+    #: By metric: numbers in base units (nanoseconds, bytes, per cent).
+    values: Mapping[str, float]
+    #: Metrics that were asked for and that the device does not have.
+    absent: tuple[str, ...] = ()
+    #: Why there are no values, with the remedy; empty where there are.
+    failure: str = ""
+
+
+def profiler() -> str:
+    """Return the path of ncu; empty where it is not installed."""
+    return find_program("ncu")
+
+
+def counters_of(program: str, trial: Trial, metrics: Sequence[str]) -> Counters:
+    """Launch a configuration once under ncu, and return the counters of its main launch.
+
+    Clocks stay as they are: ncu would hold them at their base otherwise.
+    """
+    job = trial.job
+    kernel = load_kernel(job.origin, job.fingerprint)
+    plan = launch_sequence(kernel, trial.configuration, job.problem, job.device)
+    symbol = trial.binary.symbol(str(plan.main.entry))
+    asked, words, failure = list(metrics), "", ""
+    for _ in range(_MOST_TRIES):
+        tool = [
+            *("env", "LC_ALL=C", program, "--csv", "--page", "raw", "--print-units", "base"),
+            *("--clock-control", "none", "--kernel-name-base", "mangled"),
+            *("--kernel-name", f"regex:^{re.escape(symbol)}$", "--metrics", ",".join(asked)),
+        ]
+        words, _, failure = launched_under(tool, [trial], TIMEOUT_S)
+        unknown = refused(words, asked)
+        asked = [metric for metric in asked if metric not in unknown]
+        if not unknown or not asked:
+            break
+    values = parsed_counters(words, asked)
+    absent = tuple(metric for metric in metrics if metric not in values)
+    return Counters(values, absent, "" if values else why_none(words) or failure or _NOTHING)
+
+
+_NOTHING = "ncu saw no launch of the kernel"
+
+
+def refused(words: str, metrics: Iterable[str]) -> set[str]:
+    """Return the metrics that an error or a warning of ncu names: the device does not have them."""
+    lines = [line for line in words.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+    return {
+        metric
+        for metric in metrics
+        if any(re.search(rf"(?<![\w.]){re.escape(metric)}(?![\w.])", line) for line in lines)
+    }
+
+
+def why_none(words: str) -> str:
+    """Return why ncu's log has no counters, with the remedy; empty where it does not say."""
+    if _PERMISSION in words:
+        return f"this user may not read the GPU's counters ({_PERMISSION}): {PERMISSION_REMEDY}"
+    errors = [line for line in words.splitlines() if line.startswith("==ERROR==")]
+    return f"ncu: {errors[0].removeprefix('==ERROR==').strip()}" if errors else ""
+
+
+def parsed_counters(words: str, metrics: Iterable[str]) -> dict[str, float]:
+    """Return the counters of the first launch in the table of ``ncu --csv --page raw``.
+
+    The table is one line of names, one of units, and one for each launch; lines of ncu itself begin
+    with ``==``. What is no number (``n/a``, ``nan``) is left out.
+    """
+    lines = words.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        return {}
+    table = list(csv.reader(line for line in lines[first:] if line.startswith('"')))
+    if len(table) < 3:
+        return {}
+    names, units, launch = table[:3]
+    wanted, found = set(metrics), {}
+    for name, unit, text in zip(names, units, launch, strict=False):
+        number = text.replace(",", "")
+        if name in wanted and re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", number):
+            found[name] = float(number) * _UNITS.get(unit, 1.0)
+    return found
