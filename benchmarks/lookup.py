@@ -60,7 +60,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.race import Contender
 from autotune.run.recording import refitted
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.reading import RecordFile, read
+from autotune.tuned.reading import RecordFile, read, read_all
 from autotune.tuned.record import Plan, Portfolio, TunedProblem, TunedRecord
 from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
 from autotune.values import Configuration, Problem
@@ -211,7 +211,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
 
 def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
     """Ask for each shipped record what others say; print and write it."""
-    records = [read(file) for file in sorted(REPORTS.glob("*/*.json"))]
+    records = read_all(REPORTS)
     rows: list[dict[str, Any]] = []
     for record, other in itertools.permutations(records, 2):
         if record.kernel == other.kernel and record.kernel in (kernels or [record.kernel]):
@@ -273,9 +273,9 @@ def _held(rows: Sequence[Mapping[str, Any]]) -> str:
 def judge_left_out(kernels: Sequence[str], out: Path) -> None:
     """Leave out every problem of every shipped record, print the table, write the rows."""
     rows: list[dict[str, Any]] = []
-    for file in sorted(REPORTS.glob("*/*.json")):
-        if not kernels or file.stem in kernels:
-            rows += left_out(read(file), find_kernel(file.stem))
+    for record in read_all(REPORTS):
+        if not kernels or record.kernel in kernels:
+            rows += left_out(record, find_kernel(record.kernel))
     told_of(rows)
     write(out / "lookup.json", {**provenance(), "rows": rows})
 

@@ -71,7 +71,8 @@ def test_the_header_that_ships_is_of_all_records(kernel: str) -> None:
 
 
 def test_every_kernel_that_ships_has_a_header() -> None:
-    assert sorted({file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}) == KERNELS
+    names = {file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}
+    assert sorted(name for name in names if "." not in name) == KERNELS  # explanations have one
 
 
 def test_pkg_config_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
