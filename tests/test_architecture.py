@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1520,
     "calling": 1985,
-    "cli": 2790,
+    "cli": 2780,
     "devices": 2620,
     "doctor": 380,
     "explain": 900,

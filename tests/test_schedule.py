@@ -232,9 +232,24 @@ def test_schedule_prints_or_writes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for kind in KINDS:
-        assert run(["schedule", kind, "--arch", "sm_90", "--arch", "sm_80"]) == 0
+        assert run(["retune", "--schedule", kind, "--arch", "sm_90", "--arch", "sm_80"]) == 0
         printed = capsys.readouterr().out
-        assert run(["schedule", kind, "--arch", "sm_90", "--arch", "sm_80", "--out", "here"]) == 0
+        assert (
+            run(
+                [
+                    "retune",
+                    "--schedule",
+                    kind,
+                    "--arch",
+                    "sm_90",
+                    "--arch",
+                    "sm_80",
+                    "--out",
+                    "here",
+                ]
+            )
+            == 0
+        )
         captured = capsys.readouterr()
         files = [Path(line) for line in captured.out.splitlines()]
         assert files and all(file.read_text().rstrip() in printed for file in files)
@@ -246,10 +261,10 @@ def test_without_a_gpu_the_machine_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("autotune.devices.cuda.CudaBackend.devices", lambda self: [])
-    assert run(["schedule", "cron"]) == 0
+    assert run(["retune", "--schedule", "cron"]) == 0
     assert "--arch" not in capsys.readouterr().out
-    assert run(["schedule", "github"]) == 2
-    assert "autotune schedule github --arch sm_90" in capsys.readouterr().err
+    assert run(["retune", "--schedule", "github"]) == 2
+    assert "autotune retune --schedule github --arch sm_90" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -264,7 +279,7 @@ def test_without_a_gpu_the_machine_as_it_is(
 def test_what_is_asked_wrongly_is_an_error_of_usage(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert run(["schedule", *arguments]) == 2
+    assert run(["retune", "--schedule", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -298,7 +313,7 @@ def test_a_password_in_the_store_address_goes_nowhere(
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:secret@host/db")
     monkeypatch.setenv("AUTOTUNE_TUNED", "/shared/tuned")
     for kind in KINDS:
-        assert run(["schedule", kind, "--arch", "sm_90"]) == 0
+        assert run(["retune", "--schedule", kind, "--arch", "sm_90"]) == 0
         printed = capsys.readouterr().out
         assert "secret" not in printed
         assert kind == "github" or "AUTOTUNE_TUNED=" in printed

@@ -50,7 +50,6 @@ COMMANDS = {
     "sizes": ("upkeep", "Measure configurations on random problem sizes."),
     "check-tuned": ("upkeep", "Verify and time tuned entries again; exit code 5 on a regression."),
     "fleet": ("machine", "Run a Dask cluster of this machine's GPUs and compilers."),
-    "schedule": ("upkeep", "Write a cron or GitHub entry that tunes again."),
     "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
 }
 

@@ -1,4 +1,4 @@
-"""`autotune retune`, `check-tuned`, `schedule`: keep tuned records current."""
+"""`autotune retune`, `check-tuned`, `sizes`: keep tuned records current."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from autotune.cli import emit_json, warn
 from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
-    FOLDER,
     JSON,
     KERNEL,
     PATH,
@@ -102,6 +101,20 @@ def _options(
     help="With --stale: measure entries again that are older.",
 )
 @click.option("--dry-run", is_flag=True, help="Print stale entries with the reasons, and end.")
+@click.option(
+    "--schedule",
+    "scheduler",
+    type=click.Choice(["cron", "github"]),
+    help="Tune nothing; print an entry for each --arch (default: this machine's GPUs) that runs "
+    "retune --stale in this folder, at most --max-hours (default 2) long; --out writes it.",
+)
+@click.option(
+    "--every",
+    type=click.Choice(["1h", "6h", "12h", "1d", "1w", "2w", "1mo"]),
+    default="1w",
+    show_default=True,
+    help="With --schedule: the interval.",
+)
 @_MAX_HOURS
 @_DEVICES
 @_ARCHS
@@ -129,6 +142,8 @@ def retune(
     portfolio: bool,
     max_days: float,
     dry_run: bool,
+    scheduler: str | None,
+    every: str,
     max_hours: float,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
@@ -153,7 +168,14 @@ def retune(
     autotune retune sgemm --effort full
     autotune retune --all --max-hours 8
     autotune retune sgemm --portfolio --budget 2m
+    autotune retune --schedule cron --every 1d
+    autotune retune --schedule github --arch sm_90 --out .github/workflows
     """
+    source = click.get_current_context().get_parameter_source("out")
+    folder = out if source is ParameterSource.COMMANDLINE else None
+    if scheduler:
+        _write_schedule(scheduler, every, archs, kernels, max_hours, folder)
+        return
     from autotune.retune import retuning
     from autotune.retune.stale import StaleQuery, find_devices
     from autotune.run.request import EFFORTS
@@ -179,8 +201,6 @@ def retune(
     )
     devices = find_devices(selectors, archs, options.fleet)
     if portfolio:
-        source = click.get_current_context().get_parameter_source("out")
-        folder = out if source is ParameterSource.COMMANDLINE else None
         for name in kernels:
             retuning.measure_portfolio(name, devices[0], options, folder, spaces)
         return
@@ -204,13 +224,37 @@ def retune(
         names = ", ".join(device.name for device in query.devices)
         click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
     if missing:
-        folder = out / devices[0].folder
-        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
+        click.echo(f"commit {out / devices[0].folder}; how: docs/contribute-a-gpu.md", err=True)
     failed = [each for each in outcomes if each.result is retuning.RetuneStatus.FAILED]
     if failed:
         raise AutotuneError(
             f"{len(failed)} not tuned; first {failed[0].kernel}: {failed[0].message}"
         )
+
+
+def _write_schedule(
+    kind: str,
+    every: str,
+    archs: tuple[str, ...],
+    kernels: tuple[str, ...],
+    max_hours: float,
+    out: Path | None,
+) -> None:
+    """Print scheduler entries, or write them to a folder."""
+    from autotune.files import write_atomically
+    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
+
+    hours = 2.0 if max_hours == float("inf") else max_hours
+    if not 0 < hours <= 1000:
+        raise UsageError("retune --schedule: --max-hours is above 0, and at most 1000")
+    text = local_schedule(kind, every, archs, kernels, hours).text(kind)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / KINDS[kind], text.encode())
+    click.echo(str(out / KINDS[kind]))
+    click.echo(f"install: {INSTALL[kind]}", err=True)
 
 
 @click.command("check-tuned")
@@ -417,61 +461,8 @@ def sizes(
     )
 
 
-@click.command("schedule")
-@click.argument("kind", type=click.Choice(["cron", "github"]))
-@_KERNELS
-@click.option(
-    "--every",
-    type=click.Choice(["1h", "6h", "12h", "1d", "1w", "2w", "1mo"]),
-    default="1w",
-    show_default=True,
-    help="Interval.",
-)
-@click.option(
-    "--arch",
-    "archs",
-    multiple=True,
-    metavar="sm_NN",
-    help="Architecture (repeatable), an entry each; default: those of this machine's GPUs.",
-)
-@click.option(
-    "--max-hours",
-    type=click.FloatRange(min=0, max=1000, min_open=True),
-    default=2.0,
-    show_default=True,
-    help="Longest time of each run.",
-)
-@click.option("--out", type=FOLDER, help="Folder to write the files to; default: print them.")
-def schedule(
-    kind: str,
-    kernels: tuple[str, ...],
-    every: str,
-    archs: tuple[str, ...],
-    max_hours: float,
-    out: Path | None,
-) -> None:
-    """Print or write scheduler entries that run `autotune retune --stale` in this folder.
-
-    \b
-    autotune schedule cron --every 1d
-    autotune schedule github --arch sm_90 --out .github/workflows
-    """
-    from autotune.files import write_atomically
-    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
-
-    text = local_schedule(kind, every, archs, kernels, max_hours).text(kind)
-    if out is None:
-        click.echo(text, nl=False)
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / KINDS[kind], text.encode())
-    click.echo(str(out / KINDS[kind]))
-    click.echo(f"install: {INSTALL[kind]}", err=True)
-
-
 COMMANDS = {
     "retune": retune,
     "check-tuned": check_tuned,
     "sizes": sizes,
-    "schedule": schedule,
 }

@@ -120,7 +120,7 @@ def local_schedule(
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
     if not chosen and kind == "github":
         raise UsageError(
-            "no GPU here to schedule for; name them: autotune schedule github --arch sm_90"
+            "no GPU here to schedule for; name them: autotune retune --schedule github --arch sm_90"
         )
     return Schedule(
         period=PERIODS[every],
