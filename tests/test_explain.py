@@ -307,7 +307,7 @@ def test_recorded_counters_are_shown_without_the_device_and_advise(
     assert re.search(r"sectors per load request +4\n", told)
     assert re.search(r"time +210 µs", told)
     assert f"counters of {setting.device.name}, 2026-11-24" in told
-    assert f"metrics that this device lacks: {FIGURES['tensor'].metric}" in told
+    assert f"no value on this device: {FIGURES['tensor'].metric}" in told
     add_counts(file, kernel.name, device, [replace_field(naive, source="0" * 64)])
     assert run([*command, "m=4096,n=4096"]) == 0
     assert "are left out: the kernel changed since" in capsys.readouterr().out

@@ -23,7 +23,7 @@ def measured(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], lis
     kernel, device, problem = setting.kernel, setting.device, setting.problem
     request = Request(kernel, device, (problem,), command="autotune explain")
     wanted = dict.fromkeys(each.variant.configuration for each in facts if not each.failure)
-    found, notes = list(facts), [f"times of this command on {device.name}, not raced: to a few %"]
+    found, notes = list(facts), [f"times on {device.name} by this command, not raced: to a few %"]
     with closing(Bench(request)) as bench:
         job, rule = bench.job(problem), replace(stopping_rule(device), false_stop=0.0)
         evaluator = DeviceEvaluator(kernel, job, bench.compilers, bench.worker, rule)

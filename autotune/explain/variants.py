@@ -59,8 +59,7 @@ class Facts:
     dynamic_bytes: int = 0
     occupancy: Occupancy | None = None
     code: FunctionCode | None = None
-    #: Bytes that the resident threads of a multiprocessor load in one pass, at most; None where the
-    #: kernel is not bound by memory, or bulk copies load.
+    #: Bytes of loads under way on a multiprocessor, at most; only where memory limits the kernel.
     in_flight: int | None = None
     time_ms: float | None = None
     #: Whether the time is of a record, or of this command.
@@ -128,8 +127,9 @@ def setting_of(
     """
     if arch and selector:
         raise UsageError("give --arch or --device, not both: a device has an architecture")
-    if not arch and not selector and "cuda" in kernel.backends and backend("cuda").devices():
-        selector = "cuda"
+    own = "cuda" if "cuda" in kernel.backends else kernel.backends[0]
+    if not arch and not selector and (own != "cuda" or backend("cuda").devices()):
+        selector = own
     known = [
         each
         for each in read_layers(kernel.name, kernel.project)

@@ -60,7 +60,7 @@ def _arithmetic(facts: Facts) -> str:
 
 #: Numbers of a `Mix` that have a line.
 _COUNTS = ("bulk_copies", "barriers", "atomics", "branches", "predicated", "calls", "instructions")
-#: The lines of the table of figures: time, resources, code.
+#: The lines of the table of figures: time, resources, code, counters.
 LINES: Mapping[str, Words] = {
     "time": lambda facts: f"{facts.time_ms * 1e3:.4g} µs" if facts.time_ms else "",
     "rate": _rate,
@@ -82,6 +82,10 @@ LINES: Mapping[str, Words] = {
     "hottest loop": _loop,
     "  arithmetic in it": _arithmetic,
     **{name.replace("_", " "): _count(name) for name in _COUNTS},
+    **{
+        figure.words: lambda facts, figure=figure: figure.text(facts.metrics)  # type: ignore[misc]
+        for figure in FIGURES.values()
+    },
 }
 #: Lines that say something about two variants beside each other.
 _TELLING = (
@@ -89,15 +93,11 @@ _TELLING = (
     *("loads in flight per multiprocessor", "  arithmetic in it"),
     *(figure.words for figure in FIGURES.values()),
 )
-COUNTERS: Mapping[str, Words] = {
-    figure.words: lambda facts, figure=figure: figure.text(facts.metrics)  # type: ignore[misc]
-    for figure in FIGURES.values()
-}
 
 
-def figures(facts: Sequence[Facts], lines: Mapping[str, Words] = LINES) -> Table:
+def figures(facts: Sequence[Facts]) -> Table:
     """Return the table of variants side by side; a line that no variant has is left out."""
-    rows = ((name, *(words(each) for each in facts)) for name, words in lines.items())
+    rows = ((name, *(words(each) for each in facts)) for name, words in LINES.items())
     return Table(("", *(each.name for each in facts)), tuple(row for row in rows if any(row[1:])))
 
 
@@ -122,7 +122,7 @@ def parameters(explanation: Explanation) -> Table:
 def changes(explanation: Explanation) -> list[str]:
     """Return which telling figures and which shared parameters differ from the first variant to the last."""
     first, last = explanation.facts[0], explanation.facts[-1]
-    lines = {name: words for name, words in {**LINES, **COUNTERS}.items() if name in _TELLING}
+    lines = {name: words for name, words in LINES.items() if name in _TELLING}
     values = {name.strip(): (words(first), words(last)) for name, words in lines.items()}
     before, after = _relevant(explanation, first), _relevant(explanation, last)
     values |= {name: (before[name], after[name]) for name in before if name in after}
@@ -150,7 +150,7 @@ def notes(explanation: Explanation) -> list[str]:
     facts = explanation.facts
     origins = [f"{each.name}: {each.variant.origin}" for each in facts if each.variant.origin]
     absent = sorted({metric for each in facts for metric in each.absent})
-    lacking = [f"metrics that this device lacks: {', '.join(absent)}"] if absent else []
+    lacking = [f"no value on this device: {', '.join(absent)}"] if absent else []
     return [*origins, *lacking, *explanation.notes]
 
 
@@ -167,7 +167,6 @@ def sections(explanation: Explanation) -> list[tuple[str, Table | list[str]]]:
     parts: Iterable[tuple[str, Table | list[str]]] = (
         ("Parameters", parameters(explanation)),
         ("Figures", figures(facts)),
-        ("Counters", figures(facts, COUNTERS)),
         ("What limits each", limits(explanation)),
         (f"From {facts[0].name} to {last}", changes(explanation)),
         ("Advice", advised(explanation)),
