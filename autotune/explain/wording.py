@@ -62,7 +62,7 @@ def _arithmetic(facts: Facts) -> str:
 _COUNTS = ("bulk_copies", "barriers", "atomics", "branches", "predicated", "calls", "instructions")
 #: The lines of the table of figures: time, resources, code, counters.
 LINES: Mapping[str, Words] = {
-    "time": lambda facts: f"{facts.time_ms * 1e3:.4g} µs" if facts.time_ms else "",
+    "time": lambda facts: f"{facts.time_ms:.4g} ms" if facts.time_ms else "",
     "rate": _rate,
     "share of measured limit": lambda facts: (
         f"{facts.limit_share:.1%} of {facts.limit_name}" if facts.limit_share else ""
