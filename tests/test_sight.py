@@ -95,6 +95,15 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
             r"missing element of bias: bias shifted by one changes out by .*e-0., and 0.0001 is allowed",
         ),
         (
+            (("return factor * x", "return x / np.sqrt((x * x).mean() + 1e-6 * factor)"),),
+            "missing factor: factor = 0 changes out by .*e-07, and",
+        ),
+        (
+            (("x = rng.standard_normal(p.n, dtype=np.float32)", "x = rng.uniform(0.9, 1.1, p.n)"),
+             ("return factor * x", "return ((((x - 5) * x + 10) * x - 10) * x + 5) * x - 1")),
+            "missing out: out = 0 changes out by .*e-06, and",
+        ),
+        (
             (("rng.standard_normal(p.n, dtype=np.float32)", "rng.integers(1, 9, p.n).astype(np.int32)"),
              ("return factor * x", "return np.sqrt((x * x).mean())"), ("Out(p.n)", "Out(1)"),
              sized(1 << 20)),
@@ -107,10 +116,11 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
             "missing element of x",
         ),
     ],
-    ids=["softmax", "softmax, others", "norm of a million", "small term", "integers", "half"],
+    ids=["softmax", "softmax, others", "norm of a million", "small term", "eps", "all", "integers", "half"],
 )  # fmt: skip
 def test_a_missing_element_that_would_pass_is_told_with_the_number(unseen, edits, message):
-    (found,) = unseen(*edits)
+    found, *others = unseen(*edits)
+    assert [other.change for other in others] in ([], ["out = 0"])
     assert 0 < found.error <= found.bound
     assert re.search(message, str(found))
 
@@ -123,10 +133,10 @@ def test_the_smallest_problem_with_enough_elements_is_tried_once(tmp_path, unsee
         ("problems=[Problem(n=1000)]", "problems=[Problem(n=n) for n in (65536, 4, 32768)]"),
         tolerance(0.01),
     )
-    (first,) = unseen(*edits)
+    first, second = unseen(*edits)
     calls = len((tmp_path / "calls").read_text())
     assert first.change.startswith("x[")
-    assert unseen(*edits) == (first,)
+    assert unseen(*edits) == (first, second)
     assert len((tmp_path / "calls").read_text()) == calls < 24
 
 
@@ -150,7 +160,7 @@ def test_check_run_record_and_report_say_weak_check(tmp_path, capsys, opencl_dev
     assert "weak check)" in table
     assert "scale: weak check: this tolerance would not notice a missing element of x" in warned
     (entry,) = json.loads(record.read_text())["problems"]
-    assert entry["checks"]["unseen"] == ["x"]
-    assert "a missing element of x would not have been noticed" in (
+    assert entry["checks"]["unseen"] == ["x", "factor", "out"]
+    assert "a missing element of x and factor and out would not have been noticed" in (
         record.with_suffix(".md").read_text()
     )

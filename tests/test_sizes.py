@@ -260,13 +260,14 @@ def test_half_of_the_time_is_for_sizes_beside(case, check_s, tried):
     ("change", "large"),
     [
         ({}, 1 << 20),
-        ({"median_ms": 2.0}, 1 << 14),
+        ({"median_ms": 2.0}, 1 << 15),
+        ({"data_s": lambda p: 0.02 * max(1, p.n / 1e5)}, 1 << 18),
         ({"data_s": lambda p: 0.05 * p.n / 4096}, None),
         ({"data_s": lambda p: 0.2 * p.n / 4096}, None),
-        ({"data_s": lambda p: 1.0 * p.n / 4096, "search_s": 1000.0}, None),
+        ({"data_s": lambda p: 2.0 * p.n / 4096, "search_s": 1000.0}, None),
         ({"device": replace(GPU, memory_bytes=1 << 20)}, 1 << 13),
     ],
-    ids=["data", "launches", "slow data", "compact", "long data", "memory"],
+    ids=["data", "launches", "small data", "slow data", "compact", "long data", "memory"],
 )
 def test_the_large_size_is_what_time_and_memory_allow(case, change, large):
     vars(case).update(change)

@@ -59,6 +59,17 @@ FUNCTIONS = {
         "np.tanh(x * s / 3)",
     ),
     "size": ('"x": rng.random(512), "s": 512.0', '512, "f4"', "x[:int(s)] / s / 3"),
+    "moments": (
+        '"x": rng.standard_normal((64, 1000)) + np.float32(10)',
+        '64, "f4"',
+        "(x * x).mean(1) - x.mean(1) ** 2",
+    ),
+    "root": (
+        '"x": rng.uniform(0.9, 1.1, 4096)',
+        '4096, "f4"',
+        "((((x - 5) * x + 10) * x - 10) * x + 5) * x - 1",
+    ),
+    "double cos": ('"x": rng.uniform(0, 0.1, 4096, "f8")', '4096, "f8"', "1 - np.cos(x)"),
 }
 
 
@@ -102,6 +113,13 @@ RIGHT = {
     "map: expanded": ("map", lambda x: iterated(lambda x: F4(3.9) * x - F4(3.9) * x * x, x)),
     "scales: float32": ("scales", lambda x: np.exp(x)),
     "levels: float32": ("levels", lambda x, s: np.tanh(x * s / F4(3))),
+    "moments: one by one": (
+        "moments",
+        lambda x: sums(x * x) / F4(1000) - (sums(x) / F4(1000)) ** 2,
+    ),
+    "root: by powers": ("root", lambda x: np.polyval(F4([1, -5, 10, -10, 5, -1]), x)),
+    "root: factored": ("root", lambda x: (x - 1) ** 5),
+    "double cos: by sines": ("double cos", lambda x: 2 * np.sin(x / 2) ** 2),
     "size: float32": ("size", lambda x, s: x / F4(512) / F4(3)),
 }
 WRONG = {
@@ -135,6 +153,12 @@ WRONG = {
         lambda x, s: np.where(s < 1e-6, 0, np.tanh(x * s / 3)),
     ),
     "levels: float16 of levels": ("levels", lambda x, s: np.tanh(x * s.astype("f2") / 3)),
+    "moments: an element left out": (
+        "moments",
+        lambda x: (x[:, 1:] ** 2).sum(1) / 1000 - x.mean(1) ** 2,
+    ),
+    "root: a term left out": ("root", lambda x: (x - 1) ** 5 + 1e-4 * x),
+    "double cos: float32 of x": ("double cos", lambda x: 1 - np.cos(x.astype("f4"))),
     "size: one more": ("size", lambda x, s: x / F4(513) / F4(3)),
 }
 
@@ -191,8 +215,11 @@ def test_a_wrong_implementation_of_small_error_is_refused(data, case):
         verified(data, *WRONG[case])
 
 
-def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_path):
-    """The same scale as the exact data where the random sum is near 0 by accident."""
+def test_exact_data_that_decide_leave_one_wide_bound_and_cost_one_evaluation(tmp_path):
+    """The same scale as the exact data where the random sum is near 0 by accident.
+
+    The evaluation is in float32, where its error counts if that is larger.
+    """
     count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"
     edits = (("return factor * x", f"{count}\n    return x.sum()"), ("Out(p.n)", "Out(1)"))
     kernel = load_file(write_space(tmp_path, *edits))
@@ -205,8 +232,29 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_no_evaluation(tmp_
         assert random.by_element == ()
         result = abs(float(random.expected("out")[0]))
         scale = max(result, min(16 * result, deciding))
-        assert random.bounds["out"] == pytest.approx(64 * 2.0**-23 * scale)
-    assert len((tmp_path / "calls").read_text()) == 41  # and one for the declared problem
+        error = abs(random.array("x").sum() - random.expected("out")[0])
+        assert random.bounds["out"] == pytest.approx(max(64 * 2.0**-23 * scale, 48 * error))
+    # One for each exact, two for each random set, and two for the declared problem.
+    assert len((tmp_path / "calls").read_text()) == 62
+
+
+def test_what_cancels_is_allowed_the_errors_of_its_terms(tmp_path):
+    """The type may hold differences of rounded sums; exact sums of integers may be rounded of others."""
+    terms = "np.roll(x, 1) + x + np.roll(x, 2)) / 8 - x * 3 / 8"
+    for number, reference in enumerate([f"({terms}", "(x + 4096) - 4096"]):
+        edits = (
+            ("x = rng.standard_normal(p.n, dtype=np.float32)",
+             "x = rng.standard_normal(p.n)" if number else "x = 300 + rng.normal(0, 1e-3, p.n)"),
+            ("return factor * x", f"return {reference}"),
+        )  # fmt: skip
+        kernel = load_file(write_space(tmp_path, *edits))
+        exact, random = (prepare(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
+        assert exact.by_element == random.by_element == (() if number else ("out",))
+        x = random.array("x")
+        in_single = x + F4(4096) - F4(4096) if number else sum(np.roll(x, n) for n in range(3)) / 8
+        in_single = in_single if number else in_single - x * 3 / 8
+        error = np.abs(in_single - random.expected("out")).max()
+        assert 4 * error < random.bounds["out"] < 400 * error
 
 
 SEVEN_TENTHS = "np.full(512, 0.7, np.float32)"

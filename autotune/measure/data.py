@@ -38,7 +38,7 @@ from autotune.values import Problem, size_of
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 9
+_VERSION = 10
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
 #: As NumPy takes it; None is one number.
@@ -331,44 +331,66 @@ def _make(
         if array is not None:
             arrays[name] = array
             np.save(folder / f"{name}.npy", array)
-    expected, by_element = expected_outputs(kernel, arguments, arrays), list[str]()
+    expected = expected_outputs(kernel, arguments, arrays)
+    arrays.clear()
     outputs = {argument.name: argument for argument in arguments}
-    inputs = max((array.size for array in arrays.values()), default=1)
-    declared_bound = kernel.tolerance_of(problem)
+    is_held = dict[str, bool]()
     for name in list(expected):
         wide = expected.pop(name)
         # Exact data may have no finite value: all are integers, some of them negative.
         if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
             raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
-        output, bounds[name] = outputs[name], 0.0
-        stored, is_held = _stored(wide, np.dtype(output.dtype))
+        bounds[name] = 0.0
+        stored, held = _stored(wide, np.dtype(outputs[name].dtype))
         del wide
         np.save(folder / f"{name}.expected.npy", stored)
-        if stored.dtype.kind not in "fc":
-            continue
-        is_decided = is_held or which == RANDOM
-        if deciding and deciding.bounds.get(name):
-            is_decided = False
-        if which == EXACT and is_decided:
-            continue
-        if declared_bound is not None:
-            bounds[name] = declared_bound
-        elif is_decided and deciding:
-            theirs = tolerance.largest(tolerance.parts(deciding.expected(name)))
-            ours, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
-            bounds[name] = tolerance.common_bound(np.finfo(output.dtype), ours, theirs, terms)
-        else:
-            by_element.append(name)
-    if by_element:
-        arrays.clear()
-        made = Dataset(which, folder, tuple(arguments), bounds)
-        for name, of_elements in _element_bounds(kernel, made, by_element, key):
-            bounds[name] = float(of_elements.max(initial=0))
-            np.save(folder / f"{name}.bounds.npy", of_elements)
+        if stored.dtype.kind in "fc":
+            is_held[name] = held
+    made = Dataset(which, folder, tuple(arguments), bounds)
+    by_element = _bound(kernel, problem, made, is_held, deciding, key)
     # Less than the time that passed where other programs had the cores.
     seconds = min(time.perf_counter() - begun_s[0], time.process_time() - begun_s[1])
     manifest = _Manifest(tuple(arguments), bounds, tuple(by_element), seconds)
     (folder / _MANIFEST).write_bytes(msgspec.msgpack.encode(manifest))
+
+
+def _bound(
+    kernel: Kernel,
+    problem: Problem,
+    made: Dataset,
+    is_held: Mapping[str, bool],
+    deciding: Dataset | None,
+    key: int,
+) -> list[str]:
+    """Set the bounds of outputs; write and return those with a bound for each element.
+
+    ``is_held`` says which outputs have a type that holds all expected values.
+    """
+    is_exact, declared, bounds = made.name == EXACT, kernel.tolerance_of(problem), made.bounds
+    decided = [name for name, held in is_held.items() if held or not is_exact]
+    if deciding:
+        decided = [name for name in decided if not deciding.bounds.get(name)]
+    evaluations = _Evaluations(kernel, made, tuple(is_held), key)
+    errors = dict[str, float]()
+    if decided and (not deciding if is_exact else declared is None):
+        errors = evaluations.errors_in_single()
+    if is_exact:  # the type may hold a difference of sums, and not the sums
+        decided = [name for name in decided if not errors.get(name)]
+    others = [name for name in is_held if name not in decided]
+    if declared is not None:
+        bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
+        return []
+    inputs = max((o.count for o in made.arguments if o.kind not in ("out", "scalar")), default=1)
+    if deciding and not is_exact:
+        for output in (o for o in made.arguments if o.name in decided):
+            name, info = output.name, np.finfo(output.dtype)
+            theirs = tolerance.largest(tolerance.parts(deciding.expected(name)))
+            ours, terms = tolerance.largest(evaluations.expected[name]), inputs / output.count
+            bounds[name] = tolerance.common_bound(info, ours, theirs, terms, errors.get(name, 0.0))
+    for name, of_elements in evaluations.element_bounds(others):
+        bounds[name] = float(of_elements.max(initial=0))
+        np.save(made.folder / f"{name}.bounds.npy", of_elements)
+    return others
 
 
 def with_results(
@@ -456,9 +478,9 @@ def _check_array(kernel: Kernel, argument: Argument, dtype: np.dtype[Any]) -> No
         )
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    wide = {"f": np.float64, "c": np.complex128}.get(dtype.kind, dtype)
-    return np.dtype(wide)
+def _wide(dtype: np.dtype[Any], is_single: bool = False) -> np.dtype[Any]:
+    real, pair = (np.float32, np.complex64) if is_single else (np.float64, np.complex128)
+    return np.dtype({"f": real, "c": pair}.get(dtype.kind, dtype))
 
 
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
@@ -513,8 +535,8 @@ def expected_outputs(
     reference = kernel.hook("reference")
     wanted = inspect.signature(reference).parameters
     given = {
-        name: converted(value, _wide(value.dtype))
-        if isinstance(value, np.ndarray) and not is_single
+        name: converted(value, _wide(value.dtype, is_single))
+        if isinstance(value, np.ndarray)
         else value
         for name, value in available.items()
         if name in wanted
@@ -578,37 +600,6 @@ def _stored(expected: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any],
     return stored, narrow is not None
 
 
-def _element_bounds(
-    kernel: Kernel, made: Dataset, names: Sequence[str], key: int
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the bounds of outputs that exact data do not decide; see `autotune.measure.tolerance`."""
-    evaluations = _Evaluations(kernel, made, tuple(names), key)
-    sensitivity = evaluations.response(tolerance.perturb, "fc", tolerance.EVALUATIONS)
-    in_single, of_integers, struck = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    if evaluations.is_single:
-        in_single = evaluations.response(
-            tolerance.perturb, "fc", tolerance.IN_SINGLE, is_single=True
-        )
-    if made.name == RANDOM and sensitivity and not evaluations.arrays("fciu", other=True):
-        of_integers = evaluations.response(tolerance.flip, "iu", tolerance.FEWEST)
-        struck = evaluations.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
-    sizes = [
-        np.mean(np.square(made.array(name), dtype=float)) ** 0.5
-        for name in evaluations.arrays("iu")
-    ]
-    for name in names:
-        info = np.finfo(next(o.dtype for o in made.arguments if o.name == name))
-        expected = evaluations.expected[name]
-        responses = tolerance.Responses(
-            sensitivity.get(name, np.zeros(expected.size)) / tolerance.STEP,
-            in_single.get(name),
-            of_integers[name] * max(sizes, default=0.0) if name in of_integers else None,
-            struck.get(name),
-        )
-        is_exact = made.name == EXACT
-        yield name, tolerance.element_bounds(info, expected, responses, is_exact)
-
-
 @dataclass(frozen=True)
 class _Evaluations:
     """The reference of a data set, evaluated on changed inputs."""
@@ -623,10 +614,44 @@ class _Evaluations:
         """Rows of the expected values."""
         return {name: tolerance.parts(self.made.expected(name)) for name in self.names}
 
-    @property
-    def is_single(self) -> bool:
-        """Return whether no floating-point input has more digits than float32."""
-        return all(np.finfo(dtype).bits < 64 for dtype in self.arrays("fc").values())
+    def element_bounds(self, names: Sequence[str]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the bounds of outputs that exact data do not decide; see `autotune.measure.tolerance`."""
+        if not names:
+            return
+        sensitivity = self.response(tolerance.perturb, "fc", tolerance.EVALUATIONS)
+        in_single = self.response(tolerance.scatter, "fc", tolerance.IN_SINGLE, is_single=True)
+        of_integers, struck, is_exact = dict[str, Any](), dict[str, Any](), self.made.name == EXACT
+        if not is_exact and sensitivity and not self.arrays("fciu", other=True):
+            of_integers = self.response(tolerance.flip, "iu", tolerance.FEWEST)
+            struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
+        sizes = [
+            np.mean(np.square(self.made.array(name), dtype=float)) ** 0.5
+            for name in self.arrays("iu")
+        ]
+        for name in names:
+            info, expected = self._info(name), self.expected[name]
+            responses = tolerance.Responses(
+                sensitivity.get(name, np.zeros(expected.size)) / tolerance.STEP,
+                in_single.get(name),
+                of_integers[name] * max(sizes, default=0.0) if name in of_integers else None,
+                struck.get(name),
+            )
+            yield name, tolerance.element_bounds(info, expected, responses, is_exact)
+
+    def _info(self, name: str) -> np.finfo[np.floating]:
+        return np.finfo(next(o.dtype for o in self.made.arguments if o.name == name))
+
+    def _least(self, name: str) -> float:
+        return tolerance.held_in_single(self._info(name))
+
+    def errors_in_single(self) -> dict[str, float]:
+        """Return the largest error of each output of the reference in float32; {} where it fails."""
+        errors = dict[str, float]()
+        for name, values in self.results(None, "", 0, is_single=True).items():
+            error = np.zeros(values.size)
+            tolerance.add_change(error, self.expected[name], values, self._least(name))
+            errors[name] = tolerance.largest(error)
+        return errors
 
     def arrays(self, kinds: str, other: bool = False) -> dict[str, np.dtype[Any]]:
         """Return the types of input arrays of these kinds, or of all others."""
@@ -650,21 +675,22 @@ class _Evaluations:
                 break
             found = self.results(change, kinds, number, is_single)
             for name, values in found.items():
-                tolerance.add_change(squares[name], self.expected[name], values)
+                least = self._least(name) if is_single else 0.0
+                tolerance.add_change(squares[name], self.expected[name], values, least)
             done += bool(found)
         return {name: root / math.sqrt(done) for name, root in squares.items() if done}
 
     def results(
-        self, change: tolerance.Change, kinds: str, number: int, is_single: bool = False
+        self, change: tolerance.Change | None, kinds: str, number: int, is_single: bool = False
     ) -> dict[str, NDArray[Any]]:
         """Return rows of the outputs for one change of the inputs; none where the reference fails."""
         arguments, inputs = self.made.arguments, dict[str, NDArray[Any]]()
-        for place, (name, dtype) in enumerate(self.arrays(kinds).items()):
-            changed = tolerance.changed(self.made.array(name), change, self.key + place, number)
-            if is_single:
-                changed = converted(changed, np.complex64 if dtype.kind == "c" else np.float32)
-            inputs[name] = changed
-        if change is tolerance.perturb:
+        for place, name in enumerate(self.arrays(kinds) if change else ()):
+            assert change
+            inputs[name] = tolerance.changed(
+                self.made.array(name), change, self.key + place, number
+            )
+        if change in (tolerance.perturb, tolerance.scatter):
             arguments = tuple(
                 _perturbed_scalar(o, number >> i % 3) for i, o in enumerate(arguments)
             )

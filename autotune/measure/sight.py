@@ -1,7 +1,8 @@
 """A proof that verification can see: an input is changed a little, and a data set must notice.
 
 Where the reference changes, but no output by more than its bound, a kernel that leaves the element out
-would pass. Elements that cannot matter, such as those of an input that nothing reads, prove nothing.
+would pass, or a number such as the eps of a norm. What cannot matter, such as an input that nothing reads,
+proves nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -41,7 +42,7 @@ _Change: TypeAlias = tuple[str, Callable[[NDArray[Any], int], None]]
 
 @dataclass(frozen=True)
 class Unseen:
-    """An input of which a missing element would not be noticed, with an example."""
+    """An input of which a missing element would not be noticed, or a number or output, with an example."""
 
     argument: str
     change: str
@@ -53,8 +54,10 @@ class Unseen:
     bound: float
 
     def __str__(self) -> str:
+        is_whole = self.change == f"{self.argument} = 0"
         return (
-            f"weak check: this tolerance would not notice a missing element of {self.argument}: "
+            "weak check: this tolerance would not notice a missing "
+            f"{'' if is_whole else 'element of '}{self.argument}: "
             f"{self.change} changes {self.output} {self.where}by {self.error:.2g}, "
             f"and {self.bound:.2g} is allowed; "
             "declare a smaller @tolerance or none, give smaller edge_problems, or draw integers or "
@@ -95,9 +98,19 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
             found.setdefault(argument.name, missed)
         if time.monotonic() > until:
             break
+    found |= {missed.argument: missed for missed in _lost(datasets)}
     with suppress(OSError):
         file.write_bytes(msgspec.msgpack.encode(tuple(found.values())))
     return tuple(found.values())
+
+
+def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
+    """Yield outputs that are within their bounds of 0 everywhere."""
+    for name in datasets[0].bounds:
+        nothing = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
+        nearest = max(_effects(*each)[0] for each in zip(datasets, nothing, strict=True))
+        if 0 < nearest.share <= 1:
+            yield Unseen(name, f"{name} = 0", name, "", nearest.error, nearest.bound)
 
 
 def _inputs(dataset: Dataset) -> list[Argument]:
@@ -120,6 +133,9 @@ def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
         if place == 0.5:
             for argument in inputs:
                 yield argument, [(f"{argument.name} shifted by one", _shift)]
+            for argument in dataset.arguments:
+                if argument.kind == "scalar" and np.dtype(argument.dtype).kind == "f":
+                    yield argument, [(f"{argument.name} = 0", _zero)]
 
 
 def _changes_of(argument: Argument, index: int, size: float) -> list[_Change]:
@@ -139,6 +155,10 @@ def _shift(row: NDArray[Any], step: int) -> None:
     row[:] = np.roll(row, 1 + step)
 
 
+def _zero(row: NDArray[Any], _: int) -> None:
+    row[:] = 0
+
+
 def _missed(
     kernel: Kernel, datasets: list[Dataset], name: str, changes: list[_Change]
 ) -> Unseen | None:
@@ -151,11 +171,9 @@ def _missed(
         nearest, others = _Effect(), _Effect()
         for dataset in datasets:
             for step in range(_STEPS if nearest.share else 1):
-                array = np.array(dataset.array(name))
-                change(array.reshape(-1), step)
                 here, there = _Effect(), _Effect()
                 with suppress(SpecError):  # the reference does not allow it
-                    here, there = _effects(dataset, reevaluated(kernel, dataset, {name: array}))
+                    here, there = _effects(dataset, _results(kernel, dataset, name, change, step))
                 nearest, others = max(nearest, here), max(others, there)
                 if here.share:
                     break
@@ -168,6 +186,25 @@ def _missed(
         if nearest.share:
             return None
     return None
+
+
+def _results(
+    kernel: Kernel,
+    dataset: Dataset,
+    name: str,
+    change: Callable[[NDArray[Any], int], None],
+    step: int,
+) -> dict[str, NDArray[Any]]:
+    """Return what the reference makes of a changed input."""
+    arguments = list(dataset.arguments)
+    place = [argument.name for argument in arguments].index(name)
+    is_number = arguments[place].kind == "scalar"
+    array = np.array(arguments[place].scalar if is_number else dataset.array(name))
+    change(array.reshape(-1), step)
+    if not is_number:
+        return reevaluated(kernel, dataset, {name: array})
+    arguments[place] = replace(arguments[place], value=array.item())
+    return reevaluated(kernel, replace(dataset, arguments=tuple(arguments)), {})
 
 
 def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Effect, _Effect]:

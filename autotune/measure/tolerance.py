@@ -33,14 +33,18 @@ _AMPLIFICATION = 8192
 #: elements are not reached, the others are by chance.
 _AMPLIFICATION_OF_FEW = 128
 _ONE_IN, _STRIKING_STEP, _BY_CHANCE = 8, 2.0**-6, 0.25
-#: Errors of the reference itself, computed in float32, that an element of few inputs may have: of
-#: 1 - cos(x) the difference is exact and the cosine is not. So many evaluations find that error, and its
-#: median stands in for one that is small by chance.
-_OF_REFERENCE, IN_SINGLE = 32, 4
+#: Errors of the reference itself, computed in float32, that a result may have: of 1 - cos(x) the difference
+#: is exact and the cosine is not. So many evaluations find that error, and its median stands in for one that
+#: is small by chance. A float64 that float32 hardly holds tells nothing.
+_OF_REFERENCE, IN_SINGLE = 48, 4
+_HELD_IN_SINGLE = 2.0**-100
+#: Exact data have few different values, whose sums are rounded alike: so many times the error.
+_ALIKE = 4
 #: Rounding errors of the result itself, besides the one of the output's type.
 _OWN = 4
 #: Rounding errors of the median sensitivity: 1 + exp(x) is rounded where the result hardly depends on x.
-#: Not more than this share of the elements may be smaller than that, so that small ones show among large ones.
+#: Not more than this share of the elements may be smaller than that, so that small ones show among large ones,
+#: unless they are smaller than their own errors.
 _TYPICAL, _SMALL = 32, 1 / 16
 #: Rounding errors of the largest value, where one bound serves all elements.
 _ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
@@ -63,25 +67,52 @@ def largest(values: NDArray[np.floating]) -> float:
 
 
 def common_bound(
-    info: np.finfo[np.floating], ours: float, exact: float | None, terms: float
+    info: np.finfo[np.floating],
+    ours: float,
+    exact: float | None,
+    terms: float,
+    in_single: float = 0.0,
 ) -> float:
     """Return one bound for all elements of an output: one that exact data decide, or has no reference.
 
     ``ours`` and ``exact`` are the largest values of both data sets. One random sum may be near 0 by
     accident; then the exact set tells its scale. ``terms`` are input elements for each element of the
-    output: one thread that adds a million is right.
+    output: one thread that adds a million is right. ``in_single`` is the largest error of the reference
+    in float32: values near the root of a polynomial are small, and its terms are not.
     """
     if exact is None:  # exact data themselves, which are not exact in the output's type
         return _ROUNDINGS * float(info.eps) * max(1.0, ours)
     roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
     scale = max(ours, min(exact, 16 * ours)) * max(1.0, math.sqrt(terms) / _SHORT)
-    return roundings * float(info.eps) * scale + _least_value(info)
+    bound = max(roundings * float(info.eps) * scale, _of_reference(info) * in_single)
+    return bound + _least_value(info)
+
+
+def held_in_single(info: np.finfo[np.floating]) -> float:
+    """Return the least value of an output whose error in float32 tells something of its own."""
+    return _HELD_IN_SINGLE if info.bits == 64 else 0.0
+
+
+def _arithmetic(info: np.finfo[np.floating]) -> float:
+    """Return the relative rounding error of the arithmetic that makes an output, of two half units."""
+    return float(np.finfo(np.float64 if info.bits == 64 else np.float32).eps)
+
+
+def _of_reference(info: np.finfo[np.floating]) -> float:
+    """Return what one error of the reference in float32 allows an output."""
+    return _OF_REFERENCE * _arithmetic(info) / float(np.finfo(np.float32).eps)
 
 
 def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
     """Multiply each number by 1 ± `STEP`."""
     signs = np.unpackbits(np.frombuffer(source.bytes(-(-row.size // 8)), np.uint8))
     row *= np.array([1 - STEP, 1 + STEP])[signs[: row.size]]
+
+
+def scatter(row: NDArray[np.floating], source: np.random.Generator) -> None:
+    """Multiply each number by 1 and up to four `STEP` more or less: float32 rounds these differently."""
+    steps = np.array([-4, -3, -2, -1, 1, 2, 3, 4]) * STEP + 1
+    row *= steps[source.integers(len(steps), size=row.size, dtype=np.uint8)]
 
 
 def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
@@ -124,13 +155,19 @@ def parts(array: NDArray[np.inexact]) -> NDArray[np.floating]:
 
 
 def add_change(
-    squares: NDArray[np.float64], expected: NDArray[np.floating], found: NDArray[np.floating]
+    squares: NDArray[np.float64],
+    expected: NDArray[np.floating],
+    found: NDArray[np.floating],
+    least: float = 0.0,
 ) -> None:
-    """Add one evaluation to a root of summed squares; a change that is not finite tells nothing."""
+    """Add one evaluation to a root of summed squares; a change that is not finite tells nothing.
+
+    Nor does that of an element smaller than ``least``.
+    """
 
     def add(_: int, begin: int, end: int) -> None:
         change = found[begin:end] - expected[begin:end]
-        change[~np.isfinite(change)] = 0
+        change[~np.isfinite(change) | (np.abs(expected[begin:end]) < least)] = 0
         np.hypot(squares[begin:end], change, out=squares[begin:end])
 
     with np.errstate(all="ignore"):
@@ -163,13 +200,20 @@ def element_bounds(
     data show a missing element by narrow bounds, though few different values are rounded alike.
     """
     kind = np.float64 if info.bits == 64 else np.float32
-    arithmetic = float(np.finfo(kind).eps)
+    arithmetic = _arithmetic(info)
     own, least = float(info.eps) + _OWN * arithmetic, _least_value(info)
     small = _median(np.abs(expected), _SMALL) or math.inf
-    floor = min(small, arithmetic / 2 * _TYPICAL * _median(responses.sensitivity))
+    floor = arithmetic / 2 * _TYPICAL * _median(responses.sensitivity)
     of_largest = _ROUNDINGS * arithmetic * largest(expected)
-    struck, in_single = responses.struck, responses.in_single if info.bits < 64 else None
-    of_reference = min(small, _OF_REFERENCE * _median(in_single)) if in_single is not None else 0.0
+    struck, in_single, error = responses.struck, responses.in_single, _of_reference(info)
+    if is_exact:
+        error *= _ALIKE
+    if in_single is not None:
+        some = slice(None, None, expected.size // _SAMPLE | 1)
+        smallest = np.abs(expected[some]) <= small
+        small = max(small, error * _median(in_single[some][smallest]))
+        floor = max(floor, error * _median(in_single))
+    floor = min(small, floor)
     are_few = is_exact or (struck is not None and np.mean(struck != expected) <= _BY_CHANCE)
     if is_exact:
         of_largest = 2 * max(of_largest, _ROUNDINGS * arithmetic)
@@ -183,8 +227,7 @@ def element_bounds(
         factor = np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION) * arithmetic / 2
         explained = np.maximum(factor * responses.sensitivity[begin:end], floor)
         if in_single is not None:
-            error = np.maximum(_OF_REFERENCE * in_single[begin:end], of_reference)
-            explained = np.maximum(explained, np.where(is_few, error, 0))
+            explained = np.maximum(explained, error * in_single[begin:end])
         rest: Any = of_largest
         if responses.of_integers is not None:
             rest = np.minimum(rest, factor * responses.of_integers[begin:end])

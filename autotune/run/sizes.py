@@ -288,22 +288,28 @@ class OtherSizes:
     def _grown(self, finalists: Sequence[Contender]) -> Job | None:
         """Return the job of the largest size that there is time and memory for, with random data alone.
 
-        All fields are doubled until costs would be too high if they grew by the third power.
+        All fields are doubled until costs would be too high if they grew by twice as much as the fields,
+        or as they did for the last two sizes, but no more than by the third power.
         """
         limit_s, tasks = _LARGE_SHARE * self._limit_s, 1 + len(finalists)
         most_bytes = _MEMORY_SHARE * self.job.device.memory_bytes
-        growth = 1 << max(3, len(self._fields))
-        size, job, nbytes, data_s = self._base, None, 0, self._data_s
+        least = float(1 << len(self._fields))
+        most = max(8.0, least)
+        growth = min(most, 2 * least)
+        size, job, nbytes, data_s, before_s = self._base, None, 0, self._data_s, 0.0
         with suppress(SpecError, MemoryError):
             while (
                 growth * (tasks * data_s + self._launches_s(finalists, size)) <= limit_s
                 and growth * data_s <= _LARGE_S
-                and growth * nbytes <= most_bytes
+                and most * nbytes <= most_bytes
             ):
                 size = size.replace(**{name: 2 * size[name] for name in self._fields})
                 if not self._is_for(finalists, size):
                     break
                 job, data_s = self._job(size, [RANDOM])
+                if before_s:
+                    growth = min(most, max(least, 2 * data_s / before_s))
+                before_s = data_s
                 nbytes = sum(argument.nbytes for argument in job.datasets[0].arguments)
         return job if job and size_of(job.problem) > size_of(self.job.problem) else None
 
