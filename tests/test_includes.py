@@ -200,6 +200,10 @@ WAYS = {
     "brackets": ("#include <factor.h>", "include/factor.h"),
     "a header of a header": ('#include "outer.h"', "include/factor.h"),
     "a macro": ("#define H <factor.h>\n#include H", "include/factor.h"),
+    "a macro that quotes": (
+        "#define S(x) #x\n#define Q(x) S(x)\n#define H factor.h\n#include Q(H)",
+        "include/factor.h",
+    ),
     "the working folder": ('#include "factor.h"', "factor.h"),
     "a false branch": ("#if 0\n#include <factor.h>\n#endif\n#define WIDTH 3", "include/factor.h"),
 }

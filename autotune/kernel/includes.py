@@ -33,8 +33,10 @@ _TOKEN = re.compile(
 )
 _COMMENT = re.compile(r"//(?:\\.|[^\\\n])*|/\*.*?\*/", re.DOTALL)
 _NOT_DEFINED = re.compile(r"\s*!\s*defined\W*(\w+)")
-#: Names of files as includes write them, macros for includes too.
+#: Names of files as includes write them, macros for includes too; and words that ``#`` may make one of.
 _NAME = re.compile(r'"([^"\n]{1,200})"|<([^<>\n]{1,200})>')
+_LINE = re.compile(rf"^{_GAP}(?:\#|%:){_GAP}(?:include|define)\b(.*)", re.MULTILINE)
+_WORD = re.compile(r"[\w./+-]{0,200}\.\w{1,20}")
 #: Options that name a folder of headers, in the same word or the next.
 _FOLDER = re.compile(r"(?:-I|-isystem|-iquote|-idirafter|--include-path)[= ]*(.*)")
 
@@ -184,7 +186,9 @@ class _Inlining:
 
 
 def _names(text: str) -> set[str]:
-    return {quoted or angled for quoted, angled in _NAME.findall(text)}
+    lines = _LINE.findall(_COMMENT.sub("", text))
+    words = {word for line in lines for word in _WORD.findall(line)}
+    return words | {quoted or angled for quoted, angled in _NAME.findall(text)}
 
 
 def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
