@@ -362,6 +362,24 @@ def test_a_changed_leaf_is_refused_or_changes_no_answer(small: TunedRecord, kern
     assert not accepted & {"kernel", "arch", "BLOCK", "block", "grid", "requires", "source"}
 
 
+def test_a_fit_to_times_that_the_record_does_not_hold_is_left_out(
+    small: TunedRecord, kernel: Kernel
+) -> None:
+    document = json.loads(encode(small))
+    prediction = document["portfolio"]["tables"][0]["prediction"]
+    for terms in (
+        prediction["costs"][1]["fixed"],
+        *(w[1] for w in prediction["costs"][1]["waves"]),
+    ):
+        terms[:] = [[0.0, names] for _, names in terms]
+    with pytest.raises(RecordError, match=r"costs\[1\]"):
+        checked(decode(json.dumps(document).encode()), kernel)
+    prediction["sizes"] = 2000
+    forged = decode(json.dumps(document).encode())
+    assert answers(forged) != answers(small)
+    assert checked(forged, kernel) == small
+
+
 # ---------------------------------------------------------------------- the command
 
 

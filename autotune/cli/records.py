@@ -458,6 +458,12 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
     found = update(Path(user_folder(kernel.project)), checked(record, kernel), by_effort_and_date)
     for outcome in found.outcomes:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
+    if record.portfolio.sizes:
+        click.echo(
+            "left out: its fit to random sizes, whose times it does not hold; if you have their file, run: "
+            f"autotune sizes {record.kernel} --fit RECORD --out FILE",
+            err=True,
+        )
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:

@@ -1,7 +1,8 @@
 """Checks a tuned record of others before it is merged into one's own.
 
-All that follows from the kernel's files is computed again and must agree. Measurements cannot be
-computed again: they must be possible.
+All that follows from the kernel's files and from the record's times is computed again and must agree.
+Measurements cannot be computed again: they must be possible. A fit to random sizes is left out, since
+the record does not hold their times.
 """
 
 from __future__ import annotations
@@ -23,14 +24,11 @@ from autotune.measure.limits import implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
-from autotune.tuned.correction import TREES
-from autotune.tuned.dense import MOST_CONFIGURATIONS
 from autotune.tuned.record import (
     TIME,
     AnswerTable,
     Cost,
     Estimate,
-    Prediction,
     TableRow,
     TunedProblem,
     TunedRecord,
@@ -61,7 +59,8 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
     """
     try:
         _refuse_first(_impossible(record, kernel))
-        again = recomputed(record, kernel)
+        times = msgspec.structs.replace(record.portfolio, tables=())
+        again = recomputed(msgspec.structs.replace(record, portfolio=times), kernel)
         ours, theirs = again.portfolio.tables, record.portfolio.tables
         alike = (*map(_with_fits, ours, theirs), *ours[len(theirs) :])
         expected = msgspec.structs.replace(
@@ -108,9 +107,6 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
     for number, entry in enumerate(record.problems):
         yield from _entry_faults(f"problems[{number}]", entry, kernel, device)
     yield from _portfolio_faults(record, kernel, device)
-    for number, table in enumerate(record.portfolio.tables):
-        if table.prediction and table.prediction.sizes:
-            yield from _fit_faults(f"portfolio.tables[{number}].prediction", table.prediction)
 
 
 def _date_faults(path: str, text: str) -> Iterator[str]:
@@ -211,18 +207,6 @@ def _portfolio_faults(record: TunedRecord, kernel: Kernel, device: Device) -> It
                 )
 
 
-def _fit_faults(path: str, prediction: Prediction) -> Iterator[str]:
-    """Yield what no fit to random sizes has, whose measurements are in no record."""
-    if (count := len(prediction.costs)) > MOST_CONFIGURATIONS:
-        yield _wrong(f"len({path}.costs)", count, f"at most {MOST_CONFIGURATIONS}")
-    for number, trees in enumerate(prediction.corrections):
-        if len(trees) > TREES:
-            yield _wrong(f"len({path}.corrections[{number}])", len(trees), f"at most {TREES}")
-    for number, shares in enumerate(prediction.expected.shares if prediction.expected else ()):
-        if shares[0] > shares[1]:
-            yield _wrong(f"{path}.expected.shares[{number}]", shares, "a tenth below the median")
-
-
 def _time_faults(
     path: str,
     time_ms: float,
@@ -244,9 +228,14 @@ def _time_faults(
 
 
 def _with_fits(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
-    """Return our table with their expectations, and their costs that predict the same times as ours."""
+    """Return our table with their fits where these are not compared.
+
+    They are expectations, costs that predict the same times as ours, and a fit to random sizes.
+    """
     mine, other = ours.prediction, theirs.prediction
-    if mine and other:
+    if other and other.sizes:
+        mine = other
+    elif mine and other:
         pairs = itertools.zip_longest(mine.costs, other.costs[: len(mine.costs)])
         costs = tuple(
             msgspec.structs.replace(there, plan=here.plan)
