@@ -460,6 +460,7 @@ def test_what_a_cpu_can_do_is_recorded_and_asked(tmp_path: Path, small: TunedRec
         ({}, {}, 64, "tuned again"),  # of one day the one that is brought
         ({"tuned_on": "2026-03-02"}, {"tuned_on": "2026-03-01"}, 32, "tuned later here"),
         ({"effort": "full"}, {"effort": "quick", "tuned_on": "2026-11-20"}, 32, "more effort"),
+        ({}, {"median_ms": 2.0, "interval_ms": (1.9, 2.1)}, 32, "faster before"),
         (
             {"source": "a" * 64, "tuned_on": "2026-03-02"},
             {"source": "b" * 64, "tuned_on": "2026-03-01"},
@@ -468,7 +469,7 @@ def test_what_a_cpu_can_do_is_recorded_and_asked(tmp_path: Path, small: TunedRec
         ),
     ],
 )
-def test_of_two_entries_effort_and_then_the_date_decide(
+def test_of_two_entries_effort_then_speed_and_then_the_date_decide(
     ours: dict[str, Any], theirs: dict[str, Any], stays: int, why: str, tmp_path: Path
 ) -> None:
     at = {"tuned_on": "2026-03-01", "effort": "quick"}

@@ -414,7 +414,8 @@ def import_(
     """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
 
     A tuned record is compared with what a run of its kernel would have written, and merged into yours;
-    lookup then finds it. If both have a problem, the entry of more effort stays, then the later one.
+    lookup then finds it. If both have a problem, the entry of more effort stays, then the
+    one that is surely faster, then the later one.
 
     Measurements are kept separately and not verified. lookup never answers with them; a run of the
     kernel measures the best of them first.

@@ -21,12 +21,12 @@ from autotune.tuned.writing import by_rule
 def by_effort_and_date(
     old: TunedProblem, new: TunedProblem
 ) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose the entry of more effort, then the later one; return the choice and its reason."""
+    """Choose the entry of more effort, then the surely faster, then the later; return also the reason."""
     mine, theirs = old.origin, new.origin
     has_less_effort = EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
     if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
         return "kept", f"tuned later here ({mine.tuned_on[:10]}, theirs {theirs.tuned_on[:10]})"
-    return by_rule(old, new, is_settled=True)
+    return by_rule(old, new)
 
 
 # ---------------------------------------------------------------------- two records of one kernel

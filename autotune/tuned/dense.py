@@ -98,7 +98,7 @@ class SizeFit:
         return np.hstack([self.of_problem, np.array(own)])
 
     def fitted(self, chosen: Sequence[int], known: Array) -> list[CorrectedCurve | None]:
-        """CorrectedCurve configurations to their times on the known sizes; None where that fails."""
+        """Fit configurations to their times on the known sizes; None where that fails."""
         found = list[CorrectedCurve | None]()
         for number in chosen:
             curve = self.predictor.curve(number, known.tolist())
