@@ -343,6 +343,14 @@ def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path)
     assert tile(lookup(KERNEL, arch="sm_100", **problem(64, 64))) == 32
 
 
+def test_the_uuid_of_a_device_hides_the_name_of_no_other(given_folder: Path) -> None:
+    first = record([entry(problem(64, 64), plan(128))])
+    device = msgspec.structs.replace(first.device, uuid="Test GPU B")
+    second = record([entry(problem(64, 64), plan(32))], "Test GPU B")
+    put(given_folder, msgspec.structs.replace(first, device=device), second)
+    assert tile(lookup(KERNEL, device="Test GPU B", **problem(64, 64))) == 32
+
+
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
     assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
 

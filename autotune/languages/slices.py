@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,7 +82,7 @@ def run(text: str, function: str) -> Any:
             _bind(name, module)
             file = f"{name}.py"
             # For `inspect`; without a time it is not compared with a file of that name.
-            linecache.cache[file] = (len(part), None, part.splitlines(True), file)
+            linecache.cache[file] = (len(part), None, StringIO(part).readlines(), file)
             exec(compile(part, file, "exec"), vars(module))
     finally:
         for name, module_here in list(sys.modules.items()):
@@ -166,7 +167,7 @@ class _Slicer:
                 tree = ast.parse(text)
             except SyntaxError as error:
                 raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
-            self._modules[file] = _Slice(name, file, text.splitlines(), tree)
+            self._modules[file] = _Slice(name, file, text.split("\n"), tree)
         return self._modules[file]
 
     def want(self, module: _Slice, name: str) -> None:

@@ -261,7 +261,8 @@ def _compile_error(error: Exception, log: str) -> CompileError:
     text, line = getattr(error, "src", ""), getattr(getattr(error, "node", None), "lineno", 0)
     where = ""
     if text and line:
-        where = f" (line {line} of the function: {text.splitlines()[line - 1].strip()})"
+        wrong = text.split("\n")[line - 1].strip()
+        where = f" (line {line} of the function: {wrong})"
     lines = [line.strip() for line in f"{said}\n{log}".splitlines() if line.strip()]
     failed = next((line for line in lines if "error:" in line), lines[0])
     kind = ResourceError if any(each in said + log for each in _TOO_MUCH) else CompileError

@@ -429,9 +429,12 @@ def build_table(
     by_device: dict[str, list[RecordFile]] = {}
     for known in fitting:
         by_device.setdefault(known.folder, []).append(known)
-        for name in (known.folder, known.record.device.name, known.record.device.uuid):
-            if name:
-                table.names.setdefault(name, known.folder)
+    names = [(known.record.device.name, known.folder) for known in fitting]
+    uuids = [(known.record.device.uuid, known.folder) for known in fitting]
+    # In this order: the uuid of one hides the name of no other.
+    for name, folder in (*zip(by_device, by_device, strict=True), *names, *uuids):
+        if name:
+            table.names.setdefault(name, folder)
     for folder, records in by_device.items():
         table.devices[folder] = _of_device(table, folder, records)
     for arch in {group.arch: None for group in table.devices.values()}:
