@@ -132,14 +132,16 @@ def held(monkeypatch):
 
         monkeypatch.setattr("autotune.run.finals.race", race)
         monkeypatch.setattr("autotune.run.finals.OtherSizes", AllSizesRight)
-        store = SimpleNamespace(add_many=lambda *_: None)
+        stored = []
+        store = SimpleNamespace(add_many=lambda *added: stored.append(added))
         evaluator = SimpleNamespace(
             job=bench.jobs[-1], binary=lambda c: Binary(b"", (), "", "as tuned")
         )
         finals = finals or Finals(bench, store, 1, lambda event: None)
         races.clear()
         result, out = finals.hold(evaluator, [row(block) for block in BLOCKS], seconds)
-        return SimpleNamespace(result=result, out=out, races=list(races), finals=finals)
+        done = {"result": result, "out": out, "stored": stored, "finals": finals}
+        return SimpleNamespace(races=list(races), **done)
 
     return made
 
@@ -256,10 +258,12 @@ def test_vendors_of_the_backend_race_and_alone_they_are_no_result(held):
     made = kernel()
     made.baseline("cublas")(lambda: None)
     made.baseline("clblast", "opencl")(lambda: None)
-    done = held(Bench(made), failing=BLOCKS)
+    bench = Bench(made)
+    done = held(bench, failing=BLOCKS)
     assert done.races[0][0] == [*BLOCKS, "cublas"]
     assert done.result is None
     assert len(done.out) == len(BLOCKS)
+    assert done.stored == [(1, bench.jobs[-1].problem, list(done.out))]
 
 
 def test_compilers_begin_with_sizes_that_compile_otherwise():

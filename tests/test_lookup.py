@@ -9,13 +9,14 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import reduce
+from math import isqrt
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sample_records import (
     KERNEL,
@@ -205,6 +206,9 @@ def test_only_what_is_deterministic_answers_where_that_is_asked(
     found = [(each.quality, tile(each), each.expected_fraction) for each in answers]
     assert (*found[0], *found[1]) == expected
     assert answers[1].deterministic
+    # A time is known of the winner alone.
+    times_ms = [0.25 if each[::2] == ("exact", 1.0) else None for each in found]
+    assert [each.expected_ms for each in answers] == times_ms
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -632,6 +636,7 @@ def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
 
 
 @given(st.integers(1, 2**64 - 1))
+@example(isqrt(2**127) + 1)  # the least above the root of a half
 def test_sixteenths_are_exact(n: int) -> None:
     k = sixteenths(n)
     assert 2**k <= n**16 < 2 ** (k + 1)

@@ -312,6 +312,12 @@ def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
     assert bounds[np.isfinite(expected)].max() < 1e-3
 
 
+def test_a_float64_output_is_not_forgiven_what_float32_rounds(tmp_path):
+    edits = (("return factor * x", "return np.exp(x) / 3"), ("Out(p.n)", "Out(p.n, 'float64')"))
+    random = prepare(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
+    assert random.element_bounds("out").max() < 1e-11
+
+
 def test_what_is_exact_at_one_size_by_chance_is_not_compared_bit_for_bit(tmp_path):
     """The variance of 64 integers is a short binary fraction, and that of the declared 1000 is not."""
     edits = (("return factor * x", "return x.var()"), ("Out(p.n)", "Out(1)"))
