@@ -461,9 +461,7 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
     if record.portfolio.sizes:
         click.echo(
-            "left out: its fit to random sizes, whose times it does not hold; if you have their file, run: "
-            f"autotune sizes {record.kernel} --fit RECORD --out FILE",
-            err=True,
+            f"left out: its fit to random sizes; see autotune sizes {record.kernel}", err=True
         )
 
 

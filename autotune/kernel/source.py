@@ -78,11 +78,8 @@ def _text_of(kernel: Kernel, file: Path, path: SearchPath) -> SourceText:
 class _OwnFiles:
     """See `autotune.languages.base.Files`."""
 
-    def read(self, file: Path) -> str:
-        return read_text(file)
-
-    def read_bytes(self, file: Path) -> bytes:
-        return read_bytes(file)
+    read = staticmethod(read_text)
+    read_bytes = staticmethod(read_bytes)
 
     def of_module(self, name: str, folder: Path) -> list[Path]:
         home = home_of(name.partition(".")[0], folder)
