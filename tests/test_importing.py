@@ -43,6 +43,7 @@ COPY = REPORTS / "NVIDIA_H200" / "copy.json"
 SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
+@pytest.mark.filterwarnings("ignore:left out. its fit to random sizes")
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
@@ -377,7 +378,8 @@ def test_a_fit_to_times_that_the_record_does_not_hold_is_left_out(
     prediction["sizes"] = 2000
     forged = decode(json.dumps(document).encode())
     assert answers(forged) != answers(small)
-    assert checked(forged, kernel) == small
+    with pytest.warns(UserWarning, match="left out: its fit to random sizes"):
+        assert checked(forged, kernel) == small
 
 
 # ---------------------------------------------------------------------- the command

@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.run.matrix import candidates_of, fitted_to_sizes, random_sizes
 from autotune.run.recording import refitted
-from autotune.tuned.correction import outcomes
+from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.reading import RecordFile, decode, read
 from autotune.tuned.record import Portfolio, TunedRecord
@@ -189,6 +189,17 @@ def test_answers_say_what_to_expect() -> None:
     )
     assert re.fullmatch(r"expected 0\.\d\d to (0\.9\d|1\.00) of the best", near.expected)
     assert (far.expected, tuned.expected) == ("", "")
+
+
+def test_each_tree_corrects_what_those_before_it_leave() -> None:
+    features = np.arange(200)[:, None] // 10
+    errors = np.where(features[:, 0] > 12, 0.5, -0.2)
+    trees = fitted_trees(features, errors, np.ones(200))
+    left = [
+        np.abs(errors - np.log(corrections(trees[:count], features))).max()
+        for count in range(TREES + 1)
+    ]
+    assert left == sorted(left, reverse=True) and left[-1] < 0.05 * left[0]
 
 
 def test_nine_of_ten_sizes_of_a_kind_reach_what_is_expected() -> None:

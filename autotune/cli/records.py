@@ -414,8 +414,7 @@ def import_(
     """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
 
     A tuned record is compared with what a run of its kernel would have written, and merged into yours;
-    lookup then finds it. If both have a problem, the entry of more effort stays, then the
-    one that is surely faster, then the later one.
+    lookup then finds it. Of two entries the one of more effort stays, then the faster, then the later.
 
     Measurements are kept separately and not verified. lookup never answers with them; a run of the
     kernel measures the best of them first.
@@ -459,10 +458,6 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
     found = update(Path(user_folder(kernel.project)), checked(record, kernel), by_effort_and_date)
     for outcome in found.outcomes:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
-    if record.portfolio.sizes:
-        click.echo(
-            f"left out: its fit to random sizes; see autotune sizes {record.kernel}", err=True
-        )
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:

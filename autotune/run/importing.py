@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,6 +74,9 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
         raise RecordError(
             f"{record.kernel} on {record.device.name}: not imported: {error}"
         ) from error
+    if record.portfolio.sizes:
+        why = "left out: its fit to random sizes, whose times it does not hold"
+        warnings.warn(f"{why}; see autotune sizes {record.kernel}", stacklevel=2)
     return again
 
 
