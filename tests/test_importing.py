@@ -48,6 +48,7 @@ SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
     made, kernel = read(file), find_kernel(file.stem)
+    assert encode(made) == file.read_bytes()
     assert checked(made, kernel).problems == made.problems
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
