@@ -122,6 +122,15 @@ def test_one_that_becomes_wrong_while_it_is_timed_is_wrong(measured, caches, is_
 
 
 @pytest.mark.opencl
+def test_one_that_is_wrong_where_its_own_result_lies_is_wrong_after_timing(measured):
+    """Not after one more launch on poisoned outputs, as where launches accumulate."""
+    value = "out[i] == factor * x[i] || out[i] == -1.0f ? -1.0f : factor * x[i]"
+    found = measured(source=(("factor * x[i]", value),))
+    assert found.status is Status.WRONG_RESULT
+    assert re.match(r"after \d+ timed launches: out\[0\] is -1, expected ", found.message)
+
+
+@pytest.mark.opencl
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
