@@ -414,7 +414,7 @@ def import_(
     """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
 
     A tuned record is compared with what a run of its kernel would have written, and merged into yours;
-    lookup then finds it. Of two entries the one of more effort stays, then the faster, then the later.
+    lookup then finds it. Of two entries that of more effort stays, else the later unless surely slower.
 
     Measurements are kept separately and not verified. lookup never answers with them; a run of the
     kernel measures the best of them first.

@@ -21,7 +21,7 @@ from autotune.tuned.writing import by_rule
 def by_effort_and_date(
     old: TunedProblem, new: TunedProblem
 ) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose the entry of more effort, then the surely faster, then the later; return also the reason."""
+    """Choose that of more effort, else the later unless it is surely slower; return the reason, too."""
     mine, theirs = old.origin, new.origin
     has_less_effort = EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
     if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
