@@ -348,6 +348,13 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     assert [word for row in provenance(page).rows for word in row if "cpu-" in word] == ["cpu-1"]
 
 
+def test_a_device_takes_one_task_at_a_time(fleet, cluster):
+    found = fleet.client.run_on_scheduler(
+        lambda dask_scheduler: [worker.resources for worker in dask_scheduler.workers.values()]
+    )
+    assert sorted(found, key=str) == [{COMPILE: 1, f"cpu-{number}": 1} for number in range(2)]
+
+
 def test_a_card_of_another_model_takes_no_task_of_a_lost_one(fleet, monkeypatch):
     """Finals are on the model that the record is of."""
     lost = [fleet.cards[uuid] for uuid in ("cpu-0", "cpu-1")]

@@ -33,6 +33,7 @@ from autotune.tuned.record import (
     TunedProblem,
     TunedRecord,
     TuningOrigin,
+    timestamp,
 )
 from autotune.tuned.table import build_table, pick
 from autotune.tuned.writing import encode, update
@@ -118,7 +119,7 @@ def small(kernel: Kernel) -> TunedRecord:
             median_ms=tuple(zip(*times, strict=True)),
         ),
         provenance=Provenance(
-            version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created="2026-11-21"
+            version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created=timestamp()
         ),
     )
     return recomputed(made, kernel)
