@@ -315,5 +315,8 @@ def test_every_folder_that_options_may_name_is_searched(tmp_path):
         ("@scale.launch", f"@scale.options\n{hook}\n\n@scale.launch"),
         ("BLOCK=(32, 64)", "BLOCK=(32, 64), DEEP=(1, 2), OTHER=tuple(range(900))"),
     )
-    folders = {folder for path in search_paths(load_file(file)) for folder in path.folders}
-    assert folders == {"cuda", "opencl", "deep1", "deep2"}
+    kernel = load_file(file)
+    for backends in (("cuda",), ("opencl",), ("cuda", "opencl")):
+        kernel.backends = backends
+        folders = {folder for path in search_paths(kernel) for folder in path.folders}
+        assert folders == {*backends, "deep1", "deep2"}

@@ -21,7 +21,7 @@ from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.reading import RecordFile, decode, read
 from autotune.tuned.record import Portfolio, TunedRecord
-from autotune.tuned.table import build_table, pick
+from autotune.tuned.table import build_table, fillings, pick
 from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
 
@@ -189,6 +189,18 @@ def test_answers_say_what_to_expect() -> None:
     )
     assert re.fullmatch(r"expected 0\.\d\d to (0\.9\d|1\.00) of the best", near.expected)
     assert (far.expected, tuned.expected) == ("", "")
+
+
+def test_the_features_of_a_cost_are_its_blocks_and_how_full_their_rounds_are() -> None:
+    assert fillings(132, 132) == [132, 32, 16, 8]
+    assert fillings(133, 132) == [133, 16, 16, 8]
+
+
+def test_a_configuration_that_is_hard_to_foretell_counts_as_slower() -> None:
+    matrix = sampled_matrix(200)
+    fit = SizeFit(matrix, [None] * len(matrix.configurations), 132, {})
+    times, spreads = np.ones((3, 200)) * [[1.0], [1.1], [2.0]], np.array([0.5, 0.1, 0.0])
+    assert fit.chosen(times, spreads, count=1) == [1]
 
 
 def test_each_tree_corrects_what_those_before_it_leave() -> None:
