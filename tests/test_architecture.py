@@ -49,14 +49,14 @@ LINES = {
     "fleet": 1250,
     "interop": 1030,
     "kernel": 3390,
-    "languages": 1000,
+    "languages": 1003,
     "measure": 5500,
     "report": 1512,
     "retune": 1112,
     "run": 3875,
     "search": 2392,
     "store": 1365,
-    "tuned": 3315,
+    "tuned": 3460,
 }
 
 

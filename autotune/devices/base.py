@@ -252,6 +252,9 @@ class Executor(Protocol):
     def calibrate(self) -> None:
         """Measure now what the first timer needs."""
 
+    def skip_calibration(self) -> None:
+        """Leave what timing adds to a sample in it: for comparisons, which begin at once."""
+
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         """Enqueue a sequence once, wait, and return its milliseconds, launching between steps included."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -62,6 +63,8 @@ _HARMLESS = (
     "INVALID_KERNEL_NAME",
     "OUT_OF_RESOURCES",
 )
+#: Held while warnings are ignored.
+_ignoring = threading.RLock()
 
 
 class OpenclBackend:
@@ -104,8 +107,7 @@ class OpenclBackend:
         flags = [*options] if has_language else [f"{_LANGUAGE}CL3.0", *options]
         program = cl.Program(context, with_defines(source, defines))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _no_warnings():
                 program.build(options=flags, devices=[live], cache_dir=False)
         except cl.RuntimeError as error:
             raise CompileError(_build_log(program, live) or str(error)) from error
@@ -258,14 +260,16 @@ class OpenclExecutor:
         if constants:
             raise LaunchError("OpenCL has no module symbols; pass constants as inputs")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _no_warnings():
                 return self.cl.Program(self.context, [self.live], [binary.code]).build()
         except self.cl.Error as error:
             raise LaunchError(f"the device rejects the binary: {error}") from error
 
     def calibrate(self) -> None:
         pass  # events cover the kernel alone
+
+    def skip_calibration(self) -> None:
+        pass
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1)[0]
@@ -403,6 +407,14 @@ class OpenclTimer:
         return float(taken_ns) / 1e6 / calls
 
 
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Ignore warnings; one thread at a time, since another's would be ignored for ever."""
+    with _ignoring, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 @cache
 def _pyopencl() -> Any:
     """Import pyopencl. Intel's CPU run-time as a Python package is made visible to its loader first."""
@@ -474,8 +486,7 @@ def _wavefront(live: Any) -> int:
 def _build_log(program: Any, live: Any) -> str:
     cl = _pyopencl()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pyopencl warns that its cache, unused, is bypassed
+        with _no_warnings():  # pyopencl warns that its cache, unused, is bypassed
             return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
     except cl.Error:
         return ""

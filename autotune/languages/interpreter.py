@@ -186,6 +186,9 @@ class HostExecutor:
     def calibrate(self) -> None:
         pass
 
+    def skip_calibration(self) -> None:
+        pass
+
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         start = time.perf_counter()
         for step in steps:

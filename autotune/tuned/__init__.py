@@ -12,6 +12,7 @@
 `dense`      answers fitted to random sizes, and what to expect of them
 `correction` small trees that correct fitted times
 `counted`    counters of Nsight Compute beside records
+`kept`       answers that first calls found, in files of their own
 `comparison` two records problem by problem, two entries of a problem
 ============ =====================================================================
 """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
-from autotune.tuned.record import Triple, TuningOrigin, Value
+from autotune.tuned.kept import KeptAnswer, KeptLayer
+from autotune.tuned.record import Plan, Triple, TuningOrigin, Value
 from autotune.tuned.table import (
     DEFAULT,
     EXACT,
+    FIRST_CALL,
     NEAREST_PROBLEM,
     Hit,
     LookupTable,
@@ -40,8 +42,8 @@ class TunedConfig(Mapping[str, Any]):
         Blocks in x, y, z of the main launch for the asked problem; None where the launch could
         not be traced, does not fit a CUDA grid, or is of arrays that lie otherwise than those tuned.
     quality : str
-        How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or
-        ``default``.
+        How good the hit is: ``exact``, ``first_call``, ``nearest_problem``, ``same_arch``,
+        ``nearest_arch`` or ``default``.
     expected_fraction : float or None
         Share of the best possible speed that nine of ten such answers reach at least; 1 for an
         exact hit, None where too little is known, as far from everything that was measured.
@@ -68,6 +70,8 @@ class TunedConfig(Mapping[str, Any]):
     requires_met : bool
         False only where not even the default may be used: for this problem, or where none of what
         was tuned is valid on the architecture.
+    identity : str
+        Of a first call's answer the sha256 of what it compiles and launches; empty for others.
     """
 
     _values: Mapping[str, Value]
@@ -86,6 +90,7 @@ class TunedConfig(Mapping[str, Any]):
     source: str
     origin: TuningOrigin | None
     requires_met: bool
+    identity: str = ""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -117,18 +122,51 @@ def answer(
     device: Any,
     deterministic: bool,
     problem: Mapping[str, Any],
+    kept: KeptLayer | None = None,
 ) -> TunedConfig:
-    """Return the tuned configuration for a problem; see `autotune.lookup`."""
+    """Return the tuned configuration for a problem; see `autotune.lookup`.
+
+    Answers of first calls that are ``kept`` come after exact ones.
+    """
     values, layout = _values(table, problem), _layout(table, problem)
     folder, arch_name = _place(table, arch, device)
     hit = pick(table, values, folder, arch_name, layout, deterministic)
+    found = tuned_config(table, hit, values, layout, arch_name)
+    if kept and found.quality != EXACT:
+        fields = table.named(values, layout)
+        source, known = kept.find(device, fields, deterministic)
+        if known and (plan := _plan_of(table, known, fields)):
+            of_plan = tuned_config(table, Hit(plan, None, FIRST_CALL), values, layout, arch_name)
+            return _of_first_call(known, source, of_plan, found.expected_ms)
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
             f"{table.kernel}: no configuration that may answer for ({asked}) is known to be deterministic; "
             f"declare which are (@{table.kernel}.deterministic), and tune: autotune run {table.kernel}"
         )
-    return tuned_config(table, hit, values, layout, arch_name)
+    return found
+
+
+def _plan_of(table: LookupTable, known: KeptAnswer, fields: Mapping[str, Any]) -> Plan | None:
+    """Return the records' plan of a first call's configuration; None where they have none that serves."""
+    for plan in table.plans():
+        serves = plan.deterministic or not known.deterministic
+        if serves and plan.configuration == known.configuration and plan.allows(fields):
+            return plan
+    return None
+
+
+def _of_first_call(
+    known: KeptAnswer, source: str, found: TunedConfig, expected_ms: float | None
+) -> TunedConfig:
+    """Describe the answer of a first call; the records' own was expected to take some time."""
+    return replace(
+        found,
+        source=source,
+        origin=known.origin,
+        identity=known.identity,
+        expected_ms=None if expected_ms is None else expected_ms * known.time_ms / known.answer_ms,
+    )
 
 
 def promising(

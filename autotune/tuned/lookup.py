@@ -41,10 +41,10 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Never fails for a size: what was measured for others answers, and `TunedConfig.quality` says how
-    good the hit is. Record files are read once, and looked at again when the last look is a second
-    old; a change of the current folder, ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or
-    ``XDG_DATA_HOME`` is seen at once.
+    Never fails for a size: what a first call found (`load`, ``tune=``) or what was measured for others
+    answers, and `TunedConfig.quality` says how good the hit is. Record files are read once, and looked
+    at again when the last look is a second old; a change of the current folder, ``AUTOTUNE_PROJECT``,
+    ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once.
 
     Parameters
     ----------
@@ -118,10 +118,25 @@ def promising(
     return promising(table, device, deterministic, problem, count) if table else []
 
 
+def recorded(
+    kernel: str, device: Any, deterministic: bool, project: Project, problem: Mapping[str, Any]
+) -> TunedConfig:
+    """Return the answer of the records alone, as `lookup` does where no first call found another."""
+    cached = _current(kernel, project)
+    return cached.answer(None, device, deterministic, dict(problem), with_kept=False)
+
+
+def refresh(kernel: str) -> None:
+    """Forget what was read for a kernel."""
+    for key in [key for key, cached in list(_cache.items()) if cached.kernel == kernel]:
+        _cache.pop(key, None)
+
+
 class _Cached:
     """The table of one kernel in one environment, and its answers so far."""
 
     def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
+        from autotune.tuned.kept import KeptLayer
         from autotune.tuned.reading import read_layers, warn
         from autotune.tuned.table import build_table
 
@@ -130,16 +145,23 @@ class _Cached:
         self.answers: dict[object, TunedConfig] = {}
         loaded = read_layers(kernel, owner)
         self.table = build_table(loaded, warn) if loaded else None
+        self.kept = KeptLayer(kernel, owner)
 
     def answer(
-        self, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
+        self,
+        arch: Any,
+        device: Any,
+        deterministic: bool,
+        problem: dict[str, Any],
+        with_kept: bool = True,
     ) -> TunedConfig:
         from autotune.tuned.answer import answer
         from autotune.tuned.reading import no_record
 
         if self.table is None:
             raise UsageError(no_record(self.kernel, self.owner))
-        return answer(self.table, arch, device, deterministic, problem)
+        kept = self.kept if with_kept else None
+        return answer(self.table, arch, device, deterministic, problem, kept)
 
 
 #: By kernel and all that decides where its records are.
@@ -163,12 +185,13 @@ def _current(kernel: str, project: str | os.PathLike[str] | Project | None) -> _
 def _refreshed(
     key: object, kernel: str, project: str | os.PathLike[str] | Project | None
 ) -> _Cached:
+    from autotune.tuned.kept import kept_stamp
     from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
     owner = owner_of(kernel, project)
-    state = owner, stamp(kernel, owner)
+    state = owner, stamp(kernel, owner), kept_stamp(kernel, owner)
     cached = _cache.get(key)
     if cached is None or cached.state != state:
         if len(_cache) >= MAX_TABLES:

@@ -169,14 +169,17 @@ def path_of(directory: Path, record: TunedRecord) -> Path:
 
 def stamp(kernel: str, owner: Project) -> tuple[object, ...]:
     """Return a value that changes when a record of a project's kernel appears, disappears or is replaced."""
-    states = []
-    for _, _, path in _files(kernel, owner):
-        try:
-            state = os.stat(path)
-        except OSError:
-            continue
-        states.append((path, state.st_mtime_ns, state.st_size, state.st_ino))
-    return tuple(states)
+    states = ((path, stamp_of(path)) for _, _, path in _files(kernel, owner))
+    return tuple((path, *state) for path, state in states if state)
+
+
+def stamp_of(path: str | PathLike[str]) -> tuple[int, ...]:
+    """Return a value that changes when a file is replaced; empty where there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return ()
+    return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 def kernel_names(*owners: Project) -> set[str]:

@@ -44,6 +44,9 @@ DEFAULT = "default"
 #: How good a hit is, best first.
 QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
+#: Of an answer that a first call found, which records and headers do not have.
+FIRST_CALL = "first_call"
+
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
 #: How architectures are called where they have no number of NVIDIA's: by AMD, and of OpenCL devices.
@@ -139,6 +142,15 @@ class LookupTable(msgspec.Struct, eq=False):
     archs: dict[str, Group] = {}
     #: Driver names and uuids of devices, to their folders.
     names: dict[str, str] = {}
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield every plan, the default last."""
+        for group in self.devices.values():
+            for row in (*group.exact.values(), *group.near.values()):
+                yield from row.plans
+                if row.table and row.table.prediction:
+                    yield from (cost.plan for cost in row.table.prediction.costs)
+        yield self.default
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """Return the values of a problem in order."""

@@ -98,7 +98,7 @@ def update(
     """
     path = path_of(directory, new)
     encode(new)
-    with _locked_folder(path):
+    with locked_folder(path):
         merged = merge(None if alone else _existing(path), new, choose)
         data = encode(merged.record)
         write_atomically(path, data)
@@ -116,7 +116,7 @@ def _existing(path: Path) -> TunedRecord | None:
 
 
 @contextlib.contextmanager
-def _locked_folder(path: Path) -> Iterator[None]:
+def locked_folder(path: Path) -> Iterator[None]:
     """Let one process at a time read, merge and write where a record lies; what it wrote lasts.
 
     Locks the folder itself, so that no lock file is left behind. File systems without locks go
