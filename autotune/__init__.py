@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.api import tune
+    from autotune.calling.first_call import tuned_on_first_call
     from autotune.calling.load import load
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.operand import Instead, NothingToDo, Operand
@@ -40,6 +41,7 @@ __all__ = [
     "maximum",
     "minimum",
     "tune",
+    "tuned_on_first_call",
 ]
 
 _NAMES = {
@@ -48,6 +50,7 @@ _NAMES = {
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.products": ("matrix_product",),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
+    "calling.first_call": ("tuned_on_first_call",),
     "calling.load": ("load",),
     "tuned.answer": ("TunedConfig",),
     "tuned.lookup": ("lookup",),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.calling.binding import bind
-from autotune.calling.choice import LaunchPlan
+from autotune.calling.choice import LaunchPlan, choose
 from autotune.cli import run
 from autotune.devices.base import CompileError
 from autotune.devices.device import for_arch
@@ -53,7 +53,9 @@ def test_an_integer_that_is_1_is_compiled_in(kernel):
 def test_load_plans_the_launch_of_what_was_compiled(kernel, columns, passed):
     rows = Operand((4, columns), (columns, 1), "float32", source=0)
     resolved = bind(kernel, (rows,), {}, lambda name: kernel)
-    plan = LaunchPlan.of(resolved, for_arch("sm_90"))
+    device = for_arch("sm_90")
+    choice = choose(kernel, resolved.problem, device)
+    plan = LaunchPlan.of(resolved, device, choice)
     main = plan.sequence.main
     assert (main.grid, main.block) == ((4, 1, 1), (512, 1, 1))
     assert main.args == (*("x", "y", "columns")[:passed], np.uint64(0), np.uint64(0))

@@ -2,5 +2,6 @@
 
 Public modules: `load` (the function, the calls it keeps, and calls on host arrays), `libraries` (arrays of NumPy,
 CuPy, torch and others), `binding` (arguments of a call to a problem), `choice` (configuration and launch plan),
-`gpu` (launches on device arrays) and `compiled` (calls in programs that torch compiles).
+`first_call` and `trial` (which first calls tune their size, and how), `gpu` (launches on device arrays) and `compiled`
+(calls in programs that torch compiles).
 """

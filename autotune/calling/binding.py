@@ -54,6 +54,12 @@ class ResolvedCall:
         whole = int | np.integer
         return {name: value for name, value in self.scalars.items() if isinstance(value, whole)}
 
+    def memory_of(self, name: str) -> Operand:
+        """Return the operand of an argument; where a flat one is declared, its memory as a vector."""
+        operand = self.arrays[name].operand
+        is_flat = operand.shape != self.arguments[name].shape
+        return operand.memory if is_flat else operand
+
     @property
     def outputs(self) -> list[str]:
         """Names of the written arguments."""

@@ -5,27 +5,30 @@ The recorded configuration is used if the declared space has it, else the defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from autotune.calling.binding import ResolvedCall
-from autotune.devices.base import Binary
+from autotune.calling.libraries import DeviceLibrary, Library
+from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
-from autotune.kernel.launches import LaunchSequence, completed, launch_sequence
+from autotune.kernel.launches import LaunchSequence, bound, completed, launch_sequence
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compiled_for
+from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.data import Argument
 from autotune.measure.declared import declared_argument
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
+from autotune.tuned.lookup import recorded as answer_of_records
 from autotune.tuned.reading import warn
-from autotune.tuned.table import DEFAULT
+from autotune.tuned.table import DEFAULT, EXACT, FIRST_CALL
 from autotune.values import Configuration, Problem
 
 
@@ -51,6 +54,11 @@ class Choice:
     tuned: TunedConfig | None
 
     @property
+    def is_known(self) -> bool:
+        """Return whether it was found for this very problem."""
+        return self.tuned is not None and self.tuned.quality in (EXACT, FIRST_CALL)
+
+    @property
     def why(self) -> str:
         """One line: where the configuration comes from, and its expected speed."""
         if self.tuned is None:
@@ -58,6 +66,8 @@ class Choice:
         if self.tuned.quality == DEFAULT:
             return f"the kernel's default: nothing like it was tuned ({self.tuned.source})"
         hope = f", {self.tuned.expected}" if self.tuned.expected else ""
+        if self.tuned.quality == FIRST_CALL and self.tuned.origin:
+            hope = f", the fastest of {self.tuned.origin.evaluations} on a first call's arrays"
         aged = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
         return f"{self.tuned.quality} of {self.tuned.source}{hope}{aged}"
 
@@ -78,6 +88,8 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
     """Return the recorded configuration if the declared space has it, else the first valid one.
 
+    A first call's answer counts as recorded, until what it compiles or launches changes.
+
     With ``deterministic`` only configurations that the kernel declares deterministic count.
     """
 
@@ -87,6 +99,12 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         )
 
     found = recorded(kernel, problem, device, deterministic)
+    if found is not None and found.quality == FIRST_CALL:
+        configuration = Configuration(dict(found))
+        is_valid = is_member(kernel, found, device) and serves(configuration)
+        if is_valid and identity(kernel, configuration, problem, device) == found.identity:
+            return Choice(kernel.name, problem, configuration, found)
+        found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
     if found is not None and is_member(kernel, found, device):
         configuration = Configuration(dict(found))
         if serves(configuration):
@@ -115,6 +133,13 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
     )
 
 
+def identity(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
+    """Return the sha256 of all that a configuration compiles and launches for a problem."""
+    job = compile_job(kernel, configuration, problem, device)
+    sequence = launch_sequence(kernel, configuration, problem, device)
+    return hashlib.sha256(f"{job.key} {sequence}".encode()).hexdigest()
+
+
 def recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
@@ -132,6 +157,36 @@ def recorded(
         return None
 
 
+@dataclass(frozen=True)
+class ChosenCall:
+    """A call with its values by position, and what it launches."""
+
+    resolved: ResolvedCall
+    values: Sequence[Any]
+    libraries: Sequence[Library | None]
+    #: The CUDA device of the arrays; None if they are in host memory.
+    index: int | None
+    device: Device
+    choice: Choice
+    deterministic: bool
+
+    @property
+    def key(self) -> object:
+        """Return what calls have in common that one tuning serves."""
+        kernel, scalars = self.resolved.kernel, tuple(self.resolved.compiled_scalars.items())
+        where = self.device.selector, kernel.project.id, kernel.name, kernel.file
+        return (*where, self.resolved.problem, self.deterministic, scalars)
+
+    @property
+    def stream(self) -> int:
+        """Return the caller's stream."""
+        assert self.index is not None
+        for library, value in zip(self.libraries, self.values, strict=True):
+            if isinstance(library, DeviceLibrary) and library.device_index(value) is not None:
+                return library.stream_asker()(self.index)
+        return 0
+
+
 @dataclass(frozen=True, eq=False)
 class LaunchPlan:
     """The part of a call that is the same for every call of a problem on a device."""
@@ -146,16 +201,17 @@ class LaunchPlan:
     exclusive: bool
 
     @classmethod
-    def of(cls, resolved: ResolvedCall, device: Device, deterministic: bool = False) -> LaunchPlan:
-        """Look up, check, compile and plan."""
-        kernel, problem = resolved.kernel, resolved.problem
-        choice = choose(kernel, problem, device, deterministic)
-        configuration = choice.configuration
+    def of(
+        cls, resolved: ResolvedCall, device: Device, choice: Choice, binary: Binary | None = None
+    ) -> LaunchPlan:
+        """Compile a choice, unless its ``binary`` is given, and plan."""
+        kernel, problem, configuration = resolved.kernel, resolved.problem, choice.configuration
         scratch = kernel.workspaces(configuration, problem, device)
         # Module symbols are set before every launch, maybe to other values.
         has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
-        given = resolved.compiled_scalars
-        binary = compiled_for(kernel, configuration, problem, device, given)
+        if binary is None:
+            given = resolved.compiled_scalars
+            binary = compiled_for(kernel, configuration, problem, device, given)
         names = [*(n for n, a in resolved.arguments.items() if a.kind != "constant"), *scratch]
         return cls(
             device,
@@ -172,6 +228,24 @@ class LaunchPlan:
         """Parameters of a launch without ``args``: arguments, then scratch; no constants."""
         used = [name for name, argument in self.arguments.items() if argument.kind != "constant"]
         return [*used, *self.scratch]
+
+    def steps(
+        self, buffers: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> Sequence[BoundLaunch | BoundFill]:
+        """Return the steps on buffers of an executor, by symbols, with the scalars of a call."""
+        arrays = {**self.arguments, **self.scratch}
+        dtypes = {name: argument.dtype for name, argument in arrays.items()}
+        scalars = {
+            name: self.scalar(name, given)
+            for name, argument in self.arguments.items()
+            if argument.kind == "scalar"
+        }
+        return [
+            replace(step, entry=self.binary.symbol(step.entry))
+            if isinstance(step, BoundLaunch)
+            else step
+            for step in bound(self.sequence, self.names, buffers, scalars, dtypes)
+        ]
 
     def scalar(self, name: str, given: Mapping[str, Any]) -> np.generic:
         """Return a scalar in the kernel's type: the given value, else the declared one."""

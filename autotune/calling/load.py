@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune.calling import first_call
 from autotune.calling.binding import LOADED, ResolvedCall, bind, checked_problem
-from autotune.calling.choice import Choice, LaunchPlan, choose, explained, recorded
+from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, choose, explained, recorded
+from autotune.calling.first_call import Tuning
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
 from autotune.devices.base import Executor
@@ -27,7 +29,6 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import bound as bound_steps
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
@@ -42,7 +43,12 @@ _BY_VALUE = object()
 
 
 def load(
-    kernel: str | Kernel, *, deterministic: bool = False, spaces: str | Path | None = None
+    kernel: str | Kernel,
+    *,
+    deterministic: bool = False,
+    spaces: str | Path | None = None,
+    tune: str | None = None,
+    budget: str | float = "1s",
 ) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
@@ -55,6 +61,13 @@ def load(
         has none.
     spaces : str or Path, optional
         Folder of space files to look for the name in first, as of `autotune.tune`.
+    tune : {"first_call", "background", "off"}, optional
+        At the first call of a size that was not tuned, measure the records' most promising
+        configurations on copies of its arrays, and keep the fastest for later processes:
+        ``first_call`` before the call answers, ``background`` meanwhile. Default: as a block of
+        `autotune.tuned_on_first_call` says, else ``AUTOTUNE_TUNE``, else ``off``.
+    budget : str or float
+        Longest time to measure a size, in seconds: ``"1s"``, 0.3. Compiling takes 3 s more at most.
 
     Returns
     -------
@@ -64,16 +77,23 @@ def load(
     Raises
     ------
     UsageError
-        If there is no such kernel.
+        If there is no such kernel; if ``tune`` or ``budget`` is none of these; if ``deterministic``
+        would have to switch configurations in the background.
     SpecError
         If the space file has no ``call`` function.
     """
     if not isinstance(kernel, str | Kernel):
         raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
+    tuning = first_call.tuning(first_call.OFF if tune is None else tune, budget)
+    if tuning.in_background and deterministic:
+        raise UsageError(
+            'deterministic=True and tune="background": a switch of configurations changes bits; '
+            'pass tune="first_call"'
+        )
     folder = Path(spaces) if spaces else None
     declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(declared, deterministic, folder)
+    return TunedKernel(declared, deterministic, folder, tuning if tune is not None else None)
 
 
 class TunedKernel:
@@ -94,12 +114,17 @@ class TunedKernel:
     """
 
     def __init__(
-        self, kernel: Kernel, deterministic: bool = False, spaces: Path | None = None
+        self,
+        kernel: Kernel,
+        deterministic: bool = False,
+        spaces: Path | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
-        self.kernel, self.deterministic = kernel, deterministic
+        self.kernel, self.deterministic, self._tuning = kernel, deterministic, tuning
         self.find = partial(find_kernel, spaces=spaces)
         #: How operators of torch name it.
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
+        self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         LOADED[self.key] = self
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
@@ -195,27 +220,51 @@ class TunedKernel:
         call = self._calls.get(exact)
         if call is not None:
             return call
+        arguments = self._described(args, named)
+        how = first_call.wanted(self._tuning, self.deterministic)
+        choice, is_settled = self._tuned_choice(arguments, how) if how else (None, True)
         with self._making:
-            call = self._made(self._described(args, named))
-            if getattr(call, "is_by_value", False):
-                self._keep(key, _BY_VALUE)
-                key = exact
+            call = self._made(arguments, choice)
             short = getattr(call, "shortest", call)
-            self._keep(key, short)
+            if is_settled:
+                if getattr(call, "is_by_value", False):
+                    self._keep(key, _BY_VALUE)
+                    key = exact
+                self._keep(key, short)
         return short
+
+    def _tuned_choice(self, arguments: _CallArguments, how: Tuning) -> tuple[Choice | None, bool]:
+        """Tune the size of a call where that is due; return its configuration, and whether that stays."""
+        resolved = self._resolved(arguments) if any(arguments.libraries) else None
+        if not isinstance(resolved, ResolvedCall):
+            return None, True
+        kernel, index = resolved.kernel, arguments.index
+        ready = self._ready.get(self._plan_key(resolved, index))
+        if ready and _choice_of(ready).is_known:
+            return None, True
+        device = _device(index, kernel)
+        choice = choose(kernel, resolved.problem, device, self.deterministic)
+        if choice.is_known:
+            return choice, True
+        given = arguments.values, arguments.libraries, index
+        call = ChosenCall(resolved, *given, device, choice, self.deterministic)
+        is_settled = first_call.tune(call, how)
+        if is_settled:
+            choice = choose(kernel, resolved.problem, device, self.deterministic)
+        return choice, is_settled
 
     def _keep(self, key: object, call: Any) -> None:
         if len(self._calls) >= MAX_CALLS:
             self._calls.pop(next(iter(self._calls)), None)
         self._calls[key] = call
 
-    def _made(self, arguments: _CallArguments) -> Any:
+    def _made(self, arguments: _CallArguments, choice: Choice | None = None) -> Any:
         if not any(arguments.libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
         resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
             return _NoCall(resolved, arguments)
-        ready = self._plan_of(resolved, arguments.index)
+        ready = self._plan_of(resolved, arguments.index, choice)
         if isinstance(ready, LaunchPlan):
             return HostCall(resolved, ready, arguments)
         passed_on = self._passed_on(resolved, arguments)
@@ -304,14 +353,26 @@ class TunedKernel:
 
         return expected_ms
 
-    def _plan_of(self, resolved: ResolvedCall, index: int | None) -> LoadedPlan | LaunchPlan:
-        """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept."""
+    def _plan_key(self, resolved: ResolvedCall, index: int | None) -> object:
         compiled_in = tuple(resolved.compiled_scalars.items())
-        key = resolved.kernel.name, resolved.problem, index, compiled_in
-        if key in self._ready:
+        return resolved.kernel.name, resolved.problem, index, compiled_in
+
+    def _plan_of(
+        self, resolved: ResolvedCall, index: int | None, choice: Choice | None = None
+    ) -> LoadedPlan | LaunchPlan:
+        """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept.
+
+        Where a ``choice`` is given, a plan of another configuration is replaced.
+        """
+        key = self._plan_key(resolved, index)
+        ready = self._ready.get(key)
+        if ready and (choice is None or _choice_of(ready).configuration == choice.configuration):
             self._ready.move_to_end(key)
-            return self._ready[key]
-        plan = LaunchPlan.of(resolved, _device(index, resolved.kernel), self.deterministic)
+            return ready
+        device = _device(index, resolved.kernel)
+        if choice is None:
+            choice = choose(resolved.kernel, resolved.problem, device, self.deterministic)
+        plan = LaunchPlan.of(resolved, device, choice)
         made = plan if index is None else LoadedPlan(plan, index)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
@@ -383,8 +444,7 @@ class HostCall:
         resolved, plan, executor = self._resolved, self._plan, self._executor
         made: dict[NewArray, Any] = {}
         host = {
-            name: self._array(name, passed.operand, values, made)
-            for name, passed in resolved.arrays.items()
+            name: self._array(resolved.memory_of(name), values, made) for name in resolved.arrays
         }
         for name in resolved.outputs:
             if not host[name].flags.writeable:
@@ -399,24 +459,13 @@ class HostCall:
             executor.write(buffers[name], np.ascontiguousarray(host[name]))
         constants = {name: array for name, array in host.items() if name not in buffers}
         module = executor.load(plan.binary, constants)
-        dtypes = {name: argument.dtype for name, argument in arrays.items()}
-        scalars = {
-            name: plan.scalar(name, resolved.scalars)
-            for name, argument in plan.arguments.items()
-            if argument.kind == "scalar"
-        }
-        steps = bound_steps(plan.sequence, plan.names, buffers, scalars, dtypes)
-        executor.run(module, steps)
+        executor.run(module, plan.steps(buffers, resolved.scalars))
         for name in resolved.outputs:
             dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
             host[name][...] = executor.read(buffers[name], dtype, shape)
         return _returned(resolved.results, values, self._library, made.__getitem__)
 
-    def _array(
-        self, name: str, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]
-    ) -> Any:
-        if operand.shape != self._resolved.arguments[name].shape:
-            operand = operand.memory
+    def _array(self, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]) -> Any:
         source = operand.source
         if isinstance(source, NewArray):
             if source not in made:
@@ -446,6 +495,10 @@ def _returned(
 @cache
 def _executor(device: Device) -> Executor:
     return backend(device.backend).open(device)
+
+
+def _choice_of(ready: LoadedPlan | LaunchPlan) -> Choice:
+    return (ready.plan if isinstance(ready, LoadedPlan) else ready).choice
 
 
 def _device(index: int | None, kernel: Kernel) -> Device:

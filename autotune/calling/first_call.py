@@ -1,0 +1,198 @@
+"""Decides which calls tune their size, and lets one size of a process at a time be tuned.
+
+Where anything is in the way, a call gets the answer that it would get without this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.calling.choice import ChosenCall
+from autotune.calling.libraries import cupy
+from autotune.errors import UsageError, unknown
+from autotune.tuned.table import FIRST_CALL
+
+if TYPE_CHECKING:
+    from autotune.calling.trial import SizeTrial
+
+OFF, BACKGROUND = "off", "background"
+MODES = (FIRST_CALL, BACKGROUND, OFF)
+#: The variable that says how calls tune which nothing else says it for.
+VARIABLE = "AUTOTUNE_TUNE"
+#: Problems that a process remembers not to tune again.
+_MOST_SETTLED = 4096
+#: Wait at the end of a process for a thread that tunes.
+_LAST_WAIT_S = 5.0
+
+_log = logging.getLogger("autotune")
+
+
+# ---------------------------------------------------------------------- whether to tune
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The way first calls are tuned: one of `MODES`, and the seconds that measuring may take."""
+
+    mode: str
+    seconds: float
+
+    @property
+    def in_background(self) -> bool:
+        """Return whether calls do not wait for it."""
+        return self.mode == BACKGROUND
+
+
+def tuning(mode: str, budget: str | float = 1.0, name: str = "tune") -> Tuning:
+    """Return how to tune, as a program or a variable called ``name`` says."""
+    if mode not in MODES:
+        raise UsageError(unknown(name, str(mode), MODES))
+    text = budget.strip().removesuffix("s") if isinstance(budget, str) else budget
+    try:
+        seconds = float(text)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f'budget {budget!r:.40}: a time in seconds is needed, for example "1s"')
+    return Tuning(mode, seconds)
+
+
+#: What open blocks of `tuned_on_first_call` say, in any thread.
+_blocks: list[Tuning] = []
+
+
+@contextmanager
+def tuned_on_first_call(budget: str | float = "1s", *, background: bool = False) -> Iterator[None]:
+    """Tune the first call of each size that the process makes in this block, in whatever thread.
+
+    It holds for all kernels that were loaded without ``tune``, those of `autotune.linalg` and
+    `autotune.torch_ops` among them.
+
+    Parameters
+    ----------
+    budget : str or float
+        Longest time to measure a size, in seconds: ``"1s"``, 0.3.
+    background : bool
+        Answer at once, and switch when the fastest configuration is known.
+
+    Raises
+    ------
+    UsageError
+        If ``budget`` is no time.
+    """
+    block = tuning(BACKGROUND if background else FIRST_CALL, budget)
+    _blocks.append(block)
+    try:
+        yield
+    finally:
+        _blocks.remove(block)
+
+
+def wanted(own: Tuning | None, deterministic: bool) -> Tuning | None:
+    """Return how a call is tuned: as its kernel, the innermost block or the variable says; None: not.
+
+    What switches in the background gives other bits from then on, so it is not for ``deterministic``.
+    """
+    found = own or (_blocks[-1] if _blocks else None)
+    if found is None and (mode := os.environ.get(VARIABLE)):
+        found = tuning(mode, name=VARIABLE)
+    if found is None or found.mode == OFF or (found.in_background and deterministic):
+        return None
+    return found
+
+
+# ---------------------------------------------------------------------- one at a time
+
+#: Held while a size is tuned.
+_turn = threading.Lock()
+#: Held to claim a problem: those that are being tuned, and those that were.
+_claims = threading.Lock()
+_running: set[object] = set()
+_settled: set[object] = set()
+#: Set when the process ends.
+_ending = threading.Event()
+
+
+def _is_captured(call: ChosenCall) -> bool:
+    """Return whether a call becomes part of a CUDA graph."""
+    if call.index is None:
+        return False
+    # The default stream cannot be captured, and must not be asked while another is.
+    stream = call.stream
+    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
+
+
+def tune(call: ChosenCall, how: Tuning) -> bool:
+    """Tune the size of a call; return whether its answer is settled, so that the call may be kept.
+
+    It is not while it is tuned, by another thread or in the background, and within a capture.
+    """
+    from autotune.calling.trial import SizeTrial
+
+    has_constants = any(o.kind == "constant" for o in call.resolved.arguments.values())
+    if call.choice.is_known or call.choice.tuned is None or has_constants:
+        return True
+    with _claims:
+        if call.key in _settled:
+            return True
+        if call.key in _running or _is_captured(call):
+            return False
+        _running.add(call.key)
+    # While another size has its turn, a call waits if it would wait for its own.
+    if not _turn.acquire(blocking=not how.in_background):
+        _running.discard(call.key)
+        return False
+    try:
+        size = SizeTrial(call, how.seconds, _ending.is_set)
+    except Exception as error:
+        _end(call, f"its arrays cannot be copied: {error}")
+        return True
+    thread = threading.Thread(target=_run, args=(size,), name="autotune-first-call", daemon=True)
+    thread.start()
+    if how.in_background:
+        return False
+    thread.join()
+    return True
+
+
+def _run(size: SizeTrial) -> None:
+    message = "it was interrupted"
+    try:
+        message = size.run()
+    except Exception as error:  # whatever it is, the call works without
+        message = f"{type(error).__name__}: {error}"
+    finally:
+        _end(size.call, message)
+
+
+def _end(call: ChosenCall, problem: str) -> None:
+    """Let the next size have its turn; say in one line what was in the way, if anything was."""
+    if problem:
+        resolved, line = call.resolved, " ".join(problem.split())
+        _log.warning(
+            "autotune: first call of %s (%s): %.400s", resolved.kernel.name, resolved.problem, line
+        )
+    if len(_settled) >= _MOST_SETTLED:
+        _settled.clear()
+    _settled.add(call.key)
+    _running.discard(call.key)
+    _turn.release()
+
+
+def forget() -> None:
+    """Let sizes be tuned again that were, in this process."""
+    _settled.clear()
+
+
+@atexit.register
+def _finish() -> None:
+    """End a thread that tunes in the background before its device goes away."""
+    _ending.set()
+    _turn.acquire(timeout=_LAST_WAIT_S)

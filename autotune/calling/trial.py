@@ -1,0 +1,408 @@
+"""Tunes one size: the records' most promising configurations, on copies of the arrays of a call.
+
+It has memory, modules and a queue of its own, in the caller's process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+
+from autotune.arrays import usable_cores
+from autotune.calling.binding import OUTPUTS
+from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, identity
+from autotune.calling.libraries import DeviceLibrary, Numpy, cupy
+from autotune.devices.base import Binary, Comparison, LaunchError, Poison
+from autotune.devices.choose import backend
+from autotune.devices.graph import everything_allowed
+from autotune.errors import AutotuneError
+from autotune.kernel.operand import ALIGNMENT, NewArray, itemsize_of
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.space import is_member
+from autotune.languages.choose import compiler
+from autotune.measure.compiler import Compiled, compile_job, compile_now
+from autotune.measure.data import Argument
+from autotune.measure.tolerance import common_bound, largest
+from autotune.tuned.kept import KeptAnswer, keep
+from autotune.tuned.lookup import promising, refresh
+from autotune.tuned.record import RecordedDevice, TuningOrigin, timestamp
+from autotune.tuned.table import FIRST_CALL
+from autotune.values import Configuration
+
+T = TypeVar("T")
+
+#: Configurations that are tried at most, the default among them.
+MOST = 8
+#: Longest wait for their binaries.
+COMPILE_S = 3.0
+#: Samples of each configuration at most, taken in turns.
+ROUNDS = 5
+#: The records' answer stays unless another configuration is faster by more than this factor.
+_WORTHWHILE = 1.01
+
+_log = logging.getLogger("autotune")
+#: The clock of budgets.
+clock = time.perf_counter
+
+
+class _Copies:
+    """Arrays of a call in memory of an executor of their own, made in the caller's thread."""
+
+    def __init__(self, call: ChosenCall) -> None:
+        self.call, self.arguments = call, call.resolved.arguments
+        arrays = {n: a for n, a in self.arguments.items() if a.kind not in ("scalar", "constant")}
+        #: Copies that nothing else keeps.
+        self._temporary: list[Any] = []
+        given = self._given()
+        offsets = {n: at % ALIGNMENT for n, at in given.items() if isinstance(at, int)}
+        self._pool = cupy().cuda.MemoryPool() if call.device.is_cuda else None
+        self.executor: Any = None
+        with self.entered():
+            self.executor = backend(call.device.backend).open(call.device)
+            self.executor.skip_calibration()
+            #: What launches read and write; and `InOut` arguments as the caller passed them.
+            self.buffers, self.pristine = (
+                {
+                    n: self.executor.allocate(max(1, a.nbytes), offsets.get(n, 0))
+                    for n, a in arrays.items()
+                    if a.kind in kinds
+                }
+                for kinds in (("input", "out", "inout"), ("inout",))
+            )
+            inputs = {n: b for n, b in self.buffers.items() if arrays[n].kind == "input"}
+            self._fill({**inputs, **self.pristine}, given)
+
+    def _given(self) -> dict[str, Any]:
+        """Return the address on the device, or the host array, of each argument that the call passes."""
+        given: dict[str, Any] = {}
+        for name, passed in self.call.resolved.arrays.items():
+            operand, source = passed.operand, passed.operand.source
+            if isinstance(source, NewArray):
+                continue
+            library = self.call.libraries[source]
+            assert library is not None
+            array = library.through(self.call.values[source])
+            if not isinstance(library, DeviceLibrary) or self.call.index is None:
+                given[name] = Numpy().view(array, self.call.resolved.memory_of(name))
+            elif passed.is_copied:
+                self._temporary.append(library.copied(library.view(array, operand)))
+                given[name] = library.pointer(self._temporary[-1])
+            else:
+                begin = operand.begin * itemsize_of(operand.dtype)
+                given[name] = library.pointer(array) + begin
+        return given
+
+    def _fill(self, targets: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Copy what the call reads; on a device in order with its stream, so that it may go on at once."""
+        on_host = {n: array for n, array in given.items() if not isinstance(array, int)}
+        for name in targets.keys() & on_host.keys():
+            self.executor.write(targets[name], np.ascontiguousarray(on_host[name]))
+        on_device = targets.keys() & given.keys() - on_host.keys()
+        if on_device:
+            runtime, stream = cupy().cuda.runtime, self.call.stream
+            for name in on_device:
+                nbytes, kind = self.arguments[name].nbytes, runtime.memcpyDeviceToDevice
+                runtime.memcpyAsync(targets[name].inner.data.ptr, given[name], nbytes, kind, stream)
+            event = cupy().cuda.Event(disable_timing=True)
+            runtime.eventRecord(event.ptr, stream)
+            self.executor.stream.wait_event(event)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make device, stream and memory this thread's for a while."""
+        if self._pool is None:
+            yield
+            return
+        cuda = cupy().cuda
+        with (
+            everything_allowed(),
+            cuda.Device(self.call.device.index),
+            cuda.using_allocator(self._pool.malloc),
+        ):
+            # Not a stream's own block: it would leave the default stream where the caller's was set
+            # by its `use`.
+            before = cuda.get_current_stream()
+            try:
+                if self.executor is not None:
+                    self.executor.stream.use()
+                yield
+            finally:
+                before.use()
+
+    def renew(self) -> None:
+        """Poison outputs, and restore `InOut` arguments."""
+        for name, argument in self.arguments.items():
+            if argument.kind == "out":
+                self.executor.poison(self.buffers[name], Poison.NAN)
+            elif argument.kind == "inout":
+                self.executor.copy(self.buffers[name], self.pristine[name])
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.buffers, self.pristine, self._temporary = {}, {}, []
+        # Functions that it keeps hold it, and the memory that flushes caches.
+        vars(self.executor).clear()
+        if self._pool is not None:
+            self._pool.free_all_blocks()
+
+
+# ---------------------------------------------------------------------- trying configurations
+
+
+class _Candidate:
+    """A configuration on the copies."""
+
+    def __init__(self, copies: _Copies, configuration: Configuration, binary: Binary) -> None:
+        call, executor = copies.call, copies.executor
+        self.configuration, self._copies = configuration, copies
+        kernel, problem = call.resolved.kernel, call.resolved.problem
+        choice = Choice(kernel.name, problem, configuration, None)
+        plan = LaunchPlan.of(call.resolved, call.device, choice, binary)
+        self.scratch = {n: executor.allocate(max(1, a.nbytes)) for n, a in plan.scratch.items()}
+        self._module = executor.load(binary, {})
+        self._steps = plan.steps({**copies.buffers, **self.scratch}, call.resolved.scalars)
+        self._timer: Any = None
+
+    def run(self) -> bool:
+        """Run once on fresh outputs; return whether it wrote within its arrays."""
+        executor, copies = self._copies.executor, self._copies
+        copies.renew()
+        for buffer in self.scratch.values():
+            executor.poison(buffer)
+        executor.run(self._module, self._steps)
+        buffers = [*copies.buffers.values(), *self.scratch.values()]
+        _, are_intact, _ = executor.inspect((), buffers)
+        if not all(are_intact):
+            for buffer in buffers:
+                executor.restore_guards(buffer)
+        return all(are_intact)
+
+    def sample_ms(self) -> float:
+        """Return the time of a call with cold caches."""
+        executor = self._copies.executor
+        self._copies.renew()
+        if self._timer is None:
+            self._timer = executor.timer(self._module, self._steps, cold=True)
+        return float(self._timer.singly(1)[0])
+
+
+class _Agreement:
+    """Candidates that agree on the outputs: those of the first of them are the expected ones."""
+
+    def __init__(self, copies: _Copies, first: _Candidate) -> None:
+        self.members = [first]
+        self._executor = copies.executor
+        outputs = [a for a in copies.arguments.values() if a.kind in OUTPUTS]
+        read = sum(a.count for a in copies.arguments.values() if a.kind in ("input", "inout"))
+        self._comparisons = [self._comparison(copies.buffers[a.name], a, read) for a in outputs]
+
+    def _comparison(self, buffer: Any, output: Argument, read: int) -> Comparison:
+        dtype, count, bound = np.dtype(output.dtype), output.count, 0.0
+        if dtype.kind == "c":
+            dtype, count = np.finfo(dtype).dtype, 2 * count
+        elif dtype.kind not in "fiub":
+            dtype, count = np.dtype(np.uint8), output.nbytes
+        values = self._executor.read(buffer, dtype, (count,))
+        if dtype.kind == "f":
+            size = largest(values)
+            bound = common_bound(np.finfo(dtype), size, size, read / output.count)
+            values = values.astype(np.float64 if dtype.itemsize > 4 else np.float32, copy=False)
+        expected = self._executor.allocate(values.nbytes)
+        self._executor.write(expected, values)
+        return Comparison(buffer, dtype, expected, count, bound)
+
+    def has(self) -> bool:
+        """Return whether the outputs that were just computed are the expected ones."""
+        differences, _, _ = self._executor.inspect(self._comparisons)
+        return all(each.first_wrong is None for each in differences)
+
+
+class _Spent(Exception):
+    """There is no time for another step."""
+
+
+class _Allowance:
+    """The time for measuring. A step begins only if one as long as the longest before still fits."""
+
+    def __init__(self, seconds: float, is_ending: Callable[[], bool]) -> None:
+        self._end, self._is_ending, self._longest = clock() + seconds, is_ending, 0.0
+
+    def spend(self, step: Callable[[], T]) -> T:
+        """Take a step; `_Spent` if there is no time for it."""
+        begun = clock()
+        if self._is_ending() or begun + self._longest > self._end:
+            raise _Spent
+        try:
+            return step()
+        finally:
+            self._longest = max(self._longest, clock() - begun)
+
+
+class SizeTrial:
+    """The tuning of one size: candidates are compiled, compared with each other, and timed in turns."""
+
+    def __init__(self, call: ChosenCall, seconds: float, is_ending: Callable[[], bool]) -> None:
+        self.call, self._seconds, self._is_ending = call, seconds, is_ending
+        self._copies = _Copies(call)
+        self._groups: list[_Agreement] = []
+        #: Why candidates are left out.
+        self._wrong: dict[Configuration, str] = {}
+
+    def run(self) -> str:
+        """Tune, and keep the fastest; return what a person should know, or "" if all went well."""
+        try:
+            binaries = self._compiled(self._candidates())
+            if len(binaries) < 2:
+                return ""
+            with self._copies.entered():
+                samples = self._measured(binaries)
+            message = self._kept(samples) if samples else self._why_nothing()
+        finally:
+            with self._copies.entered():
+                self._groups.clear()
+                self._copies.close()
+        return message
+
+    def _candidates(self) -> list[Configuration]:
+        """Return the configurations to try, the records' answer first and the default last."""
+        call, kernel, problem = self.call, self.call.resolved.kernel, self.call.resolved.problem
+        found = promising(
+            kernel.name,
+            call.device,
+            MOST - 1,
+            deterministic=call.deterministic,
+            project=kernel.project,
+            **problem,
+        )
+        every = [call.choice.configuration, *(Configuration(dict(each)) for each in found)]
+        every = [*dict.fromkeys(every)][: MOST - 1]
+        return [
+            each
+            for each in dict.fromkeys([*every, kernel.default()])
+            if is_member(kernel, each, call.device)
+            and kernel.allows(each, problem)
+            and (not call.deterministic or kernel.is_deterministic(each, problem))
+        ]
+
+    def _compiled(self, configurations: Sequence[Configuration]) -> dict[Configuration, Binary]:
+        """Return the binaries that are there in time; the others go to the cache for later calls."""
+        resolved, device = self.call.resolved, self.call.device
+        kernel, given = resolved.kernel, resolved.compiled_scalars
+
+        def compiled(configuration: Configuration) -> Compiled:
+            return compile_now(compile_job(kernel, configuration, resolved.problem, device, given))
+
+        # Only NVRTC is made for threads.
+        threads = usable_cores() if device.is_cuda and not kernel.language else 1
+        pool = ThreadPoolExecutor(threads, "autotune-compile")
+        try:
+            futures = {each: pool.submit(compiled, each) for each in configurations}
+            done, _ = wait(futures.values(), COMPILE_S)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        ended = {each: future for each, future in futures.items() if future in done}
+        return {
+            each: binary
+            for each, future in ended.items()
+            if future.exception() is None and (binary := future.result().binary)
+        }
+
+    def _measured(self, binaries: Mapping[Configuration, Binary]) -> dict[Configuration, float]:
+        """Return the median times of those that agree; none without a majority, or out of time."""
+        allowance = _Allowance(self._seconds, self._is_ending)
+        samples: dict[Configuration, list[float]] = {}
+        try:
+            for configuration, binary in binaries.items():
+                allowance.spend(partial(self._check, configuration, binary))
+        except _Spent:
+            pass
+        agreeing = self._agreeing()
+        try:
+            for _ in range(ROUNDS):
+                taken = [allowance.spend(candidate.sample_ms) for candidate in agreeing]
+                for candidate, time_ms in zip(agreeing, taken, strict=True):
+                    samples.setdefault(candidate.configuration, []).append(time_ms)
+        except _Spent:
+            pass
+        return {each: median(times_ms) for each, times_ms in samples.items()}
+
+    def _check(self, configuration: Configuration, binary: Binary) -> None:
+        """Run a configuration, and find those that agree with it; leave it out where it cannot run."""
+        try:
+            candidate = _Candidate(self._copies, configuration, binary)
+            if not candidate.run():
+                self._wrong[configuration] = "writes outside its arrays"
+                return
+        except (LaunchError, MemoryError, AutotuneError):
+            return
+        for group in self._groups:
+            if group.has():
+                group.members.append(candidate)
+                return
+        self._groups.append(_Agreement(self._copies, candidate))
+
+    def _agreeing(self) -> list[_Candidate]:
+        """Return the candidates that most agree with; note the others."""
+        most = max(self._groups, key=lambda group: len(group.members), default=None)
+        if most is None:
+            return []
+        count = sum(len(group.members) for group in self._groups)
+        for candidate in (c for group in self._groups if group is not most for c in group.members):
+            self._wrong[candidate.configuration] = "disagrees with most others on these arrays"
+        is_majority = len(most.members) > 1 and 2 * len(most.members) > count
+        return most.members if is_majority else []
+
+    def _kept(self, samples: Mapping[Configuration, float]) -> str:
+        call, kernel = self.call, self.call.resolved.kernel
+        problem, device = call.resolved.problem, call.device
+        winner = min(samples, key=samples.__getitem__)
+        answer_ms = samples.get(call.choice.configuration, samples[winner])
+        if call.choice.configuration in samples and answer_ms <= _WORTHWHILE * samples[winner]:
+            winner = call.choice.configuration
+        answer = KeptAnswer(
+            problem={**kernel.layout, **problem},
+            deterministic=call.deterministic,
+            configuration=dict(winner),
+            time_ms=samples[winner],
+            answer_ms=answer_ms,
+            identity=identity(kernel, winner, problem, device),
+            origin=TuningOrigin(
+                tuned_on=timestamp(),
+                source=source_fingerprint(kernel),
+                arguments=arguments_fingerprint(kernel),
+                driver=device.driver,
+                toolchain=compiler(kernel.language_on(device.backend)).toolchain(),
+                device_uuid=device.uuid,
+                effort="quick",
+                strategy=FIRST_CALL,
+                seed=0,
+                evaluations=len(samples),
+            ),
+        )
+        not_kept = keep(answer, kernel.name, RecordedDevice.of(device), kernel.project)
+        refresh(kernel.name)
+        faster = answer_ms / samples[winner]
+        _log.info("autotune: %s (%s): %s, %.2f times as fast", kernel.name, problem, winner, faster)
+        only_here = f"its answer is kept for this process only: {not_kept}" if not_kept else ""
+        return "; ".join(filter(None, [self._named_wrong(), only_here]))
+
+    def _why_nothing(self) -> str:
+        """Return what kept all configurations from being chosen, if it is not the time."""
+        if sum(len(group.members) for group in self._groups) > 1 and not self._agreeing():
+            return f"nothing is chosen: no majority of configurations agrees{self._verify()}"
+        return self._named_wrong()
+
+    def _named_wrong(self) -> str:
+        named = [f"{each} {why}" for each, why in self._wrong.items()]
+        return f"{'; '.join(named)}, and is not used{self._verify()}" if named else ""
+
+    def _verify(self) -> str:
+        return f"; verify it: autotune check {self.call.resolved.kernel.name}"

@@ -1,0 +1,430 @@
+"""First calls that tune: on the OpenCL CPU device, on copies of host arrays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from sample_records import tuned_problem, write
+
+from autotune import load, lookup, tuned_on_first_call
+from autotune.calling import first_call, trial
+from autotune.calling.load import TunedKernel
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.errors import UsageError
+from autotune.files import data_path
+from autotune.kernel.catalog import bundled_folder
+from autotune.kernel.spec import Kernel
+from autotune.tuned.kept import MAX_ANSWERS, KeptAnswers, keep
+from autotune.tuned.lookup import clear_cache
+from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
+
+SPACE = '''
+"""y = 2 x + y; wrong where WRONG is true, and outside its arrays where OUTSIDE is."""
+import numpy as np
+from autotune import InOut, Kernel, Launch, Out, Problem, ceil_div
+
+twice = Kernel("twice.cu", problems=[Problem(n=1000)], default={"BLOCK": 64},
+               BLOCK=(32, 64, 128, 256), WRONG=(False, True), OUTSIDE=(False, True))
+
+@twice.arguments
+def arguments(p, rng):
+    x = rng.standard_normal(p.n)
+    return {"x": x, "y": InOut(rng.standard_normal(p.n)), "z": Out((p.n,)), "n": p.n}
+
+@twice.launch
+def launch(c, p):
+    return Launch(grid=(ceil_div(p.n, c.BLOCK),), block=(c.BLOCK,))
+
+@twice.deterministic
+def deterministic(c, p):
+    return c.BLOCK != 256
+
+@twice.requires
+def requires(c, p):
+    return (c.BLOCK != 128) | (p.n % 2 == 0)
+
+@twice.call
+def call(x, y, z=None):
+    return Problem(n=len(x)), {"x": x, "y": y, "z": z, "n": len(x)}
+'''
+SOURCE = """
+#include "dialect.h"
+KERNEL(BLOCK, 1, 1)
+twice(GLOBAL const float* x, GLOBAL float* y, GLOBAL float* z, int n) {
+  int i = BID(0) * BLOCK + TID(0);
+  if (i < n) {
+    y[i] = (WRONG && i == n / 2 ? 3 : 2) * x[i] + y[i];
+    z[i] = x[i];
+  }
+  if (OUTSIDE && i == 0) z[n + 1] = 0;
+}
+"""
+#: The records' answer near n = 1000, and others.
+BLOCKS = ((1000, 32), (4000, 128), (16000, 256))
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+
+def planned(**values: Any) -> Plan:
+    configuration = {"BLOCK": 64, "WRONG": False, "OUTSIDE": False, **values}
+    block = configuration["BLOCK"]
+    requires = ["==", ["%", "n", 2], 0] if block == 128 else None
+    shape: dict[str, Any] = {"block": (block, 1, 1), "requires": requires}
+    return Plan(configuration=configuration, **shape, deterministic=block != 256)
+
+
+@pytest.fixture
+def device(opencl_device: str) -> Device:
+    return choose_device(opencl_device)
+
+
+@pytest.fixture
+def record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device
+) -> Callable[..., Kernel]:
+    """Write the kernel, and a record whose winners are ``plans``, for n of `BLOCKS`, first to last."""
+    for kind in ("spaces", "kernels"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "spaces/twice.py").write_text(SPACE)
+    (tmp_path / "kernels/twice.cu").write_text(SOURCE)
+    dialect = (bundled_folder("kernels") / "dialect.h").read_text()
+    (tmp_path / "kernels/dialect.h").write_text(dialect)
+    monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path / "spaces"))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(trial, "COMPILE_S", 120.0)  # no test depends on the clock
+    clear_cache()
+
+    def written(*plans: Plan) -> Kernel:
+        kernel = load("twice").kernel
+        chosen = plans or tuple(planned(BLOCK=block) for _, block in BLOCKS)
+        sizes = (n for n, _ in BLOCKS)
+        entries = [tuned_problem({"n": n}, plan) for n, plan in zip(sizes, chosen, strict=False)]
+        write(
+            tmp_path / "tuned",
+            TunedRecord(
+                kernel="twice",
+                device=RecordedDevice.of(device),
+                fields={"n": "integer"},
+                parameters=kernel.parameters,
+                default=planned(),
+                problems=tuple(entries),
+                provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
+            ),
+        )
+        clear_cache()
+        return kernel
+
+    return written
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Let no test find a size settled that another had."""
+    yield
+    first_call.forget()
+
+
+def arrays(n: int) -> tuple[Any, Any]:
+    return np.arange(n, dtype=np.float32), np.ones(n, np.float32)
+
+
+def called(kernel: TunedKernel, n: int) -> None:
+    """Call, and see that the result is right and no array was touched but by the call itself."""
+    (x, y), z = arrays(n), np.full(n, 7, np.float32)
+    changed, copied = kernel(x, y, z)
+    assert changed is y and copied is z
+    np.testing.assert_array_equal(x, np.arange(n))
+    np.testing.assert_array_equal(y, 2 * np.arange(n) + 1)
+    np.testing.assert_array_equal(z, np.arange(n))
+
+
+def kept_file() -> Path:
+    (file,) = Path(data_path("tuned")).glob("*/*/twice.first_call")
+    return file
+
+
+def quality(n: int, **options: Any) -> str:
+    tuned = load("twice", **options).choice(n=n).tuned
+    assert tuned is not None
+    return tuned.quality
+
+
+def test_a_first_call_tunes_and_later_processes_do_not_search(
+    record: Callable[..., Kernel], device: Device, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record()
+    kernel = load("twice", tune="first_call", budget="60s")
+    called(kernel, 1002)
+    chosen = kernel.choice(n=1002)
+    assert chosen.tuned is not None and chosen.tuned.quality == "first_call"
+    assert "first_call of user:" in chosen.why and "the fastest of 4" in chosen.why
+    found = lookup("twice", device=device, n=1002)
+    assert dict(found) == dict(chosen.configuration) and found.quality == "first_call"
+    assert found.origin is not None and found.origin.evaluations == 4
+    assert quality(1000) == "exact" and quality(1004) == "nearest_problem"
+    (answer,) = json.loads(kept_file().read_text())["answers"]
+    assert answer["problem"] == {"n": 1002} and answer["configuration"] == dict(found)
+    script = """
+import numpy as np, autotune.calling.trial as tuning
+from autotune import load
+def search(*args, **named): raise SystemExit("searched again")
+tuning.promising = tuning.compile_now = search
+kernel = load("twice", tune="first_call")
+x, y = np.ones(1002, np.float32), np.zeros(1002, np.float32)
+kernel(x, y)
+assert (y == 2).all()
+print(kernel.choice(n=1002).tuned.quality)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("first_call\n", "")
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_known_or_was_tried_is_not_tuned_again(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    kernel = load("twice", tune="first_call", budget=60)
+    called(kernel, 1000)  # exact
+    called(load("twice"), 1004)  # not asked
+    assert not list(Path(data_path("tuned")).glob("*/*/twice.first_call"))
+    called(kernel, 1002)
+    monkeypatch.setattr(trial, "promising", None)
+    called(kernel, 1002)
+    called(load("twice", tune="first_call"), 1002)
+
+
+@pytest.mark.parametrize("wrong", ["WRONG", "OUTSIDE"])
+def test_a_wrong_configuration_is_named_and_never_chosen(
+    record: Callable[..., Kernel], wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where it is the records' own answer."""
+    record(planned(BLOCK=32, **{wrong: True}), planned(BLOCK=256), planned(BLOCK=64))
+    kernel = load("twice", tune="first_call", budget="60s")
+    called(kernel, 1001)
+    assert kernel.choice(n=1001).configuration[wrong] is False
+    (line,) = caplog.messages
+    reasons = {"WRONG": "disagrees with most others", "OUTSIDE": "writes outside its arrays"}
+    assert f"{wrong}=1" in line and reasons[wrong] in line and "\n" not in line
+    assert line.endswith("verify it: autotune check twice")
+
+
+def test_without_a_majority_nothing_is_chosen(
+    record: Callable[..., Kernel], caplog: pytest.LogCaptureFixture
+) -> None:
+    record(planned(BLOCK=64), planned(BLOCK=32, WRONG=True))
+    called(load("twice", tune="first_call", budget="60s"), 1001)
+    assert "no majority of configurations agrees" in caplog.text
+    assert quality(1001) == "nearest_problem"
+
+
+def test_requirements_and_determinism_are_obeyed(record: Callable[..., Kernel]) -> None:
+    record(planned(BLOCK=128), planned(BLOCK=256), planned(BLOCK=32))
+    called(load("twice", tune="first_call", budget="60s", deterministic=True), 1001)
+    (answer,) = json.loads(kept_file().read_text())["answers"]
+    assert answer["deterministic"] and answer["origin"]["evaluations"] == 2
+    assert answer["configuration"]["BLOCK"] in (32, 64)
+    assert quality(1001) == "nearest_problem"  # of calls that need not be deterministic
+    assert quality(1001, deterministic=True) == "first_call"
+
+
+@pytest.mark.parametrize("seconds", [1, 5, 9, 14, 25])
+def test_no_step_begins_that_does_not_fit_the_budget(
+    record: Callable[..., Kernel], seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which every look takes a second."""
+    record()
+    looks = itertools.count()
+    monkeypatch.setattr(trial, "clock", lambda: next(looks))
+    called(load("twice", tune="first_call", budget=seconds), 1002)
+    assert next(looks) <= seconds + 3  # the last two found that no time is left
+    # Four configurations are checked in eight seconds, and timed in eight more.
+    assert quality(1002) == ("first_call" if seconds > 16 else "nearest_problem")
+
+
+def test_an_answer_is_stale_when_the_kernel_changes(
+    record: Callable[..., Kernel], tmp_path: Path, device: Device
+) -> None:
+    record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    source = tmp_path / "kernels/twice.cu"
+    source.write_text(source.read_text().replace("z[i] = x[i];", "z[i] = x[i] * 1;"))
+    assert quality(1002) == "nearest_problem"
+    first_call.forget()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    assert quality(1002) == "first_call"
+    assert len(json.loads(kept_file().read_text())["answers"]) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"schema_version":1', '"schema_version":2'),
+        lambda text: text.replace('"time_ms":', '"time_ms":-'),
+        lambda text: text.replace('"kernel":"twice"', '"kernel":"other"'),
+    ],
+    ids=["cut off", "version", "number", "kernel"],
+)
+def test_a_damaged_file_is_a_miss_and_is_replaced(
+    record: Callable[..., Kernel], damage: Callable[[str], str]
+) -> None:
+    record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    text = kept_file().read_text()
+    kept_file().write_text(damage(text))
+    assert kept_file().read_text() != text
+    clear_cache()
+    with pytest.warns(RuntimeWarning, match=r"twice\.first_call: left out, first calls are tuned"):
+        assert quality(1002) == "nearest_problem"
+    first_call.forget()
+    with pytest.warns(RuntimeWarning, match="left out"):
+        called(load("twice", tune="first_call", budget="60s"), 1002)
+    assert quality(1002) == "first_call"
+
+
+def test_a_file_only_chooses_among_the_records_configurations(
+    record: Callable[..., Kernel],
+) -> None:
+    record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    document = json.loads(kept_file().read_text())
+    document["answers"][0]["configuration"]["WRONG"] = True
+    kept_file().write_text(json.dumps(document))
+    clear_cache()
+    assert quality(1002) == "nearest_problem"
+
+
+def test_a_file_keeps_its_newest_answers(record: Callable[..., Kernel], device: Device) -> None:
+    kernel = record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    file = msgspec.json.decode(kept_file().read_bytes(), type=KeptAnswers)
+    (answer,) = file.answers
+    many = tuple(
+        msgspec.structs.replace(answer, problem={"n": 2000 + n}) for n in range(MAX_ANSWERS)
+    )
+    kept_file().write_bytes(msgspec.json.encode(msgspec.structs.replace(file, answers=many)))
+    assert keep(answer, "twice", file.device, kernel.project) == ""
+    sizes = [each["problem"]["n"] for each in json.loads(kept_file().read_text())["answers"]]
+    assert sizes == [*range(2001, 2000 + MAX_ANSWERS), 1002]
+
+
+def test_a_folder_that_cannot_be_written_costs_later_processes_only(
+    record: Callable[..., Kernel], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record()
+    (tmp_path / "data").write_text("no folder")
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    (line,) = caplog.messages
+    assert "kept for this process only" in line and "twice.first_call: Not a directory" in line
+    assert quality(1002) == "first_call"
+
+
+def test_one_thread_tunes_while_others_are_answered(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def promising(*args: Any, **named: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return real(*args, **named)
+
+    real = trial.promising
+    monkeypatch.setattr(trial, "promising", promising)
+    kernel = load("twice", tune="first_call", budget="60s")
+    tuner = threading.Thread(target=called, args=(kernel, 1002))
+    tuner.start()
+    assert begun.wait(60)
+    called(kernel, 1002)
+    assert quality(1002) == "nearest_problem"
+    go_on.set()
+    tuner.join()
+    assert quality(1002) == "first_call"
+    called(kernel, 1002)
+
+
+def test_in_the_background_a_call_answers_at_once_and_later_ones_switch(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(planned(BLOCK=32, WRONG=True), planned(BLOCK=256), planned(BLOCK=64))
+    go_on = threading.Event()
+    real = trial.promising
+    monkeypatch.setattr(trial, "promising", lambda *a, **n: real(*a, **n) if go_on.wait(60) else [])
+    kernel = load("twice", tune="background", budget="60s")
+
+    def middle() -> float:
+        x, y = arrays(1001)
+        kernel(x, y)
+        x.fill(0)  # the copies do not see what the caller does next
+        return float(y[500])
+
+    assert middle() == middle() == 1501  # of the wrong answer
+    (thread,) = (t for t in threading.enumerate() if t.name == "autotune-first-call")
+    assert thread.daemon
+    go_on.set()
+    thread.join(60)
+    assert quality(1001) == "first_call"
+    assert middle() == middle() == 1001
+
+
+def test_a_block_and_the_variable_tune_what_says_nothing_itself(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    kernel, never = load("twice"), load("twice", tune="off")
+    with tuned_on_first_call("60s"):
+        called(never, 1002)
+        assert quality(1002) == "nearest_problem"
+        called(kernel, 1002)
+    assert quality(1002) == "first_call"
+    called(kernel, 1004)
+    assert quality(1004) == "nearest_problem"
+    monkeypatch.setenv("AUTOTUNE_TUNE", "first_call")
+    monkeypatch.setattr(trial, "clock", lambda: 0.0)
+    called(kernel, 1006)
+    assert quality(1006) == "first_call"
+    with tuned_on_first_call(background=True):
+        called(load("twice", deterministic=True), 1008)  # whose bits would change
+    assert quality(1008) == "nearest_problem"
+
+
+def test_options_that_say_nothing_are_one_clear_error(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    with pytest.raises(UsageError, match=r"tune.*'firstcall'.*first_call, background, off"):
+        load("twice", tune="firstcall")
+    for budget in ("soon", "0s", -1, float("nan"), None):
+        with pytest.raises(UsageError, match=r'budget .*for example "1s"'):
+            load("twice", tune="first_call", budget=budget)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r'deterministic=True and tune="background".*first_call'):
+        load("twice", tune="background", deterministic=True)
+    monkeypatch.setenv("AUTOTUNE_TUNE", "yes")
+    with pytest.raises(UsageError, match=r"AUTOTUNE_TUNE.*'yes'"):
+        load("twice")(*arrays(1002))
+
+
+def test_nothing_is_said_by_default_and_a_log_has_the_choice(
+    record: Callable[..., Kernel], caplog: pytest.LogCaptureFixture
+) -> None:
+    record()
+    with caplog.at_level(logging.INFO, "autotune"):
+        called(load("twice", tune="first_call", budget="60s"), 1002)
+    assert "first call" not in caplog.text and "times as fast" in caplog.text
