@@ -2,11 +2,13 @@
 
 Sizes are drawn by a seed of their own, as `autotune sizes` draws them. On each, all configurations that may
 answer and the vendor's calls are timed in interleaved rounds, as CUDA graphs of calls on two to eight sets of
-buffers in turn; on the first ``--tune`` of them a search of ten seconds too. Rows are merged into
+buffers in turn; on the first ``--tune`` of them a search of ten seconds too, and on the first
+``--first-call`` of them what ``load(tune="first_call")`` keeps, in processes of their own. Rows are merged into
 ``results/any-size-<device>.json`` a few at a time, so the same command continues, and the figures are printed.
 
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 0 --seconds 500
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 40 --seconds 560
+    python benchmarks/any_size.py --kernel sgemm --count 30 --tune 30 --first-call 30
     python benchmarks/any_size.py --kernel gemv --count 40 --tune 0
     python benchmarks/any_size.py --summary
 """
@@ -15,11 +17,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +45,7 @@ from autotune.run.request import Request
 from autotune.run.run import execute
 from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.tuned.reading import read_layers
+from autotune.tuned.reading import read_layers, user_folder
 from autotune.values import Configuration, Problem
 
 #: Seed of the held-out sizes: `autotune sizes` takes 1.
@@ -57,6 +63,9 @@ def main() -> None:
     parser.add_argument(
         "--tune", type=int, default=0, help="sizes that are searched, the first ones"
     )
+    parser.add_argument(
+        "--first-call", type=int, default=0, help="sizes whose first call is tuned, the first ones"
+    )
     parser.add_argument("--seconds", type=float, default=500.0, help="no size begins later")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -66,19 +75,20 @@ def main() -> None:
     if not options.summary:
         end = time.monotonic() + options.seconds
         sizes = list(islice(random_sizes(kernel, device, SEED), options.count))
-        searched = set(sizes[: options.tune])
+        searched, called = set(sizes[: options.tune]), set(sizes[: options.first_call])
         known = {(row["kernel"], Problem(row["problem"])): row for row in rows}
         left = [
             size
             for size in sizes
             if (row := known.get((kernel.name, size))) is None
             or (size in searched and row["tuned_ms"] is None)
+            or (size in called and row.get("first_call_ms") is None)
         ]
         with closing(Bench(Request(kernel, device, (sizes[0],)))) as bench:
             while left and time.monotonic() < end:
-                count = 1 if left[0] in searched else AT_ONCE
+                count = 1 if left[0] in searched | called else AT_ONCE
                 part, left = left[:count], left[count:]
-                for row in measured(bench, kernel, device, part, searched):
+                for row in measured(bench, kernel, device, part, searched, called):
                     known[kernel.name, Problem(row["problem"])] = row
                 rows = sorted(known.values(), key=lambda row: str(row["kernel"]))
                 write(file, {**provenance(device), "seed": SEED, "rows": rows})
@@ -87,13 +97,20 @@ def main() -> None:
 
 
 def measured(
-    bench: Bench, kernel: Kernel, device: Device, sizes: Sequence[Problem], searched: set[Problem]
+    bench: Bench,
+    kernel: Kernel,
+    device: Device,
+    sizes: Sequence[Problem],
+    searched: set[Problem],
+    called: set[Problem],
 ) -> list[dict[str, Any]]:
-    """Race the answers on some sizes with the portfolio, the vendor and what searches find."""
+    """Race the answers on some sizes with the portfolio, the vendor, and what searches and first calls find."""
     answers = [choose(kernel, size, device) for size in sizes]
     found = [tuned(kernel, device, size) if size in searched else None for size in sizes]
+    calls = [first_calls(kernel, device, size) if size in called else None for size in sizes]
+    kept = [kept_by(kernel, each) if each else None for each in calls]
     everyone = [*portfolio(kernel, device), *(answer.configuration for answer in answers)]
-    everyone = list(dict.fromkeys([*everyone, *filter(None, found)]))
+    everyone = list(dict.fromkeys([*everyone, *filter(None, [*found, *kept])]))
     jobs = [bench.compile_job(configuration, sizes[0]) for configuration in everyone]
     for job in jobs:
         bench.compilers.submit(job)
@@ -117,11 +134,12 @@ def measured(
         turn_limits_s=[SIZE_S] * len(sizes),
     )
     rows = []
-    for answer, won, times in zip(answers, found, raced, strict=True):
+    everything = zip(answers, found, calls, kept, raced, strict=True)
+    for answer, won, both_calls, chosen, times in everything:
         of_vendor = {name: ms for name, ms in times.items() if isinstance(name, str)}
         ours = {n: ms for n, ms in times.items() if isinstance(n, int)}
-        if won is not None and won not in portfolio(kernel, device):
-            ours.pop(places[won])
+        for other in {won, chosen} - {None, answer.configuration, *portfolio(kernel, device)}:
+            ours.pop(places[other])
         shares = answer.tuned and (answer.tuned.median_fraction, answer.tuned.expected_fraction)
         rows.append(
             {
@@ -131,6 +149,8 @@ def measured(
                 "answer_ms": times[places[answer.configuration]],
                 "best_ms": min(ours.values()),
                 "tuned_ms": times[places[won]] if won else None,
+                "first_call_ms": times[places[chosen]] if chosen else None,
+                "first_call_s": both_calls and [call["seconds"] for call in both_calls],
                 "vendor_ms": min(of_vendor.values(), default=None),
                 "vendor": min(of_vendor, key=of_vendor.__getitem__, default=None),
                 "expected": shares,
@@ -162,14 +182,48 @@ def tuned(kernel: Kernel, device: Device, size: Problem) -> Configuration | None
     return solved[0].winner if solved else None
 
 
+def first_calls(kernel: Kernel, device: Device, size: Problem) -> list[dict[str, Any]]:
+    """Make the first call of a size in two processes, one after the other, that know the records alone."""
+    script = str(Path(__file__).with_name("any_size_first_call.py"))
+    command = [sys.executable, script, kernel.name, device.selector, json.dumps(dict(size))]
+    with tempfile.TemporaryDirectory() as data:
+        tuned = os.environ.get("AUTOTUNE_TUNED") or user_folder(kernel.project)
+        environ = {**os.environ, "XDG_DATA_HOME": data, "AUTOTUNE_TUNED": tuned}
+        return [
+            json.loads(
+                subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE).stdout
+            )
+            for _ in range(2)
+        ]
+
+
+def kept_by(kernel: Kernel, calls: Sequence[Mapping[str, Any]]) -> Configuration | None:
+    """Return the configuration of the second process; None where another kernel served the call."""
+    last = calls[-1]
+    return Configuration(last["configuration"]) if last["kernel"] == kernel.name else None
+
+
+def share(rows: Sequence[Mapping[str, Any]], name: str, of: str) -> str:
+    """Return a time over another in words: geometric mean, lower tenth and worst; empty without any."""
+    shares = np.array([row[name] / row[of] for row in rows if row.get(name) and row.get(of)])
+    if not len(shares):
+        return ""
+    mean, tenth = math.exp(np.log(shares).mean()), np.quantile(shares, 0.1)
+    return f"{name} / {of}: {mean:.4f}, tenth {tenth:.3f}, worst {shares.min():.3f}"
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the figures of a kernel's rows."""
     print(f"{rows[0]['kernel']}: {len(rows)} sizes")
-    for name in ("best_ms", "tuned_ms", "vendor_ms"):
-        shares = np.array([row[name] / row["answer_ms"] for row in rows if row[name]])
-        if len(shares):
-            mean, tenth = math.exp(np.log(shares).mean()), np.quantile(shares, 0.1)
-            print(f"  {name} / answer: {mean:.4f}, tenth {tenth:.3f}, worst {shares.min():.3f}")
+    for of in ("answer_ms", "first_call_ms"):
+        for name in ("best_ms", "tuned_ms", "vendor_ms"):
+            if line := share(rows, name, of):
+                print(f"  {line}")
+    seconds = np.array([row["first_call_s"] for row in rows if row.get("first_call_s")])
+    if len(seconds):
+        (first, second), (worst, later) = np.median(seconds, axis=0), seconds.max(axis=0)
+        print(f"  first calls: {first:.2f} s, at most {worst:.2f}; in a second process", end=" ")
+        print(f"{second:.2f} s, at most {later:.2f}")
     expected = [row for row in rows if row["expected"] and row["expected"][1] is not None]
     if expected:
         held = np.mean(

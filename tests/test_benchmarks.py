@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import accuracy  # type: ignore[import-not-found]
+import any_size  # type: ignore[import-not-found]
 import numpy as np
 import overhead  # type: ignore[import-not-found]
 import problem_sizes  # type: ignore[import-not-found]
@@ -21,8 +22,10 @@ import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
 from recorded import load  # type: ignore[import-not-found]
 
+from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.tuned.reading import read_all
+from autotune.values import Problem
 
 FOLDER = ROOT / "benchmarks"
 SCRIPTS = [file.name for file in sorted(FOLDER.glob("*.py")) if "finish(main)" in file.read_text()]
@@ -100,6 +103,40 @@ def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> N
     assert found["configurations"] == 1000
     grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / 500
     assert grown_kb < 10, f"{grown_kb:.0f} KB more for every configuration"
+
+
+# ---------------------------------------------------------------------- sizes that nobody tuned
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_first_calls_are_made_in_processes_of_their_own() -> None:
+    """On a CPU, whose records are not shipped: the default runs."""
+    kernel, size = find_kernel("transpose"), Problem(m=33, n=65)
+    calls = any_size.first_calls(kernel, choose_device("opencl:cpu"), size)
+    assert [call["kernel"] for call in calls] == ["transpose", "transpose"]
+    assert all(call["seconds"] > 0 and call["quality"] == "default" for call in calls)
+    assert any_size.kept_by(kernel, calls) == kernel.default()
+    assert any_size.kept_by(find_kernel("reduce"), calls) is None
+
+
+def test_figures_of_sizes_are_shares_of_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Older rows have no first calls."""
+    times = {
+        "kernel": "sgemm",
+        "answer_ms": 2.0,
+        "vendor_ms": 4.0,
+        "tuned_ms": None,
+        "expected": None,
+    }
+    rows = [{**times, "best_ms": 1.0}, {**times, "best_ms": 2.0}]
+    rows[1] |= {"first_call_ms": 2.5, "first_call_s": [1.5, 0.25]}
+    any_size.summary(rows)
+    shown = capsys.readouterr().out
+    assert "best_ms / answer_ms: 0.7071, tenth 0.550, worst 0.500" in shown
+    assert "best_ms / first_call_ms: 0.8000, tenth 0.800, worst 0.800" in shown
+    assert "first calls: 1.50 s, at most 1.50; in a second process 0.25 s, at most 0.25" in shown
+    assert "tuned_ms" not in shown
 
 
 # ---------------------------------------------------------------------- vendors' calls
