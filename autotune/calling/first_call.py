@@ -129,6 +129,11 @@ def _is_captured(call: ChosenCall) -> bool:
     return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
 
 
+def is_busy() -> bool:
+    """Return whether a size is being tuned."""
+    return _turn.locked()
+
+
 def tune(call: ChosenCall, how: Tuning) -> bool:
     """Tune the size of a call; return whether its answer is settled, so that the call may be kept.
 

@@ -127,6 +127,8 @@ class TunedKernel:
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         LOADED[self.key] = self
         self._calls: dict[object, Any] = {}
+        #: Calls whose sizes are being tuned, or will be; good while anything is.
+        self._meanwhile: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
         self._making = RLock()
         self._ready: OrderedDict[object, LoadedPlan | LaunchPlan] = OrderedDict()
@@ -218,6 +220,8 @@ class TunedKernel:
         """Return the prepared call for a key; make it if it is new or depends on values of floats."""
         exact = key, tuple(value for value in values if type(value) is float)
         call = self._calls.get(exact)
+        if call is None and first_call.is_busy():
+            call = self._meanwhile.get(exact)
         if call is not None:
             return call
         arguments = self._described(args, named)
@@ -226,11 +230,14 @@ class TunedKernel:
         with self._making:
             call = self._made(arguments, choice)
             short = getattr(call, "shortest", call)
-            if is_settled:
-                if getattr(call, "is_by_value", False):
-                    self._keep(key, _BY_VALUE)
-                    key = exact
-                self._keep(key, short)
+            if not is_settled:
+                _keep(self._meanwhile, exact, short)
+                return short
+            self._meanwhile.pop(exact, None)
+            if getattr(call, "is_by_value", False):
+                _keep(self._calls, key, _BY_VALUE)
+                key = exact
+            _keep(self._calls, key, short)
         return short
 
     def _tuned_choice(self, arguments: _CallArguments, how: Tuning) -> tuple[Choice | None, bool]:
@@ -252,11 +259,6 @@ class TunedKernel:
         if is_settled:
             choice = choose(kernel, resolved.problem, device, self.deterministic)
         return choice, is_settled
-
-    def _keep(self, key: object, call: Any) -> None:
-        if len(self._calls) >= MAX_CALLS:
-            self._calls.pop(next(iter(self._calls)), None)
-        self._calls[key] = call
 
     def _made(self, arguments: _CallArguments, choice: Choice | None = None) -> Any:
         if not any(arguments.libraries):
@@ -378,6 +380,12 @@ class TunedKernel:
         if len(self._ready) > MAX_READY:
             self._ready.popitem(last=False)
         return made
+
+
+def _keep(calls: dict[object, Any], key: object, call: Any) -> None:
+    if len(calls) >= MAX_CALLS:
+        calls.pop(next(iter(calls)), None)
+    calls[key] = call
 
 
 def _is_traced() -> bool:
