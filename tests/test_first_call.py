@@ -20,6 +20,7 @@ from sample_records import tuned_problem, write
 from autotune import load, lookup, tuned_on_first_call
 from autotune.calling import first_call, trial
 from autotune.calling.load import TunedKernel
+from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError
@@ -171,6 +172,9 @@ def test_a_first_call_tunes_and_later_processes_do_not_search(
     chosen = kernel.choice(n=1002)
     assert chosen.tuned is not None and chosen.tuned.quality == "first_call"
     assert "first_call of user:" in chosen.why and "the fastest of 4" in chosen.why
+    assert run(["lookup", "twice", "n=1002", "--device", device.name]) == 0
+    said = capfd.readouterr().out
+    assert "quality: first_call" in said and "source: user:" in said and "stale" not in said
     found = lookup("twice", device=device, n=1002)
     assert dict(found) == dict(chosen.configuration) and found.quality == "first_call"
     assert found.origin is not None and found.origin.evaluations == 4

@@ -155,26 +155,29 @@ def tune(call: ChosenCall, how: Tuning) -> bool:
         _running.discard(call.key)
         return False
     try:
-        size = SizeTrial(call, how.seconds, _ending.is_set)
-    except Exception as error:
+        trial = SizeTrial(call, how.seconds, _ending.is_set)
+        name = "autotune-first-call"
+        thread = threading.Thread(target=_run, args=(trial,), name=name, daemon=True)
+        thread.start()
+    except BaseException as error:
         _end(call, f"its arrays cannot be copied: {error}")
-        return True
-    thread = threading.Thread(target=_run, args=(size,), name="autotune-first-call", daemon=True)
-    thread.start()
+        if isinstance(error, Exception):
+            return True
+        raise
     if how.in_background:
         return False
     thread.join()
     return True
 
 
-def _run(size: SizeTrial) -> None:
+def _run(trial: SizeTrial) -> None:
     message = "it was interrupted"
     try:
-        message = size.run()
+        message = trial.run()
     except Exception as error:  # whatever it is, the call works without
         message = f"{type(error).__name__}: {error}"
     finally:
-        _end(size.call, message)
+        _end(trial.call, message)
 
 
 def _end(call: ChosenCall, problem: str) -> None:
