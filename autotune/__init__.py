@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
-    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.kernel.spec import BFloat16, Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BFloat16",
     "Configuration",
     "Constant",
     "Fill",
@@ -49,7 +50,7 @@ _NAMES = {
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.products": ("matrix_product",),
-    "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
+    "kernel.spec": ("BFloat16", "Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "calling.first_call": ("tuned_on_first_call",),
     "calling.load": ("load",),
     "tuned.answer": ("TunedConfig",),

@@ -17,7 +17,7 @@ LAYERS = (
     {"__main__"},
     {"api"},
     {"cli", "torch_ops"},
-    {"doctor", "linalg"},
+    {"doctor", "linalg", "triton"},
     {"retune"},
     {"front", "explain"},
     {"report"},
@@ -39,7 +39,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1520,
+    "": 1535,
     "calling": 2743,
     "cli": 2780,
     "devices": 2620,
@@ -48,14 +48,15 @@ LINES = {
     "export": 1200,
     "fleet": 1250,
     "interop": 1030,
-    "kernel": 3390,
-    "languages": 1003,
+    "kernel": 3420,
+    "languages": 1010,
     "measure": 5500,
     "report": 1512,
     "retune": 1112,
     "run": 3875,
     "search": 2392,
     "store": 1365,
+    "triton": 880,
     "tuned": 3457,
 }
 

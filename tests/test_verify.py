@@ -207,6 +207,22 @@ def test_every_type_is_compared_in_its_own_precision(data, dtype, drawn, off):
     assert caught.value.checks[0].max_error == pytest.approx(abs(off))
 
 
+def test_bfloat16_is_compared_by_its_values(data):
+    """Bits are stored, of which NumPy knows nothing."""
+    made = data(
+        ("import Kernel", "import BFloat16, Kernel"),
+        ("x = rng", "x = BFloat16(rng"),
+        ("dtype=np.float32)", "dtype=np.float32))"),
+        ("Out(p.n)", 'Out(p.n, "bfloat16")'),
+        ("return factor * x", "return x"),
+    )
+    host = Host(made)
+    for which, off in ((EXACT, 1), (RANDOM, 64)):
+        verify.verify(made, which, lambda: host.write("out", host.read("x")))
+        with pytest.raises(WrongResult, match=r"^out\[\d+\] is \S+, expected "):
+            verify.verify(made, which, lambda off=off: host.write("out", host.read("x") + off))
+
+
 def test_a_true_that_is_no_bool_is_wrong(data):
     """Of the first poison every byte is true for NumPy."""
     made = data(*typed("bool_", "rng.standard_normal(p.n)", "x == x"))

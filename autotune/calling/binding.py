@@ -181,7 +181,8 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
             raise UsageError(f"{kernel.name}: call gives no {name!r}, which is read")
         operand = given.get(name)
         if operand is None:
-            operand = Operand.new(argument.shape, np.dtype(argument.dtype).name)
+            name_of_type = argument.bits_of or np.dtype(argument.dtype).name
+            operand = Operand.new(argument.shape, name_of_type)
         arrays[name] = _passed(kernel, problem, argument, operand)
     offsets = {
         field: passed.operand.offset
@@ -228,7 +229,7 @@ def _is_needed(argument: Argument) -> bool:
 
 
 def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> ArrayArgument:
-    dtype, shape = np.dtype(argument.dtype), argument.shape
+    dtype, shape = argument.bits_of or np.dtype(argument.dtype).name, argument.shape
     needed = f"the problem ({problem}) needs {dtype}{list(shape)}"
     if not isinstance(operand, Operand):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand!r:.40}, {needed}")
@@ -238,7 +239,7 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         and operand.span == shape[0]
         and not operand.runs_backwards
     )
-    if operand.dtype != dtype.name or not (operand.shape == shape or is_flat):
+    if operand.dtype != dtype or not (operand.shape == shape or is_flat):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
     if argument.kind in OUTPUTS and operand.overlaps_itself:
         raise UsageError(

@@ -90,6 +90,8 @@ class Comparison:
     bound: float
     #: Buffer of such a bound for each element, float32 or of a float64 output float64, or None.
     bounds: Any = None
+    #: The elements are bits of bfloat16, in uint16; expected values are floating-point numbers.
+    is_bfloat16: bool = False
 
 
 @dataclass(frozen=True)

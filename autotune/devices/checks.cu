@@ -4,6 +4,12 @@
 #ifdef TYPE_IS_HALF
 #include <cuda_fp16.h>
 #endif
+#ifdef TYPE_IS_BFLOAT16
+struct bfloat16 {
+    unsigned short bits;
+    __device__ operator double() const { return (double)__uint_as_float((unsigned)bits << 16); }
+};
+#endif
 #ifndef TYPE
 #define TYPE float
 #endif

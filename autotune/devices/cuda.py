@@ -305,10 +305,9 @@ class CudaExecutor:
         self._memset(first[:8], 0xFF)
         dtype, count = comparison.dtype, comparison.count
         wanted = "float" if comparison.expected.nbytes == 4 * count else "double"
-        c_type = _c_type(dtype)
-        module = _checks(
-            self.cupy, self.device.arch, c_type, wanted if dtype.kind == "f" else c_type
-        )
+        c_type = "bfloat16" if comparison.is_bfloat16 else _c_type(dtype)
+        is_real = dtype.kind == "f" or comparison.is_bfloat16
+        module = _checks(self.cupy, self.device.arch, c_type, wanted if is_real else c_type)
         args = (
             comparison.buffer.inner,
             comparison.expected.inner,
@@ -676,9 +675,13 @@ def _c_type(dtype: np.dtype[Any]) -> str:
 @cache
 def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
-    kind = {"__half": ["-DTYPE_IS_HALF"], "float": [], "double": []}.get(
-        c_type, ["-DTYPE_IS_INTEGER"]
-    )
+    kinds = {
+        "__half": ["-DTYPE_IS_HALF"],
+        "bfloat16": ["-DTYPE_IS_BFLOAT16"],
+        "float": [],
+        "double": [],
+    }
+    kind = kinds.get(c_type, ["-DTYPE_IS_INTEGER"])
     # A #define, because an option cannot hold a type of two words.
     bound = "double" if c_type == "double" else "float"
     text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n#define BOUND {bound}\n{source}"

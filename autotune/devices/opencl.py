@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import in_pieces
+from autotune.arrays import in_pieces, widened_bfloat16
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
@@ -238,13 +238,13 @@ class OpenclExecutor:
         dtype, expected, count = comparison.dtype, comparison.expected, comparison.count
         raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # true is the byte 1 alone
         floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
-        stored = floats if dtype.kind == "f" else raw
+        stored = floats if dtype.kind == "f" or comparison.is_bfloat16 else raw
         with (
             self._mapped(comparison.buffer.inner, raw, count) as got,
             self._mapped(expected.inner, stored, count) as want,
             self._bounds(comparison) as bounds,
         ):
-            return compared(got, want, bounds)
+            return compared(widened_bfloat16(got) if comparison.is_bfloat16 else got, want, bounds)
 
     @contextmanager
     def _bounds(self, comparison: Comparison) -> Iterator[float | NDArray[Any]]:

@@ -14,6 +14,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from autotune.arrays import rounded_to_bfloat16
 from autotune.devices.device import Device
 from autotune.kernel.declaration import DEVICE, Declaration
 from autotune.kernel.names import OFFSET, fault
@@ -57,6 +60,7 @@ class Out:
 
     #: Elements along each axis, or one number; may depend on the problem.
     shape: tuple[int, ...]
+    #: As NumPy takes it, or ``bfloat16``.
     dtype: Any = "float32"
 
 
@@ -65,6 +69,23 @@ class InOut:
     """An argument read and written: restored from this array before every check."""
 
     array: Any
+
+
+class BFloat16:
+    """An array of bfloat16, which NumPy has no type for: an input, or the array of an `InOut`.
+
+    A reference gets its values as float64.
+
+    Parameters
+    ----------
+    array : array
+        Bits, as uint16; other numbers are rounded.
+    """
+
+    def __init__(self, array: Any) -> None:
+        array = np.asarray(array)
+        #: Elements as uint16.
+        self.bits = array if array.dtype == np.uint16 else rounded_to_bfloat16(array)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.arrays import widened_bfloat16
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
@@ -42,6 +43,7 @@ _BOUNDARY = 256
 #: Its interpreter takes the integer of an array, which NumPy 2.4 refuses.
 _OLD = "triton 3.6."
 _NO_TIMES = "an interpreter is not timed"
+#: Of the interpreter's own: it knows bfloat16 by its bits.
 _NUMPY = {short: name for name, short in TYPES.items()}
 
 
@@ -108,7 +110,7 @@ class HostBuffer:
         self.guards = (self.whole[: GUARD_BYTES + offset_bytes], self.whole[-GUARD_BYTES:])
 
 
-class _Pointer:
+class Pointer:
     """An array argument as the interpreter takes it: it asks for no more of a tensor than this."""
 
     def __init__(self, address: int, dtype: str) -> None:
@@ -117,7 +119,7 @@ class _Pointer:
     def data_ptr(self) -> int:
         return self._address
 
-    def _itself(self, *_: object, **__: object) -> _Pointer:
+    def _itself(self, *_: object, **__: object) -> Pointer:
         return self
 
     # The interpreter would copy tensors of a device to the host and back.
@@ -225,7 +227,7 @@ class HostExecutor:
 
 def _passed(value: Any, kind: str) -> Any:
     if value is None or isinstance(value, HostBuffer):
-        return _Pointer(value.inner.ctypes.data if value else 0, _NUMPY[kind])
+        return Pointer(value.inner.ctypes.data if value else 0, _NUMPY[kind])
     return value.item()
 
 
@@ -237,6 +239,10 @@ def _difference(comparison: Comparison) -> Difference:
         return buffer.inner.view(np.float32 if buffer.nbytes == 4 * count else np.float64)
 
     wanted = comparison.expected
-    want = floats(wanted) if dtype.kind == "f" else wanted.inner.view(raw)
+    is_real = dtype.kind == "f" or comparison.is_bfloat16
+    want = floats(wanted) if is_real else wanted.inner.view(raw)
     bounds = comparison.bound if comparison.bounds is None else floats(comparison.bounds)
-    return compared(comparison.buffer.inner.view(raw)[:count], want[:count], bounds)
+    got = comparison.buffer.inner.view(raw)[:count]
+    if comparison.is_bfloat16:
+        got = widened_bfloat16(got)
+    return compared(got, want[:count], bounds)

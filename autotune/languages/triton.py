@@ -40,6 +40,7 @@ TYPES = {
     **{f"float{bits}": f"fp{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+    "bfloat16": "bf16",
     "bool": "i1",
 }
 _NEVER_SPECIALISED = ("i1", "fp16", "fp32", "fp64")
@@ -79,10 +80,14 @@ class TritonLanguage:
         values: Mapping[str, Value],
     ) -> dict[str, str]:
         parameters = slices.parameters(source, function)
-        names = [each.name for each in parameters if each.annotation != "constexpr"]
+        constants = [
+            each
+            for each in parameters
+            if each.annotation == "constexpr" or values.get(each.name, 0) is None
+        ]
+        names = [each.name for each in parameters if each not in constants]
         for passed in launches:
             _check_passed(function, names, [each.name for each in passed])
-        constants = [each for each in parameters if each.annotation == "constexpr"]
         missing = [each.name for each in constants if not (each.has_default or each.name in values)]
         if missing:
             raise SpecError(
@@ -181,7 +186,7 @@ def _specialised(passed: Sequence[Passed]) -> str:
 def jit_function(source: str, name: str) -> Any:
     """Run a source and return its `triton.jit` function, without what is wrapped around it."""
     function = slices.run(source, name)
-    while not hasattr(function, "arg_names") and hasattr(function, "fn"):
+    while hasattr(getattr(function, "fn", None), "fn"):
         function = function.fn
     if not hasattr(function, "arg_names"):
         raise CompileError(f"{name} is no function with the decorator @triton.jit")
@@ -189,7 +194,7 @@ def jit_function(source: str, name: str) -> Any:
 
 
 def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a function's constexpr arguments, defaults aside."""
+    """Return the values of a function's constexpr arguments, defaults aside, and of those that are None."""
     known = [each.name for each in slices.parameters(source, name) if each.name in defines]
     return {each: json.loads(defines[each]) for each in known}
 
@@ -207,7 +212,7 @@ def _compiled(
     function, given = jit_function(source, name), constants_of(source, name, defines)
     signature, constants, attributes, passed = {}, {}, {}, []
     for place, parameter in enumerate(function.params):
-        if parameter.is_constexpr:
+        if parameter.is_constexpr or parameter.name in given:
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = given.get(parameter.name, parameter.default)
             continue

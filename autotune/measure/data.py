@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import converted, in_pieces, narrowed
+from autotune.arrays import converted, in_pieces, narrowed, widened_bfloat16
 from autotune.errors import AutotuneError, SpecError, unknown
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.catalog import load_file
@@ -31,12 +31,13 @@ from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.names import OFFSET, fault
 from autotune.kernel.snapshot import Origin, restored
 from autotune.kernel.source import own_fingerprint, source_fingerprint
-from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.kernel.spec import BFloat16, Constant, InOut, Kernel, Out
 from autotune.measure import cache, tolerance
 from autotune.values import Problem, size_of
 
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
+_BFLOAT16 = "bfloat16"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
 _VERSION = 10
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
@@ -165,6 +166,18 @@ class Argument:
     value: float | int | bool = 0
     #: Elements past a boundary of 16 bytes at which the array begins on a device.
     offset: int = 0
+    #: ``bfloat16`` where the elements are its bits, for which NumPy has no type; else empty.
+    bits_of: str = ""
+
+    @property
+    def number(self) -> np.dtype[Any]:
+        """The type of its values: float32 for bits of bfloat16."""
+        return np.dtype(np.float32 if self.bits_of else self.dtype)
+
+    @property
+    def info(self) -> Any:
+        """The limits of its type, as `numpy.finfo` describes them."""
+        return tolerance.BFLOAT16 if self.bits_of else np.finfo(self.dtype)
 
     @property
     def count(self) -> int:
@@ -210,6 +223,11 @@ class Dataset:
         argument = next(argument for argument in self.arguments if argument.name == name)
         # An array without elements cannot be mapped.
         return _mapped(self.folder / f"{name}.npy", "r" if argument.count else None)
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Return the values of an input: itself, of bfloat16 as float32."""
+        argument = next(argument for argument in self.arguments if argument.name == name)
+        return widened_bfloat16(self.array(name)) if argument.bits_of else self.array(name)
 
     def expected(self, name: str) -> NDArray[Any]:
         """Map the expected values of an output, read-only.
@@ -326,7 +344,7 @@ def _make(
         argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
         arguments.append(replace(argument, offset=offsets.get(name, 0)))
         if argument.kind != "scalar":
-            dtype = np.dtype(value.dtype if array is None else array.dtype)
+            dtype = np.dtype(argument.dtype if array is None else array.dtype)
             _check_array(kernel, argument, dtype)
         if array is not None:
             arrays[name] = array
@@ -341,7 +359,7 @@ def _make(
         if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
             raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
         bounds[name] = 0.0
-        stored, held = _stored(wide, np.dtype(outputs[name].dtype))
+        stored, held = _stored(wide, outputs[name])
         del wide
         np.save(folder / f"{name}.expected.npy", stored)
         if stored.dtype.kind in "fc":
@@ -383,7 +401,7 @@ def _bound(
     inputs = max((o.count for o in made.arguments if o.kind not in ("out", "scalar")), default=1)
     if deciding and not is_exact:
         for output in (o for o in made.arguments if o.name in decided):
-            name, info = output.name, np.finfo(output.dtype)
+            name, info = output.name, output.info
             theirs = tolerance.largest(tolerance.parts(deciding.expected(name)))
             ours, terms = tolerance.largest(evaluations.expected[name]), inputs / output.count
             bounds[name] = tolerance.common_bound(info, ours, theirs, terms, errors.get(name, 0.0))
@@ -407,24 +425,25 @@ def with_results(
         for name in (o.name for o in dataset.arguments if o.kind not in ("out", "scalar")):
             (here / f"{name}.npy").symlink_to(dataset.folder / f"{name}.npy")
         for output in (o for o in dataset.arguments if o.kind in ("out", "inout")):
-            dtype = np.dtype(output.dtype)
+            dtype = output.number
             values = _mapped(here / f"{output.name}.result.npy")
-            stored, _ = _stored(converted(values, _wide(dtype)), dtype)
+            values = widened_bfloat16(values) if output.bits_of else values
+            stored, _ = _stored(converted(values, _wide(dtype)), output)
             np.save(here / f"{output.name}.expected.npy", stored)
             exact = made[0].expected(output.name) if made else None
-            if dtype.kind not in "fc" or (exact is None and _is_whole(stored, np.finfo(dtype))):
+            if dtype.kind not in "fc" or (exact is None and _is_whole(stored, output.info)):
                 bounds[output.name] = 0.0
             elif declared is not None:
                 bounds[output.name] = declared
             else:
                 theirs = None if exact is None else tolerance.largest(tolerance.parts(exact))
                 ours, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
-                bounds[output.name] = tolerance.common_bound(np.finfo(dtype), ours, theirs, terms)
+                bounds[output.name] = tolerance.common_bound(output.info, ours, theirs, terms)
         made.append(replace(dataset, folder=here, bounds=bounds))
     return tuple(made)
 
 
-def _is_whole(values: NDArray[Any], info: np.finfo[np.floating]) -> bool:
+def _is_whole(values: NDArray[Any], info: Any) -> bool:
     parts = tolerance.parts(values)
     is_whole = parts == np.rint(parts)
     return bool(is_whole.all()) and tolerance.largest(parts) * float(info.eps) < 1
@@ -448,7 +467,8 @@ def keep_expected(
 
 
 def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
-    arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | Out | InOut)]
+    kinds = np.ndarray | Out | InOut | BFloat16
+    arrays = [n for n, v in declared.items() if isinstance(v, kinds)]
     offsets = {}
     for placed in kernel.layout:
         name = placed.removeprefix(OFFSET)
@@ -483,11 +503,22 @@ def _wide(dtype: np.dtype[Any], is_single: bool = False) -> np.dtype[Any]:
     return np.dtype({"f": real, "c": pair}.get(dtype.kind, dtype))
 
 
+def stored_type(dtype: Any) -> tuple[np.dtype[Any], str]:
+    """Return the type of stored elements, and what they are the bits of; see `Argument.bits_of`."""
+    is_bits = isinstance(dtype, str) and dtype == _BFLOAT16
+    return (np.dtype(np.uint16), _BFLOAT16) if is_bits else (np.dtype(dtype), "")
+
+
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
     """Return the argument, and its array if it has one, for a value of the arguments hook."""
     if isinstance(value, Out):
         shape = tuple(int(n) for n in np.atleast_1d(value.shape))
-        return Argument(name, "out", np.dtype(value.dtype).str, shape), None
+        dtype, bits_of = stored_type(value.dtype)
+        return Argument(name, "out", dtype.str, shape, bits_of=bits_of), None
+    if isinstance(value, BFloat16) or isinstance(getattr(value, "array", None), BFloat16):
+        bits = value.bits if isinstance(value, BFloat16) else value.array.bits
+        kind = "inout" if isinstance(value, InOut) else "input"
+        return Argument(name, kind, bits.dtype.str, bits.shape, bits_of=_BFLOAT16), bits
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
             array = np.ascontiguousarray(value.array)
@@ -531,7 +562,11 @@ def expected_outputs(
     if "reference" not in kernel.hooks:
         return {}
     scalars = {a.name: a.scalar.item() for a in arguments if a.kind == "scalar"}
-    available: dict[str, Any] = {**arrays, **scalars}
+    bits = {a.name for a in arguments if a.bits_of}
+    available: dict[str, Any] = {
+        **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
+        **scalars,
+    }
     reference = kernel.hook("reference")
     wanted = inspect.signature(reference).parameters
     given = {
@@ -557,8 +592,13 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        expected[name] = _typed(kernel, name, values.reshape(output.shape), np.dtype(output.dtype))
+        expected[name] = _typed(kernel, name, values.reshape(output.shape), output.number)
     return expected
+
+
+def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
+    """Return whether an array holds bits; a changed one, of another evaluation, holds values."""
+    return is_bfloat16 and array.dtype == np.uint16
 
 
 def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -583,8 +623,9 @@ def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]
     return whole
 
 
-def _stored(expected: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], bool]:
+def _stored(expected: NDArray[Any], output: Argument) -> tuple[NDArray[Any], bool]:
     """Return the values to store, and whether the output's type holds all of them exactly."""
+    dtype = output.number
     if dtype.kind not in "fc":
         return expected, True
     flat, info = expected, np.finfo(dtype)
@@ -597,7 +638,10 @@ def _stored(expected: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any],
         stored = converted(flat, np.float64)
     if dtype.kind == "c":
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
-    return stored, narrow is not None
+    is_held = narrow is not None
+    if is_held and output.bits_of:
+        is_held = not np.any(converted(flat, np.float32).view(np.uint32) & 0xFFFF)
+    return stored, is_held
 
 
 @dataclass(frozen=True)
@@ -638,8 +682,8 @@ class _Evaluations:
             )
             yield name, tolerance.element_bounds(info, expected, responses, is_exact)
 
-    def _info(self, name: str) -> np.finfo[np.floating]:
-        return np.finfo(next(o.dtype for o in self.made.arguments if o.name == name))
+    def _info(self, name: str) -> Any:
+        return next(o.info for o in self.made.arguments if o.name == name)
 
     def _least(self, name: str) -> float:
         return tolerance.held_in_single(self._info(name))
@@ -655,11 +699,7 @@ class _Evaluations:
 
     def arrays(self, kinds: str, other: bool = False) -> dict[str, np.dtype[Any]]:
         """Return the types of input arrays of these kinds, or of all others."""
-        arrays = {
-            o.name: np.dtype(o.dtype)
-            for o in self.made.arguments
-            if o.kind not in ("out", "scalar")
-        }
+        arrays = {o.name: o.number for o in self.made.arguments if o.kind not in ("out", "scalar")}
         return {name: dtype for name, dtype in arrays.items() if (dtype.kind in kinds) != other}
 
     def response(
@@ -688,7 +728,7 @@ class _Evaluations:
         for place, name in enumerate(self.arrays(kinds) if change else ()):
             assert change
             inputs[name] = tolerance.changed(
-                self.made.array(name), change, self.key + place, number
+                self.made.values(name), change, self.key + place, number
             )
         if change in (tolerance.perturb, tolerance.scatter):
             arguments = tuple(

@@ -13,7 +13,7 @@ from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.launches import LaunchSequence
 from autotune.kernel.names import OFFSET
-from autotune.kernel.spec import Constant, InOut, Kernel
+from autotune.kernel.spec import BFloat16, Constant, InOut, Kernel
 from autotune.languages.base import UNKNOWN, Passed
 from autotune.measure.data import Argument, Draw, argument_of
 from autotune.values import Configuration, Problem
@@ -54,6 +54,8 @@ def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dic
 
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     """Return kind, type and shape of one value of the arguments or scratch hook."""
+    if isinstance(getattr(value, "array", value), BFloat16):
+        return argument_of(kernel, name, value)[0]
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
             array = np.asarray(value.array)
@@ -120,5 +122,6 @@ def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[
             known[name] = Passed(name, dtype.name, UNKNOWN if is_drawn else argument.value)
         elif argument.kind != "constant":
             offset = int(fields.get(f"{OFFSET}{name}", 0))
-            known[name] = Passed(name, dtype.name, offset_bytes=offset * dtype.itemsize)
+            type_name = argument.bits_of or dtype.name
+            known[name] = Passed(name, type_name, offset_bytes=offset * dtype.itemsize)
     return known

@@ -115,7 +115,7 @@ def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
 
 def _inputs(dataset: Dataset) -> list[Argument]:
     kinds = ("input", "inout", "constant")
-    return [o for o in dataset.arguments if o.kind in kinds and np.dtype(o.dtype).kind in "fciu"]
+    return [o for o in dataset.arguments if o.kind in kinds and o.number.kind in "fciu"]
 
 
 def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
@@ -123,7 +123,7 @@ def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
     inputs = [argument for argument in _inputs(dataset) if argument.count]
     for place in (0.5, 1.0, 0.0):
         for argument in inputs:
-            row = dataset.array(argument.name).reshape(-1)
+            row = dataset.values(argument.name).reshape(-1)
             begin = int(place * max(0, row.size - _BLOCK))
             block = np.abs(row[begin : begin + _BLOCK])
             order = [int(i) for i in np.argsort(block) if np.isfinite(block[i])]
@@ -199,7 +199,7 @@ def _results(
     arguments = list(dataset.arguments)
     place = [argument.name for argument in arguments].index(name)
     is_number = arguments[place].kind == "scalar"
-    array = np.array(arguments[place].scalar if is_number else dataset.array(name))
+    array = np.array(arguments[place].scalar if is_number else dataset.values(name))
     change(array.reshape(-1), step)
     if not is_number:
         return reevaluated(kernel, dataset, {name: array})
@@ -240,12 +240,12 @@ def _compared(
     want, got = tolerance.parts(expected), tolerance.parts(converted(values, values.dtype))
     if bounds is None:
         bounds = np.broadcast_to(np.float64(dataset.bounds[name]), want.shape)
-    dtype = next(argument.dtype for argument in dataset.arguments if argument.name == name)
+    info = next(argument.info for argument in dataset.arguments if argument.name == name)
     with np.errstate(all="ignore"):
         errors = np.abs(got - want)
         errors[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
         errors[np.isnan(errors)] = np.inf
         errors[errors <= _ROUNDING * tolerance.largest(want)] = 0
         # Kernels of half precision compute in float32, so that a smaller change than half's rounding counts.
-        eps = min(np.finfo(dtype).eps, np.finfo(np.float32).eps)
+        eps = min(info.eps, np.finfo(np.float32).eps)
         return errors, bounds, errors > _NOTABLE * eps * np.abs(want)

@@ -56,6 +56,16 @@ _SAMPLE = 1 << 20
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]
 
 
+class _BFloat16Info:
+    """The limits of bfloat16; see `numpy.finfo`."""
+
+    bits, eps = 16, 2.0**-7
+    smallest_normal, smallest_subnormal = 2.0**-126, 2.0**-133
+
+
+BFLOAT16 = _BFloat16Info()
+
+
 def largest(values: NDArray[np.floating]) -> float:
     """Return the largest finite magnitude."""
 
@@ -67,7 +77,7 @@ def largest(values: NDArray[np.floating]) -> float:
 
 
 def common_bound(
-    info: np.finfo[np.floating],
+    info: Any,
     ours: float,
     exact: float | None,
     terms: float,
@@ -88,17 +98,17 @@ def common_bound(
     return bound + _least_value(info)
 
 
-def held_in_single(info: np.finfo[np.floating]) -> float:
+def held_in_single(info: Any) -> float:
     """Return the least value of an output whose error in float32 tells something of its own."""
     return _HELD_IN_SINGLE if info.bits == 64 else 0.0
 
 
-def _arithmetic(info: np.finfo[np.floating]) -> float:
+def _arithmetic(info: Any) -> float:
     """Return the relative rounding error of the arithmetic that makes an output, of two half units."""
     return float(np.finfo(np.float64 if info.bits == 64 else np.float32).eps)
 
 
-def _of_reference(info: np.finfo[np.floating]) -> float:
+def _of_reference(info: Any) -> float:
     """Return what one error of the reference in float32 allows an output."""
     return _OF_REFERENCE * _arithmetic(info) / float(np.finfo(np.float32).eps)
 
@@ -189,7 +199,7 @@ class Responses:
 
 
 def element_bounds(
-    info: np.finfo[np.floating],
+    info: Any,
     expected: NDArray[np.floating],
     responses: Responses,
     is_exact: bool = False,
@@ -248,6 +258,6 @@ def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
     return float(np.quantile(some, share, method="lower")) if some.size else 0.0
 
 
-def _least_value(info: np.finfo[np.floating]) -> float:
+def _least_value(info: Any) -> float:
     """Return the least normal number, below which devices may write 0; of float16 the least at all."""
     return float(info.smallest_subnormal if info.bits == 16 else info.smallest_normal)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.arrays import widened_bfloat16
 from autotune.devices.base import (
     Binary,
     BoundFill,
@@ -243,13 +244,19 @@ def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
     comparisons = []
     for name, bound in data.datasets[dataset].bounds.items():
         argument = data.argument(name)
-        dtype, count = np.dtype(argument.dtype), argument.count
+        dtype, count, is_bits = np.dtype(argument.dtype), argument.count, bool(argument.bits_of)
         if dtype.kind == "c":
             dtype, count = np.finfo(dtype).dtype, 2 * count
         key = (dataset, name)
         comparisons.append(
             Comparison(
-                data.buffers[name], dtype, data.expected[key], count, bound, data.bounds.get(key)
+                data.buffers[name],
+                dtype,
+                data.expected[key],
+                count,
+                bound,
+                data.bounds.get(key),
+                is_bits,
             )
         )
     return comparisons
@@ -302,12 +309,15 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # which shows what is no bool
     flat = check.first_wrong or 0
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
-    got = data.executor.read(data.buffers[check.output], dtype, (argument.count,))[flat]
+    read = data.executor.read(data.buffers[check.output], dtype, (argument.count,))
+    got = (widened_bfloat16(read[flat : flat + 1]) if argument.bits_of else read[flat:])[0]
     want = data.datasets[check.dataset].expected(check.output).reshape(-1)[flat]
     unwritten = ""
-    if argument.kind == "out" and set(got.tobytes()) == {poison}:  # a wrong integer may well be -1
-        unwritten = " (not written?)" if dtype.kind in "iu" else " (not written)"
-    form = ".9g" if dtype.kind in "fc" else "d"
+    if argument.kind == "out" and set(read[flat].tobytes()) == {
+        poison
+    }:  # a wrong integer may well be -1
+        unwritten = " (not written?)" if got.dtype.kind in "iu" else " (not written)"
+    form = ".9g" if got.dtype.kind in "fc" else "d"
     if form != "d" and format(got, form) == format(want, form):
         form = ".17g"
     here = " here" if check.output in data.datasets[check.dataset].by_element else ""
