@@ -174,7 +174,7 @@ class _Parameter:
 
 
 #: How a scalar that changes from call to call is packed, by its type.
-_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
+_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x", "int32": "i4x", "int64": "q"}
 
 #: Enqueues one step: of all addresses and numbers that a call has, on a stream, by functions.
 Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]

@@ -9,6 +9,7 @@ import ast
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
 from autotune.files import bundled_path
@@ -62,7 +63,13 @@ def space_files(spaces: Path | None = None) -> dict[str, Path]:
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
-    """Import the space file of a kernel, given by name or path; return its validated `Kernel`."""
+    """Import the space file of a kernel, given by name or path; return its validated `Kernel`.
+
+    ``FILE.py:FUNCTION`` is the kernel of a decorated function; see `autotune.triton`.
+    """
+    file_name, _, function = name.rpartition(":")
+    if file_name.endswith(".py"):
+        return _decorated(Path(file_name), function)
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise UsageError(f"{name}: no such space file")
@@ -79,13 +86,31 @@ def known_kernel(name: str, spaces: Path | None = None) -> Kernel | None:
     return load_file(file) if file else None
 
 
+def _decorated(file: Path, function: str) -> Kernel:
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file")
+    found = getattr(_run(file), function, None)
+    kernel = getattr(found, "kernel", None)
+    if not isinstance(kernel, Kernel):
+        raise UsageError(f"{file.name} has no function {function!r} decorated by autotune.triton")
+    kernel.validate()
+    return kernel
+
+
 def load_file(file: Path) -> Kernel:
     """Run a space file and return the kernel it declares."""
+    kernel = _only_kernel(file.resolve(), list(vars(_run(file)).values()))
+    kernel.validate()
+    return kernel
+
+
+def _run(file: Path) -> ModuleType:
+    """Run a person's file; return its module."""
     refuse_foreign(file)
     file = file.resolve()
     try:
         with needing(file.name):
-            module = modules.run_space(file)
+            return modules.run_space(file)
     except (MissingDependencyError, KeyboardInterrupt):
         raise
     except SyntaxError as error:
@@ -94,9 +119,6 @@ def load_file(file: Path) -> Kernel:
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
         place = line_of(error, str(file))
         raise SpecError(f"{file.name}: {kind}{error}{place}") from error
-    kernel = _only_kernel(file, list(vars(module).values()))
-    kernel.validate()
-    return kernel
 
 
 def is_of_file(kernel: Kernel) -> bool:

@@ -14,9 +14,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from autotune.arrays import rounded_to_bfloat16
 from autotune.devices.device import Device
 from autotune.kernel.declaration import DEVICE, Declaration
 from autotune.kernel.names import OFFSET, fault
@@ -83,6 +80,10 @@ class BFloat16:
     """
 
     def __init__(self, array: Any) -> None:
+        import numpy as np  # which a list of kernels does not wait for
+
+        from autotune.arrays import rounded_to_bfloat16
+
         array = np.asarray(array)
         #: Elements as uint16.
         self.bits = array if array.dtype == np.uint16 else rounded_to_bfloat16(array)

@@ -1,0 +1,180 @@
+"""A decorated function as a kernel, whose problems are calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autotune.kernel.expression import UntraceableError
+from autotune.kernel.modules import SPACE
+from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
+from autotune.triton.calls import PassedArray, RecordedCall
+from autotune.values import Configuration, Problem, Value
+
+#: Calls that are kept; a serving process may make ever new ones.
+_MOST_CALLS = 1024
+
+
+class DecoratedKernel(Kernel):
+    """The kernel of a decorated function.
+
+    Every array is read and written as far as is known, so configurations have to agree on all of them.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        name: str,
+        configurations: Sequence[Mapping[str, Value]],
+        calls: Sequence[RecordedCall],
+        reference: Any = None,
+        tolerance: float | None = None,
+    ) -> None:
+        parameters: dict[str, Any] = {
+            name: tuple(dict.fromkeys(each[name] for each in configurations))
+            for name in configurations[0]
+        }
+        super().__init__(
+            function,
+            language="triton",
+            name=name,
+            problems=[Problem(call.problem) for call in calls],
+            default=configurations[0],
+            seeds=configurations[1:4],
+            **parameters,
+        )
+        file = Path(function.__code__.co_filename).resolve()
+        self.sources = {"": f"{file.name}:{function.__name__}"}
+        self.file, self.call_end = file, None
+        self.module = function.__module__.removeprefix(SPACE)
+        self.calls = {Problem(call.problem): call for call in calls}
+        self.constraint(_member(list(self.parameters), configurations))
+        self.hooks |= {
+            "arguments": self._arguments,
+            "launch": self._launch,
+            "requires": self._requires,
+        }
+        if reference is not None:
+            self.hooks["reference"] = _reference(reference, calls[0])
+        if tolerance is not None:
+            self.hooks["tolerance"] = lambda p: tolerance
+        self.fingerprint = _fingerprint(calls, reference, tolerance)
+
+    def add(self, call: RecordedCall) -> None:
+        """Keep a call, in place of an earlier one of the same problem."""
+        if len(self.calls) >= _MOST_CALLS:
+            self.calls.pop(next(iter(self.calls)))
+        self.calls[Problem(call.problem)] = call
+
+    def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
+        """Return parameters, and all arguments that are compiled in."""
+        call = self._call(p)
+        launch = call.launch_of(c)
+        return {**call.constants, **(launch.constants if launch else {}), **c}
+
+    def _call(self, p: Problem) -> RecordedCall:
+        found = self.calls.get(self.normal(p))
+        if found is None:
+            known = "; ".join(f"{problem}".replace(", ", ",") for problem in self.calls)
+            raise self.error(
+                f"no call of ({p}) is recorded, which says what it passes; run the program that makes "
+                f"it with AUTOTUNE_RECORD_SIZES=1 (recorded: {known})"
+            )
+        return found
+
+    def _arguments(self, p: Problem, rng: Any) -> dict[str, Any]:
+        given = self._call(p).arguments
+        return {name: _drawn(value, rng) for name, value in given.items()}
+
+    def _launch(self, c: Configuration, p: Problem) -> Any:
+        if not all(isinstance(value, int | str) for value in p.values()):
+            raise UntraceableError("a grid is that of a call")
+        launch = self._call(p).launch_of(c)
+        if launch is None:
+            raise self.error(f"{c} was pruned for ({p})")
+        return (*(Fill(name, value) for name, value in launch.fills), Launch(grid=launch.grid))
+
+    def _requires(self, c: Configuration, p: Problem) -> bool:
+        if not all(isinstance(value, int | str) for value in p.values()):
+            return True  # other sizes prune otherwise
+        call = self.calls.get(self.normal(p))
+        return call is None or call.launch_of(c) is not None
+
+
+def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Give a function a signature, by which it is called."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    function.__signature__ = Signature([Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    return function
+
+
+def _member(names: Sequence[str], configurations: Sequence[Mapping[str, Value]]) -> Any:
+    """Return the rule that a configuration is one of those listed."""
+    listed = {tuple(each[name] for name in names) for each in configurations}
+
+    def is_listed(*values: Value, **named: Value) -> bool:
+        """It is one of the configurations of the decorator."""
+        return (*values, *(named[name] for name in names if name in named)) in listed
+
+    return _named(is_listed, names)
+
+
+def _reference(
+    function: Callable[..., Mapping[str, Any]], call: RecordedCall
+) -> Callable[..., Any]:
+    """Return a person's reference with values for all arrays: others than those it names stay as they are."""
+    arrays = [name for name, value in call.arguments.items() if isinstance(value, PassedArray)]
+    wanted, constants = list(signature(function).parameters), call.constants
+
+    def reference(**given: Any) -> dict[str, Any]:
+        known = {**constants, **given}
+        found = function(**{name: known[name] for name in wanted})
+        if not isinstance(found, Mapping):
+            raise TypeError("expected a dict of the arrays that the function writes, by name")
+        return {**{name: given[name] for name in arrays}, **found}
+
+    return _named(
+        reference, [*arrays, *(n for n in wanted if n not in constants and n not in arrays)]
+    )
+
+
+def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
+    """Return an argument of a call with the caller's data, or with others of the same kind."""
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        return value if -(2**31) <= value < 2**31 else np.int64(value)
+    if isinstance(value, float):
+        return np.float32(value)
+    is_bits = value.dtype == "bfloat16"
+    is_float = value.dtype.endswith(("float16", "float32", "float64"))
+    # Other numbers in one of the two data sets: what is not written shows, whatever the caller's memory held.
+    if value.file and not (is_float and rng.exact):
+        array = np.load(value.file, mmap_mode="r")
+        return InOut(BFloat16(array) if is_bits else array)
+    if is_bits:  # of numbers from 1/8 to 2
+        return InOut(BFloat16(rng.integers(0x3E00, 0x4000, value.shape, np.uint16)))
+    if is_float:
+        return InOut(rng.standard_normal(value.shape, np.dtype(value.dtype)))
+    return InOut(
+        rng.integers(value.low, value.high, value.shape, np.dtype(value.dtype), endpoint=True)
+    )
+
+
+def _fingerprint(
+    calls: Sequence[RecordedCall], reference: Callable[..., Any] | None, tolerance: float | None
+) -> str:
+    """Return what decides the results of calls besides the source: all that they pass, and the reference."""
+    digest = hashlib.sha256(msgspec.json.encode((calls, tolerance)))
+    for value in (value for call in calls for value in call.arguments.values()):
+        if isinstance(value, PassedArray) and value.file:
+            digest.update(np.load(value.file, mmap_mode="r").reshape(-1).view(np.uint8))
+    if code := getattr(reference, "__code__", None):
+        digest.update(code.co_code + repr(code.co_names).encode())
+    return digest.hexdigest()

@@ -1,0 +1,479 @@
+"""`autotune`: takes what `triton.autotune` takes; remembers, verifies, and launches through the driver.
+
+A call is answered from the record, else it is tuned in a worker process on copies of its arrays. It is
+launched as `autotune.load` launches, or by Triton where an argument is neither a plain array nor a number.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace as changed
+from triton.runtime.autotuner import Autotuner, Config
+
+from autotune.calling.choice import Choice, LaunchPlan
+from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
+from autotune.calling.libraries import KINDS, DeviceLibrary, Library, Scalar, cupy, kind_of
+from autotune.calling.load import MAX_CALLS
+from autotune.devices.choose import backend
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, UsageError, unknown
+from autotune.kernel.operand import Operand
+from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.source import source_fingerprint
+from autotune.languages.interpreter import Pointer
+from autotune.measure import cache
+from autotune.measure.measurement import Status
+from autotune.project import project_of
+from autotune.run.request import EFFORTS, Request
+from autotune.run.run import execute
+from autotune.search.session import Budget
+from autotune.store import default_url, open_for_runs
+from autotune.triton.calls import (
+    TYPES,
+    ConfiguredLaunch,
+    RecordedCall,
+    Watched,
+    field_of,
+    passed,
+    read_calls,
+    resolved_call,
+    with_data,
+    with_ranges,
+    write_call,
+)
+from autotune.triton.declared import DecoratedKernel
+from autotune.tuned.answer import TunedConfig
+from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.reading import user_folder
+from autotune.tuned.table import EXACT
+from autotune.tuned.writing import update
+from autotune.values import Configuration, Problem
+
+#: Set to 1, it keeps calls for ``autotune run FILE:FUNCTION``; and what is said in place of ``tune``.
+RECORD, TUNE = "AUTOTUNE_RECORD_SIZES", "AUTOTUNE_TUNE"
+_WHEN = ("first_call", "never")
+#: Options of `triton.Config`, and what they are where nothing else is said.
+_OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
+_MOST_CONFIGURATIONS = 20_000
+#: Arguments of `triton.autotune` that say how it measures, or put right what its measuring wrote.
+_IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}
+
+
+@dataclass(frozen=True)
+class _Options:
+    reference: Callable[..., Mapping[str, Any]] | None
+    tolerance: float | None
+    tune: str
+    budget: str
+    name: str | None
+
+
+def autotune(
+    configs: Sequence[Config] | None = None,
+    key: Sequence[str] = (),
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    *,
+    reference: Callable[..., Mapping[str, Any]] | None = None,
+    tolerance: float | None = None,
+    tune: str = "first_call",
+    budget: str = "60s",
+    name: str | None = None,
+    **parameters: Any,
+) -> Callable[[Any], Decorated]:
+    """Tune a `triton.jit` function, with results that are verified and outlive the process.
+
+    Parameters
+    ----------
+    configs, key, prune_configs_by, reset_to_zero, restore_value, pre_hook
+        As `triton.autotune` takes them. Hooks may fill arrays (``zero_``, ``fill_``). Its arguments that
+        say how to measure are ignored.
+    reference : callable, optional
+        Takes arguments by name, arrays as float64; returns a dict of the arrays that the kernel writes.
+        Without it configurations have to agree.
+    tolerance : float, optional
+        Largest absolute error. Default: as of every kernel.
+    tune : {"first_call", "never"}
+        With ``never`` the nearest recorded problem answers, else the first configuration.
+    budget : str
+        Of each problem: ``60s``, ``200evals``.
+    name : str, optional
+        Of the record. Default: the function's name.
+    **parameters : sequence
+        In place of ``configs``: values of each; every combination is a configuration.
+
+    Returns
+    -------
+    callable
+        Decorator of a `triton.jit` function.
+
+    Raises
+    ------
+    UsageError
+        If arguments do not fit, or there are more than 20,000 configurations.
+    """
+    given = {each: values for each, values in parameters.items() if each not in _IGNORED}
+    if (configs is None) == (not given):
+        raise UsageError("autotune: give configs=[...], or parameters such as BLOCK=(64, 128)")
+    if tune not in _WHEN:
+        raise UsageError(f"autotune: {unknown('tune', tune, _WHEN)}")
+    Budget.parse(budget)
+    listed = list(_every(given)) if configs is None else list(configs)
+    options = _Options(reference, tolerance, tune, budget, name)
+    hooks = {"pre_hook": pre_hook, "prune_configs_by": prune_configs_by}
+    return lambda fn: Decorated(
+        options, fn, fn.arg_names, listed, list(key), reset_to_zero, restore_value, **hooks
+    )
+
+
+def _every(given: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    total = np.prod([len(values) for values in given.values()], dtype=float)
+    if total > _MOST_CONFIGURATIONS:
+        raise UsageError(f"autotune: {total:.0f} configurations, at most {_MOST_CONFIGURATIONS}")
+    for values in product(*given.values()):
+        chosen = dict(zip(given, values, strict=True))
+        options = {each: chosen.pop(each) for each in _OPTIONS if each in chosen}
+        yield Config(chosen, **options)
+
+
+@dataclass(eq=False)
+class _Answer:
+    """The answer for calls that are alike."""
+
+    config: Config
+    #: Makes the call for a grid and arguments by name; None where Triton launches.
+    make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]] | None = None
+    #: Arguments of the grid that no caller passes.
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _NewCall:
+    """A call that was not made before."""
+
+    #: See `Decorated._form`.
+    form: object
+    #: Arguments by name.
+    bound: Mapping[str, Any]
+    grid: Any
+    #: The configurations that are left, the first of which is the default.
+    kept: Mapping[Configuration, Config]
+    recorded: RecordedCall
+    operands: Mapping[str, Operand]
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.recorded.problem)
+
+
+class Decorated(Autotuner):  # type: ignore[misc]
+    """A tuned `triton.jit` function, called as ``function[grid](...)``; made by `autotune`.
+
+    Attributes
+    ----------
+    best_config : triton.Config
+        Of the last call.
+    """
+
+    def __init__(self, options: _Options, *args: Any, **hooks: Any) -> None:
+        super().__init__(*args, **hooks)
+        self._options = options
+        self.name = options.name or "_".join(filter(None, self.base_fn.__name__.split("_")))
+        self._parameters = inspect.signature(self.base_fn).parameters
+        self._defaults = {
+            n: p.default for n, p in self._parameters.items() if p.default is not p.empty
+        }
+        self._jit, self._heuristics = self.fn, dict[str, Callable[[Mapping[str, Any]], Any]]()
+        while hasattr(self._jit.fn, "fn"):
+            self._heuristics |= self._jit.values
+            self._jit = self._jit.fn
+        self._tuned = {each for config in self.configs for each in config.all_kwargs()}
+        constexpr = {n for n, p in self._parameters.items() if "constexpr" in str(p.annotation)}
+        #: Constexpr arguments of the caller.
+        self._constants = constexpr - self._tuned - set(self._heuristics)
+        self._configurations = self._as_recorded()
+        self._forms: dict[object, list[bool]] = {}
+        self._answers: dict[object, _Answer] = {}
+        #: Of several threads one searches.
+        self._making = RLock()
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
+        """Launch on a grid, after a search where the call is new: what ``function[grid](...)`` does."""
+        form, values, pointers = (len(args), *named), (*args, *named.values()), list[Any]()
+        is_exact = self._forms.get(form) or self._form(form)
+        seen = [_seen(value, at, pointers) for value, at in zip(values, is_exact, strict=True)]
+        answer = self._answers.get(key := (form, *seen))
+        if answer is None:
+            with self._making:
+                answer = self._answers.get(key) or self._answer(form, args, named, grid)
+                if len(self._answers) >= MAX_CALLS:
+                    self._answers.pop(next(iter(self._answers)))
+                self._answers[key] = answer
+        self.best_config = config = answer.config
+        if config.pre_hook is not None:
+            config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
+        if answer.make is None:
+            plain, others = map(_for_triton, args), {n: _for_triton(v) for n, v in named.items()}
+            self.fn.run(*plain, grid=grid, warmup=warmup, **others, **config.all_kwargs())
+            return
+        size = tuple(grid({**answer.meta, **self._bound(args, named)}) if callable(grid) else grid)
+        call = answer.by_grid.get(size)
+        if call is None:
+            call = answer.by_grid[size] = answer.make(size, self._bound(args, named))
+        call(values, pointers)
+
+    @property
+    def kernel(self) -> DecoratedKernel:
+        """Return the kernel of all recorded calls, as ``autotune run FILE:FUNCTION`` tunes it."""
+        calls = read_calls(project_of(Path(self.base_fn.__code__.co_filename).parent), self.name)
+        if not calls:
+            raise UsageError(
+                f"{self.name}: no call is recorded, which says what its arguments are; run a program "
+                f"that calls it with {RECORD}=1"
+            )
+        return self._kernel(calls)
+
+    def _kernel(self, calls: Sequence[RecordedCall]) -> DecoratedKernel:
+        configurations = list(map(dict, self._configurations))
+        options = self._options
+        return DecoratedKernel(
+            self.base_fn, self.name, configurations, calls, options.reference, options.tolerance
+        )
+
+    # ------------------------------------------------------------------ what a call is
+
+    def _as_recorded(self) -> dict[Configuration, Config]:
+        """Return the configurations as records hold them; options that all leave at their default are left out."""
+        every = [{**each.kwargs, **_OPTIONS, **each.all_kwargs()} for each in self.configs]
+        names = [
+            name
+            for name in dict.fromkeys(name for each in every for name in each)
+            if name not in ("num_ctas", "maxnreg")
+            or any(each[name] != _OPTIONS[name] for each in every)
+        ]
+        for each in every:
+            if lacking := [name for name in names if each.get(name) is None]:
+                text = (
+                    f"autotune: {self.name}: a configuration lacks {lacking[0]}, which others have"
+                )
+                raise UsageError(f"{text}; give it in all")
+        made = [Configuration({name: each[name] for name in names}) for each in every]
+        return dict(zip(made, self.configs, strict=True))
+
+    def _form(self, form: tuple[Any, ...]) -> list[bool]:
+        """Return of which values of a call the number itself decides what is tuned or compiled."""
+        names = [*self.arg_names[: form[0]], *form[1:]]
+        if conflicts := [name for name in names if name in self._tuned]:
+            raise ValueError(
+                f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't "
+                "re-define auto-tuned symbols."
+            )
+        exact = {*self.keys, *self._constants, *(names if self._heuristics else ())}
+        self._forms[form] = [name in exact for name in names]
+        return self._forms[form]
+
+    def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self.arg_names, args, strict=False)), **named}
+
+    def _kept(
+        self, args: Sequence[Any], named: Mapping[str, Any], grid: Any
+    ) -> dict[Configuration, Config]:
+        """Return what Triton's own pruning leaves, in its order."""
+        if len(self.configs) == 1:
+            return self._configurations
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        kept = self.prune_configs({"grid": grid, "warmup": False, **named})
+        self.nargs = {}
+        recorded = {config: c for c, config in self._configurations.items()}
+        if any(config not in recorded for config in kept):
+            raise UsageError(f"{self.name}: prune_configs_by returns a configuration of its own")
+        return {recorded[config]: config for config in kept}
+
+    def _described(self, bound: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Operand]]:
+        """Return a call without its launches, and its arrays; `UsageError` where Triton has to launch it."""
+        if other := [name for name in bound if name not in self._parameters]:
+            raise UsageError(f"{other[0]} is an option of Triton")
+        arguments, operands, constants = dict[str, Any](), dict[str, Operand](), dict[str, Any]()
+        types = list[str]()
+        for name in self._parameters:
+            value = bound.get(name, self._defaults.get(name))
+            if name in self._constants or (name in bound and value is None):
+                constants[name] = value
+            elif name in bound:
+                arguments[name], type_name, operand = passed(name, value, [*bound].index(name))
+                operands |= {} if operand is None else {name: operand}
+                types.append(type_name)
+            elif name not in self._tuned and name not in self._heuristics:
+                raise UsageError(f"{name} is left out, which is passed to the device")
+        keys = {name: bound.get(name) for name in self.keys if name not in operands}
+        fields = {**keys, **constants}
+        problem = {name.lower(): field_of(name, value) for name, value in fields.items()}
+        return RecordedCall({**problem, TYPES: "-".join(types)}, arguments, constants), operands
+
+    # ------------------------------------------------------------------ calls not made before
+
+    def _answer(
+        self, form: object, args: Sequence[Any], named: Mapping[str, Any], grid: Any
+    ) -> _Answer:
+        bound, kept = self._bound(args, named), self._kept(args, named, grid)
+        first, is_interpreted = next(iter(kept.values())), not hasattr(self._jit, "params")
+        try:
+            call = _NewCall(form, bound, grid, kept, *self._described(bound))
+        except UsageError as error:
+            if not is_interpreted:
+                warnings.warn(f"{self.name}: launched by Triton, untuned: {error}", stacklevel=4)
+            return _Answer(first)
+        kernel = self._kernel([call.recorded])
+        if os.environ.get(RECORD):
+            write_call(kernel, with_ranges(self._with_launches(call), bound, call.operands))
+        if is_interpreted:
+            return _Answer(first)
+        values = list(bound.values())
+        index = device_index(values, _libraries(values))
+        if index is None:
+            raise UsageError(
+                f"{self.name}: its arrays are in the host's memory; Triton takes a GPU's, or interprets "
+                "where TRITON_INTERPRET=1 is set before it is imported"
+            )
+        choice = self._choice(kernel, call, device := backend("cuda").devices()[index])
+        config = self._configurations[choice.configuration]
+        launch = self._launch(call, choice.configuration, config)
+        # They hold no array, which the caller wants back.
+        recorded, operands, is_exact = call.recorded, call.operands, self._forms[form]
+
+        def make(size: tuple[int, ...], bound: Mapping[str, Any]) -> Callable[..., Any]:
+            if 0 in size:
+                return lambda values, pointers: None
+            kernel.add(changed(recorded, launches=(changed(launch, grid=size),)))
+            resolved = resolved_call(kernel, choice.problem, bound, operands)
+            passed_on = {
+                name: place
+                for place, (name, value) in enumerate(bound.items())
+                if type(value) in (int, float) and name in resolved.scalars and not is_exact[place]
+            }
+            loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice=choice), index)
+            values = list(bound.values())
+            return GpuCall(resolved, loaded, values, _libraries(values), passed_on).shortest
+
+        return _Answer(config, make, {**self._defaults, **launch.constants, **config.all_kwargs()})
+
+    def _launch(self, call: _NewCall, c: Configuration, config: Config) -> ConfiguredLaunch:
+        """Return how a configuration launches a call, without what hooks do before."""
+        meta = {**self._defaults, **call.bound, **config.all_kwargs()}
+        constants = dict[str, Any]()
+        for name, heuristic in self._heuristics.items():
+            constants[name] = meta[name] = heuristic(meta)
+        grid = call.grid(meta) if callable(call.grid) else call.grid
+        return ConfiguredLaunch(dict(c), tuple(map(int, grid)), constants)
+
+    def _with_launches(self, call: _NewCall) -> RecordedCall:
+        """Return a call with the launch of each configuration, and what hooks fill before."""
+        found = []
+        for c, config in call.kept.items():
+            fills = [(name, 0.0) for name in self.reset_to_zero]
+            bound = {**call.bound, **config.all_kwargs()}
+            watched = {n: Watched(n, bound[n], fills) for n in call.operands}
+            for hook in (self.pre_hook if self.user_defined_pre_hook else None, config.pre_hook):
+                if hook is not None:
+                    hook({**bound, **watched})
+            found.append(changed(self._launch(call, c, config), fills=tuple(fills)))
+        return changed(call.recorded, launches=tuple(found))
+
+    def _choice(self, kernel: DecoratedKernel, call: _NewCall, device: Device) -> Choice:
+        """Return what the record answers, after a search where it does not know the problem."""
+        found = _found(kernel, call.problem, device)
+        is_wanted = os.environ.get(TUNE, self._options.tune) != "never" and len(call.kept) > 1
+        if is_wanted and not _is_known(kernel, found) and not _is_captured(call):
+            try:
+                self._tune(call, device)
+            except AutotuneError as error:
+                warnings.warn(f"{kernel.name}: not tuned: {error}", stacklevel=6)
+            found = _found(kernel, call.problem, device)
+        if found is not None and Configuration(dict(found)) in call.kept:
+            return Choice(kernel.name, call.problem, Configuration(dict(found)), found)
+        return Choice(kernel.name, call.problem, next(iter(call.kept)), None)
+
+    def _tune(self, call: _NewCall, device: Device) -> None:
+        """Search on copies of a call's arrays, in other processes, and keep the result."""
+        with cache.scratch() as scratch:
+            recorded = self._with_launches(call)
+            recorded = with_data(recorded, call.bound, call.operands, Path(scratch))
+            kernel = self._kernel([recorded])
+            request = Request(
+                kernel=as_it_is(kernel),
+                device=device,
+                problems=(call.problem,),
+                effort=EFFORTS["quick"],
+                budget=Budget.parse(self._options.budget),
+                command="autotune.triton",
+            )
+            with open_for_runs(default_url()) as store:
+                result = execute(request, store)
+        if result.record is not None:
+            update(Path(user_folder(kernel.project)), result.record)
+            clear_cache()
+        for row in (row for found in result.problems for row in found.measured):
+            if row.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMED_OUT):
+                text = f"{row.configuration} is never chosen ({row.status}): {row.message}"
+                warnings.warn(f"{kernel.name}: {text}", stacklevel=7)
+
+
+def _seen(value: Any, is_exact: bool, pointers: list[Any]) -> object:
+    """Return what is the same of values that are treated alike; append an address or a number."""
+    kind = type(value)
+    if kind is int and not is_exact:
+        pointers.append(value)
+        return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
+    try:
+        adapter = KINDS.get(kind) or kind_of(value)
+    except UsageError:  # Triton launches
+        pointers.append(None)
+        return kind
+    return (Scalar if kind is float and is_exact else adapter).seen(value, pointers)
+
+
+def _libraries(values: Sequence[Any]) -> list[Library | None]:
+    kinds = map(kind_of, values)
+    return [kind if isinstance(kind, Library) else None for kind in kinds]
+
+
+def _for_triton(value: Any) -> Any:
+    """Return an argument as Triton takes it: its interpreter takes no arrays of NumPy."""
+    return Pointer(value.ctypes.data, value.dtype.name) if isinstance(value, np.ndarray) else value
+
+
+def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedConfig | None:
+    """Return what the records answer; None where there is none."""
+    try:
+        return lookup(kernel.name, device=device, project=kernel.project, **problem)
+    except UsageError:
+        return None
+
+
+def _is_known(kernel: DecoratedKernel, found: TunedConfig | None) -> bool:
+    """Return whether an answer was tuned for the problem itself, with the source as it is."""
+    if found is None or found.quality != EXACT or found.origin is None:
+        return False
+    return found.origin.source == source_fingerprint(kernel)
+
+
+def _is_captured(call: _NewCall) -> bool:
+    """Return whether the caller's stream is captured into a graph, which no search may disturb."""
+    array = next(call.bound[name] for name in call.operands)
+    library = kind_of(array)
+    assert isinstance(library, DeviceLibrary)
+    stream = library.stream_asker()(library.device_index(array) or 0)
+    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))

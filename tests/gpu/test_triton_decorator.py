@@ -1,0 +1,126 @@
+"""The decorator on a GPU: tuned at the first call, remembered, launched by the driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.gpu]
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+LAYERS = """
+import triton
+import triton.language as tl
+from autotune.triton import autotune
+
+
+@autotune(BLOCK=(64, 128, 256, 512), num_warps=(2, 4), num_stages=(2,), key=["n"], budget="20s")
+@triton.jit
+def add(x, y, out, n, scale, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    total = tl.load(x + offsets, mask=inside) + scale * tl.load(y + offsets, mask=inside)
+    if BLOCK == WRONG:
+        total += 1
+    if BLOCK == FAULTY:
+        tl.store(out + n * 1000000 + offsets, total)
+    if BLOCK == HANGING:
+        while tl.load(x) == tl.load(x):
+            tl.atomic_add(out, 0.0)
+    tl.store(out + offsets, total, mask=inside)
+
+
+WRONG: tl.constexpr = tl.constexpr({wrong})
+FAULTY: tl.constexpr = tl.constexpr({faulty})
+HANGING: tl.constexpr = tl.constexpr({hanging})
+"""
+PROGRAM = """
+import time
+import torch, triton
+from layers import add
+
+n = 1 << 20
+x, y = torch.randn(n, device="cuda", dtype=torch.{dtype}), torch.randn(n, device="cuda", dtype=torch.{dtype})
+out = torch.full_like(x, 7)
+before = time.perf_counter()
+add[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, y, out, n, 2.0)
+torch.cuda.synchronize()
+took_s = time.perf_counter() - before
+torch.testing.assert_close(out, x + 2 * y)
+print(add.best_config.kwargs["BLOCK"], took_s)
+"""
+
+
+def called(
+    folder: Path, dtype: str = "float32", wrong: int = 0, faulty: int = 0, hanging: int = 0
+) -> tuple[int, float, str]:
+    """Return the block that a process of its own launches, the time of its first call, and stderr."""
+    text = LAYERS.format(wrong=wrong, faulty=faulty, hanging=hanging)
+    (folder / "layers.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(dtype=dtype)],
+        cwd=folder,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    block, took_s = done.stdout.split()
+    return int(block), float(took_s), done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_second_process_tunes_nothing(tmp_path: Path, dtype: str) -> None:
+    first, _, _ = called(tmp_path, dtype)
+    (record,) = Path(os.environ["XDG_DATA_HOME"]).rglob("tuned/**/add.json")
+    written = record.stat().st_mtime_ns
+    again, _, _ = called(tmp_path, dtype)
+    assert again == first and record.stat().st_mtime_ns == written
+
+
+def test_what_is_wrong_faults_or_hangs_is_named_and_not_chosen(tmp_path: Path) -> None:
+    block, _, said = called(tmp_path, wrong=128, faulty=256, hanging=512)
+    assert block == 64
+    for number, status in ((128, "wrong_result"), (256, "crashed"), (512, "timed_out")):
+        assert any(f"BLOCK={number}" in line and status in line for line in said.splitlines())
+
+
+def test_calls_of_a_captured_graph_are_answered_untuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+
+    (tmp_path / "layers.py").write_text(LAYERS.format(wrong=0, faulty=0, hanging=0))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "layers", raising=False)
+    from layers import add
+
+    x: Any = torch.ones(1000, device="cuda")
+    out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        add[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, x, out, 1000, 3.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((out == 4).all())
+    assert not list(Path(os.environ["XDG_DATA_HOME"]).rglob("add.json"))
+
+
+def test_unaligned_tensors_are_launched_by_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layers.py").write_text(LAYERS.format(wrong=0, faulty=0, hanging=0))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "layers", raising=False)
+    from layers import add
+
+    x: Any = torch.ones(1001, device="cuda")[1:]
+    out = torch.empty_like(x)
+    with pytest.warns(UserWarning, match="launched by Triton, untuned: x is"):
+        add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0)
+    assert bool((out == 4).all())

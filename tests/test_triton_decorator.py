@@ -1,0 +1,247 @@
+"""The decorator in place of `triton.autotune`, without a GPU: interpreted, compiled, verified, recorded."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from autotune.calling.choice import Choice, LaunchPlan
+from autotune.cli import run
+from autotune.devices.device import for_arch
+from autotune.errors import UsageError
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import Operand
+from autotune.measure.compiler import compiled_for
+
+pytest.importorskip("triton")
+
+LAYERS = """
+import triton
+import triton.language as tl
+from {module} import autotune
+from triton import Config
+
+CONFIGS = [Config({{"BLOCK": block}}, num_warps=warps) for block in (64, 128, 256) for warps in (4, 8)]
+
+
+@autotune(configs=CONFIGS, key=["n"], prune_configs_by={{
+    "early_config_prune": lambda configs, given, **named: [
+        each for each in configs if each.kwargs["BLOCK"] <= max(64, given["n"])
+    ],
+    "perf_model": lambda n, BLOCK, num_warps, **named: (n % BLOCK, -num_warps),
+    "top_k": 3,
+}}{more})
+@triton.jit
+def _add(x, y, out, n, scale, BLOCK: tl.constexpr, NEGATED: tl.constexpr = False):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    total = tl.load(x + offsets, mask=inside) + scale * tl.load(y + offsets, mask=inside)
+    if NEGATED:
+        total = -total
+    if BLOCK == WRONG:
+        total += 1
+    tl.store(out + offsets, total, mask=inside)
+
+
+WRONG: tl.constexpr = tl.constexpr(0)
+
+
+def zero(given):
+    given["total"].zero_()
+
+
+@autotune(configs=[Config({{}}, pre_hook=zero), Config({{}}, num_warps=8, pre_hook=zero)], key=[]{more})
+@triton.heuristics({{"EVEN": lambda given: given["n"] % given["BLOCK"] == 0}})
+@triton.jit
+def count(total, n, bias, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    if bias is not None:
+        tl.atomic_add(total, tl.load(bias))
+    tl.atomic_add(total, 2.0 if EVEN else 1.0)
+"""
+#: Prints what calls did, of ours and of Triton's, which measures nothing here: all take as long.
+PROGRAM = """
+import json, sys
+import numpy as np
+import triton
+import layers
+from autotune.languages.interpreter import Pointer
+
+
+class Buffer(np.ndarray):
+    def zero_(self):
+        self[...] = 0
+
+
+class Tensor(Pointer):  # as much of torch's as Triton's interpreter asks for
+    def __init__(self, array):
+        super().__init__(array.ctypes.data, array.dtype.name)
+        self.zero_ = array.view(Buffer).zero_
+
+
+def passed(array):
+    return Tensor(array) if layers.autotune is triton.autotune else array.view(Buffer)
+
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+done = []
+for n, named in ((300, {}), (16, {"NEGATED": True}), (1, {})):
+    x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
+    out = np.zeros(n, np.float32)
+    layers._add[grid](passed(x), passed(y), passed(out), n, scale=2.5, **named)
+    done.append([float(out.sum()), str(layers._add.best_config)])
+total = np.full(1, 5, np.float32)
+layers.count[lambda meta: (3,)](passed(total), 64, None, BLOCK=32)
+done.append([float(total[0]), str(layers.count.best_config)])
+print(json.dumps(done))
+"""
+
+
+def interpreted(folder, module="autotune.triton", more="", **environ):
+    folder.mkdir(exist_ok=True)
+    (folder / "layers.py").write_text(LAYERS.format(module=module, more=more))
+    (folder / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env={**os.environ, "TRITON_INTERPRET": "1", **environ},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_calls_do_what_tritons_own_autotuner_does(tmp_path):
+    """One import is changed: results, pruning, hooks, heuristics and errors are the same."""
+    ours = interpreted(tmp_path / "ours")
+    theirs = interpreted(
+        tmp_path / "theirs", "triton", ", do_bench=lambda call, quantiles: [1.0, 1.0, 1.0]"
+    )
+    assert ours == theirs
+    (sums, config), *_ = ours
+    assert sums == 299 * 150 + 750 and "BLOCK: 64, num_warps: 8" in config
+    assert ours[3][0] == 6.0
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A file whose calls were recorded."""
+    folder = tmp_path_factory.mktemp("decorated")
+    interpreted(folder, AUTOTUNE_RECORD_SIZES="1", XDG_DATA_HOME=str(folder))
+    return folder / "layers.py"
+
+
+@pytest.fixture
+def layers(program, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(program.parent))
+    return program
+
+
+def test_a_recorded_call_is_a_problem(layers):
+    kernel = find_kernel(f"{layers}:_add")
+    assert kernel.name == "add"
+    problems = kernel.problems["cuda"]
+    types = "fp32-fp32-fp32-int32-float32"
+    assert [dict(each) for each in problems] == [
+        {"n": 300, "negated": "false", "types": types},
+        {"n": 16, "negated": "true", "types": types},
+        {"n": 1, "negated": "false", "types": types},
+    ]
+    allowed = [
+        c["BLOCK"] for c in map(kernel.completed, kernel.seeds) if kernel.allows(c, problems[0])
+    ]
+    assert allowed == [64, 128]  # with 8 warps, which were expected to be faster
+
+
+def kept(kernel):
+    """Return a configuration that pruning left in all calls."""
+    return kernel.completed(kernel.seeds[0])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_a_recorded_call_is_compiled(layers, arch):
+    kernel = find_kernel(f"{layers}:_add")
+    for problem, passed in zip(kernel.problems["cuda"], (5, 5, 4), strict=True):
+        (entry,) = compiled_for(kernel, kept(kernel), problem, for_arch(arch)).entries
+        assert len(entry.convention.passed) == passed + 2  # n = 1 is compiled in
+
+
+def test_what_is_none_and_what_heuristics_compute_is_compiled_in(layers):
+    kernel = find_kernel(f"{layers}:count")
+    (problem,) = kernel.problems["cuda"]
+    c = kernel.default()
+    assert kernel.values_of(c, problem) == {"bias": None, "BLOCK": 32, "EVEN": True, **c}
+    (entry,) = compiled_for(kernel, c, problem, for_arch("sm_90")).entries
+    assert entry.convention.passed == (0, 1, None, None)
+    fill, launch = kernel.steps(c, problem, None)
+    assert (fill.name, fill.value, launch.grid) == ("total", 0.0, (3,))
+
+
+def test_a_call_is_planned_as_load_plans_it(layers):
+    from autotune.triton.calls import resolved_call
+
+    kernel = find_kernel(f"{layers}:_add")
+    problem, c = kernel.problems["cuda"][0], kept(kernel)
+    operands = {
+        name: Operand((300,), (1,), source=place) for place, name in enumerate(("x", "y", "out"))
+    }
+    bound = {**dict.fromkeys(operands), "n": 300, "scale": 2.0}
+    resolved = resolved_call(kernel, problem, bound, operands)
+    choice = Choice(kernel.name, problem, c, None)
+    main = LaunchPlan.of(resolved, for_arch("sm_90"), choice=choice).sequence.main
+    assert (main.entry, main.grid, main.block) == ("_add", (5, 1, 1), (256, 1, 1))
+    assert main.args[:5] == ("x", "y", "out", "n", "scale")
+
+
+def test_a_wrong_configuration_is_named(tmp_path, capsys):
+    """Four of six agree; the others add 1."""
+    text = LAYERS.format(module="autotune.triton", more="").replace(
+        "constexpr(0)", "constexpr(256)"
+    )
+    (tmp_path / "layers.py").write_text(
+        text.replace("prune_configs_by=", "prune_configs_by={} and ")
+    )
+    program = (
+        "import numpy as np, layers; x = np.ones(300, np.float32); "
+        "layers._add[lambda meta: (-(-300 // meta['BLOCK']),)](x, x, x.copy(), 300, 1.0)"
+    )
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "AUTOTUNE_RECORD_SIZES": "1"}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
+    assert run(["check", f"{tmp_path}/layers.py:_add", "--arch", "sm_90", "--samples", "6"]) == 3
+    said = "".join(capsys.readouterr())
+    assert "interpreter: 2 of the sample failed" in said and "out[0] is 4, expected 3" in said
+
+
+def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    x = np.ones(4, np.float32)
+    with pytest.raises(UsageError, match="add: its arrays are in the host's memory"):
+        module._add[(1,)](x, x, x, 4, 1.0)
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        module._add[(1,)](x, x, x, 4, 1.0, BLOCK=64)
+    with pytest.raises(UsageError, match=r"layers.py has no function 'zero' decorated"):
+        find_kernel(f"{layers}:zero")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"give configs=\[...\], or parameters"),
+        ({"BLOCK": (1, 2), "tune": "now"}, "unknown tune 'now'"),
+        ({"BLOCK": range(200), "num_warps": range(200)}, "40000 configurations, at most 20000"),
+        ({"BLOCK": (1, 2), "budget": "long"}, "budget 'long'"),
+    ],
+)
+def test_wrong_arguments_are_refused(given, message):
+    from autotune.triton import autotune
+
+    with pytest.raises(UsageError, match=message):
+        autotune(**given)
