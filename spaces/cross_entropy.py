@@ -1,0 +1,80 @@
+"""cross_entropy: the loss of each row of logits at its target, and the gradient where it is wanted."""
+
+import numpy as np
+from _rows import (
+    DEFAULT,
+    PARAMETERS,
+    SEEDS,
+    checked,
+    declared,
+    drawn,
+    grid,
+    itemsize,
+    share_rules,
+)
+
+from autotune import Kernel, Launch, Operand, Out, Problem, Work
+
+cross_entropy = Kernel(
+    "rows.py:cross_entropy",
+    language="triton",
+    **declared(gradient=("none", "written")),
+    static=["gradient"],
+    seeds=SEEDS,
+    default=DEFAULT,
+    **PARAMETERS,
+)
+share_rules(cross_entropy)
+
+
+@cross_entropy.launch
+def launch(c, p):
+    gradient = "gradient" if p.gradient == "written" else "loss"  # an array that is not looked at
+    return Launch(grid=grid(c, p), args=("x", "target", "loss", gradient, "rows", "columns"))
+
+
+@cross_entropy.arguments
+def arguments(p, rng):
+    shape = (p.rows, p.columns)
+    target = rng.integers(0, p.columns, p.rows)
+    given = {"x": drawn(rng, shape, p.dtype), "target": target, "loss": Out(p.rows)}
+    if p.gradient == "written":
+        given["gradient"] = Out(shape, p.dtype)
+    return {**given, "rows": p.rows, "columns": p.columns}
+
+
+@cross_entropy.reference
+def reference(x, target):
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    total = powers.sum(axis=1, keepdims=True)
+    row = np.arange(len(x))
+    share = powers / total
+    loss = np.log(total[:, 0]) + x.max(axis=1) - x[row, target]
+    share[row, target] -= 1
+    return {"loss": loss, "gradient": share}
+
+
+@cross_entropy.work
+def work(p):
+    count = p.rows * p.columns
+    nbytes = itemsize(p.dtype) * count
+    written = 4 * p.rows + (0 if p.gradient == "none" else nbytes)
+    return Work(flops=5 * count, bytes_read=nbytes + 4 * p.rows, bytes_written=written)
+
+
+@cross_entropy.call
+def call(x, target, *, with_gradient=False):
+    """Of logits (rows, columns) and targets (rows), int32 in [0, columns): the loss of each row, float32.
+
+    With the gradient it returns the loss and its gradient for x. Targets are not checked.
+    """
+    rows, columns = checked(x)
+    if x.ndim != 2 or not x.size:
+        raise ValueError(f"x is {x}: a matrix of at least one row and column is needed")
+    if target.shape != (rows,) or target.dtype != "int32":
+        raise ValueError(f"target is {target}: int32[{rows}] is needed")
+    given = {"x": x, "target": target, "loss": Operand.new((rows,))}
+    if with_gradient:
+        given["gradient"] = Operand.new(x.shape, x.dtype)
+    kind = "written" if with_gradient else "none"
+    return Problem(rows=rows, columns=columns, dtype=x.dtype, gradient=kind), given

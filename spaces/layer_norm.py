@@ -1,0 +1,69 @@
+"""layer_norm: rows less their mean over their standard deviation, times a weight plus a bias."""
+
+import numpy as np
+from _rows import (
+    DEFAULT,
+    PARAMETERS,
+    SEEDS,
+    checked,
+    declared,
+    drawn,
+    grid,
+    itemsize,
+    matrix,
+    share_rules,
+)
+
+from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
+
+#: What is added to the variance, where the call does not say.
+EPS = 1e-5
+
+layer_norm = Kernel(
+    "rows.py:layer_norm",
+    language="triton",
+    **declared(),
+    seeds=SEEDS,
+    default=DEFAULT,
+    **PARAMETERS,
+)
+share_rules(layer_norm)
+
+
+@layer_norm.launch
+def launch(c, p):
+    return Launch(grid=grid(c, p))
+
+
+@layer_norm.arguments
+def arguments(p, rng):
+    shape = (p.rows, p.columns)
+    vectors = {name: drawn(rng, p.columns, p.dtype) for name in ("weight", "bias")}
+    sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
+    return {"x": drawn(rng, shape, p.dtype), **vectors, "y": Out(shape, p.dtype), **sizes}
+
+
+@layer_norm.reference
+def reference(x, weight, bias, eps):
+    apart = x - x.mean(axis=1, keepdims=True)
+    scale = 1 / np.sqrt(np.square(apart).mean(axis=1, keepdims=True) + eps)
+    return apart * scale * weight + bias
+
+
+@layer_norm.work
+def work(p):
+    count = p.rows * p.columns
+    nbytes = itemsize(p.dtype) * count
+    return Work(flops=7 * count, bytes_read=nbytes, bytes_written=nbytes)
+
+
+@layer_norm.call
+def call(x, weight, bias, out=None, *, eps=EPS):
+    """Along the last axis of an array of any shape, whose elements lie in order."""
+    result = Operand.new(x.shape, x.dtype) if out is None else out
+    rows, columns = checked(x, weight=weight, bias=bias)
+    if not x.size:
+        return NothingToDo((result,))
+    given = {"x": matrix(x, rows, columns), "y": matrix(result, rows, columns)}
+    problem = Problem(rows=rows, columns=columns, dtype=x.dtype)
+    return problem, {**given, "weight": weight, "bias": bias, "eps": eps}

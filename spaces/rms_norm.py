@@ -1,0 +1,77 @@
+"""rms_norm: rows over their root mean square, times a weight; with a residual that is added before."""
+
+import numpy as np
+from _rows import (
+    DEFAULT,
+    PARAMETERS,
+    SEEDS,
+    checked,
+    declared,
+    drawn,
+    grid,
+    itemsize,
+    matrix,
+    share_rules,
+)
+
+from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
+
+#: What is added to the mean of squares, where the call does not say.
+EPS = 1e-6
+
+rms_norm = Kernel(
+    "rows.py:rms_norm",
+    language="triton",
+    **declared(residual=("none", "added")),
+    static=["residual"],
+    seeds=SEEDS,
+    default=DEFAULT,
+    **PARAMETERS,
+)
+share_rules(rms_norm)
+
+
+@rms_norm.launch
+def launch(c, p):
+    residual = "residual" if p.residual == "added" else "x"  # an array that is not looked at
+    return Launch(grid=grid(c, p), args=("x", residual, "weight", "y", "rows", "columns", "eps"))
+
+
+@rms_norm.arguments
+def arguments(p, rng):
+    shape = (p.rows, p.columns)
+    given = {"x": drawn(rng, shape, p.dtype), "weight": drawn(rng, p.columns, p.dtype)}
+    if p.residual == "added":
+        given["residual"] = InOut(drawn(rng, shape, p.dtype))
+    sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
+    return {"y": Out(shape, p.dtype), **given, **sizes}
+
+
+@rms_norm.reference
+def reference(x, weight, eps, residual=None):
+    total = x if residual is None else x + residual
+    scale = 1 / np.sqrt(np.square(total).mean(axis=1, keepdims=True) + eps)
+    y = {"y": total * scale * weight}
+    return y if residual is None else {**y, "residual": total}
+
+
+@rms_norm.work
+def work(p):
+    count = p.rows * p.columns
+    nbytes = itemsize(p.dtype) * count * (1 if p.residual == "none" else 2)
+    return Work(flops=4 * count, bytes_read=nbytes, bytes_written=nbytes)
+
+
+@rms_norm.call
+def call(x, weight, residual=None, out=None, *, eps=EPS):
+    """Along the last axis. With a residual it returns the result and the residual, to which x was added."""
+    result = Operand.new(x.shape, x.dtype) if out is None else out
+    rows, columns = checked(x, weight=weight)
+    both = (result,) if residual is None else (result, residual)
+    if not x.size:
+        return NothingToDo(both)
+    given = {"x": x, "y": result, **({} if residual is None else {"residual": residual})}
+    given = {name: matrix(array, rows, columns) for name, array in given.items()}
+    kind = "none" if residual is None else "added"
+    problem = Problem(rows=rows, columns=columns, dtype=x.dtype, residual=kind)
+    return problem, {**given, "weight": weight, "eps": eps}

@@ -1,0 +1,58 @@
+"""softmax: of the rows of a matrix, in float32, half or bfloat16."""
+
+import numpy as np
+from _rows import (
+    DEFAULT,
+    PARAMETERS,
+    SEEDS,
+    checked,
+    declared,
+    drawn,
+    grid,
+    itemsize,
+    matrix,
+    share_rules,
+)
+
+from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
+
+softmax = Kernel(
+    "rows.py:softmax", language="triton", **declared(), seeds=SEEDS, default=DEFAULT, **PARAMETERS
+)
+share_rules(softmax)
+
+
+@softmax.launch
+def launch(c, p):
+    return Launch(grid=grid(c, p))
+
+
+@softmax.arguments
+def arguments(p, rng):
+    shape = (p.rows, p.columns)
+    sizes = {"rows": p.rows, "columns": p.columns}
+    return {"x": drawn(rng, shape, p.dtype), "y": Out(shape, p.dtype), **sizes}
+
+
+@softmax.reference
+def reference(x):
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@softmax.work
+def work(p):
+    count = p.rows * p.columns
+    nbytes = itemsize(p.dtype) * count
+    return Work(flops=5 * count, bytes_read=nbytes, bytes_written=nbytes)
+
+
+@softmax.call
+def call(x, out=None):
+    """Along the last axis of an array of any shape, whose elements lie in order."""
+    result = Operand.new(x.shape, x.dtype) if out is None else out
+    rows, columns = checked(x)
+    if not x.size:
+        return NothingToDo((result,))
+    given = {"x": matrix(x, rows, columns), "y": matrix(result, rows, columns)}
+    return Problem(rows=rows, columns=columns, dtype=x.dtype), given

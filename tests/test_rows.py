@@ -1,0 +1,144 @@
+"""The bundled kernels of rows: verified by Triton's interpreter, compiled, called."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autotune import lookup
+from autotune.calling.binding import bind
+from autotune.devices.device import for_arch
+from autotune.errors import UsageError
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import NothingToDo, Operand
+from autotune.kernel.space import enumerate_space, is_member
+from autotune.measure.compiler import compiled_for
+from autotune.values import Problem
+
+pytest.importorskip("triton")
+KERNELS = ("softmax", "rms_norm", "layer_norm", "cross_entropy")
+#: Verifies odd sizes with a whole row, several rows or a loop; prints how each ended.
+PROGRAM = """
+import json, sys
+from autotune.kernel.catalog import find_kernel
+from autotune.languages.choose import backend
+from autotune.measure.compiler import compiled_for
+from autotune.measure.data import RANDOM, prepare
+from autotune.measure.tasks import Job, check
+
+(device,) = backend("interpreter").devices()
+ended = []
+for kernel in map(find_kernel, sys.argv[1:]):
+    several = [
+        kernel.completed(values)
+        for values in (
+            dict(PLAN="whole", BLOCK=256, ROWS=8, num_warps=4),
+            dict(PLAN="whole", BLOCK=1024, ROWS=2, num_warps=1),
+            dict(PLAN="loop", BLOCK=128, ROWS=8, num_warps=1),
+        )
+    ]
+    half = kernel.edge_problems[: len(kernel.edge_problems) // 2]  # the rest takes as long again
+    for number, problem in enumerate(half):
+        c = next(c for c in several[number % 3 :] + several if kernel.allows(c, problem))
+        job = Job(kernel.file, problem, device, (prepare(kernel, problem, RANDOM),))
+        done = check(job, c, compiled_for(kernel, c, problem, device))
+        ended.append([kernel.name, c["PLAN"], problem.dtype, done.status, done.message])
+print(json.dumps(ended))
+"""
+
+
+def test_odd_sizes_are_right():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *KERNELS],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ended = json.loads(done.stdout)
+    assert [each for each in ended if each[3] != "ok"] == []
+    kinds = {(name, plan) for name, plan, *_ in ended}
+    assert kinds == {(name, plan) for name in KERNELS for plan in ("whole", "loop")}
+    assert len({(name, dtype) for name, _, dtype, *_ in ended}) == 3 * len(KERNELS)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_they_are_compiled(name, arch):
+    kernel = find_kernel(name)
+    dtype = {"sm_80": "float32", "sm_90": "bfloat16", "sm_120": "float16"}[arch]
+    for problem in {each.replace(rows=4096, columns=4096) for each in kernel.edge_problems}:
+        if problem.dtype == dtype:
+            binary = compiled_for(kernel, kernel.default(), problem, for_arch(arch))
+            assert binary.code.startswith(b"\x7fELF") and binary.entries[0].spill_bytes == 0
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_seed_can_be_tried(name):
+    kernel, device = find_kernel(name), for_arch("sm_90")
+    seeds = [kernel.default(), *map(kernel.completed, kernel.seeds)]
+    assert [seed for seed in seeds if not is_member(kernel, seed, device)] == []
+    assert 300 < len(enumerate_space(kernel, device)) < 1000
+    assert kernel.allows(
+        kernel.default(), Problem(**{**kernel.edge_problems[0], "columns": 131072})
+    )
+
+
+def call(name, *args, **named):
+    kernel = find_kernel(name)
+    return bind(kernel, args, named, find_kernel)
+
+
+def operand(*shape, dtype="float16"):
+    return Operand.new(shape, dtype)
+
+
+def test_calls_say_what_is_launched():
+    x, weight = operand(3, 5, 64), operand(64)
+    found = call("softmax", x)
+    assert found.problem == Problem(rows=15, columns=64, dtype="float16")
+    assert found.results[0].dtype == "float16"
+    both = call("rms_norm", x, weight, residual=operand(3, 5, 64), eps=1e-3)
+    assert both.problem.residual == "added" and both.scalars["eps"] == 1e-3
+    assert both.outputs == ["y", "residual"]
+    rows = call("layer_norm", x, weight, weight)
+    assert rows.problem == Problem(rows=15, columns=64, dtype="float16")
+    logits, target = operand(7, 1000, dtype="bfloat16"), operand(7, dtype="int32")
+    loss = call("cross_entropy", logits, target, with_gradient=True)
+    assert [(each.dtype, each.shape) for each in loss.results] == [
+        ("float32", (7,)),
+        ("bfloat16", (7, 1000)),
+    ]
+    assert isinstance(call("softmax", operand(0, 64)), NothingToDo)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("softmax", [operand(3, 4, dtype="float64")], "one of float32, float16, bfloat16"),
+        ("softmax", [operand(3, 4).T], "rows that lie one after another"),
+        (
+            "layer_norm",
+            [operand(3, 4), operand(4), operand(3)],
+            r"bias is float16\[3\]: float16\[4\]",
+        ),
+        ("cross_entropy", [operand(3, 4), operand(3, dtype="int64")], r"int32\[3\] is needed"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, args, message):
+    with pytest.raises(UsageError, match=message):
+        call(name, *args)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_without_a_record_the_default_runs(name):
+    """Until a GPU has tuned them: lookup says so, and load launches the default."""
+    from autotune import load
+
+    kernel = find_kernel(name)
+    fields = kernel.edge_problems[0]
+    with pytest.raises(UsageError, match=f"no tuned record.*autotune run {name}"):
+        lookup(name, arch="sm_90", **fields)
+    assert load(name).kernel.default()["PLAN"] == "loop"
