@@ -1,4 +1,4 @@
-"""Operators of torch for the functions of `linalg`: eager, compiled, exported, with gradients.
+"""Operators of torch for the functions of `linalg` and for rows: eager, compiled, exported, with gradients.
 
 Importing it registers ``torch.ops.autotune``. Operators are defined by ``torch.library.Library``,
 since the checks of its wrapper ``torch.library.custom_op`` double the time of a call.
@@ -7,10 +7,11 @@ since the checks of its wrapper ``torch.library.custom_op`` double the time of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from autotune import linalg
+from autotune.calling.load import load
 from autotune.errors import MissingDependencyError, UsageError, unknown
 
 try:
@@ -151,6 +152,134 @@ torch.library.register_autograd(
 )
 
 
+# ---------------------------------------------------------------------- operators on rows
+
+
+@cache
+def _tuned(kernel: str) -> Callable[..., Any]:
+    return load(kernel)
+
+
+def _define_rows(
+    schema: str,
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
+    gradients: Callable[..., Any],
+    save: Callable[..., None],
+) -> Any:
+    """Define an operator with a gradient."""
+    operator, name = _define(schema, compute, fake), schema.partition("(")[0]
+    torch.library.register_autograd(
+        f"autotune::{name}", gradients, setup_context=save, lib=_LIBRARY
+    )
+    return operator
+
+
+def _softmax_gradient(ctx: Any, grad: Any) -> Any:
+    """Of y = softmax(x): dx = y (dy - sum(y dy))."""
+    (y,) = ctx.saved_tensors
+    weighted = grad.float() * y
+    return (weighted - y * weighted.sum(-1, keepdim=True)).to(y.dtype)
+
+
+def _normal_gradients(x: Any, weight: Any, eps: float, grad: Any, is_centred: bool) -> Any:
+    """Of y = n w, where n is x of mean square 1: dx, dw; likewise where n has the mean 0."""
+    x, grad = x.float(), grad.float()
+    if is_centred:
+        x = x - x.mean(-1, keepdim=True)
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    normal, weighted = x * scale, grad * weight
+    change = weighted - normal * (weighted * normal).mean(-1, keepdim=True)
+    if is_centred:
+        change = change - weighted.mean(-1, keepdim=True)
+    of_weight = (grad * normal).flatten(0, -2).sum(0)
+    return (scale * change).to(weight.dtype), of_weight.to(weight.dtype)
+
+
+def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, *_, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.eps = inputs[-1]
+    ctx.save_for_backward(output[1], inputs[1])
+
+
+def _layer_norm_gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    of_bias = grad.float().flatten(0, -2).sum(0).to(weight.dtype)
+    return (*_normal_gradients(x, weight, ctx.eps, grad, True), of_bias, None)
+
+
+def _rms_norm_gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    return (*_normal_gradients(x, weight, ctx.eps, grad, False), None)
+
+
+def _added_rms_norm_gradients(ctx: Any, grad: Any, of_total: Any) -> tuple[Any, ...]:
+    total, weight = ctx.saved_tensors
+    of_x, of_weight = _normal_gradients(total, weight, ctx.eps, grad, False)
+    of_x = of_x + of_total
+    return of_x, of_weight, of_x, None
+
+
+def _added_rms_norm(x: Any, weight: Any, residual: Any, eps: float) -> tuple[Any, Any]:
+    total = residual.clone(memory_format=torch.contiguous_format)
+    y, _ = _tuned("rms_norm")(x.contiguous(), weight, residual=total, eps=eps)
+    return y, total
+
+
+def _loss_and_gradient(x: Any, target: Any) -> tuple[Any, Any]:
+    found: tuple[Any, Any] = _tuned("cross_entropy")(x.contiguous(), target, with_gradient=True)
+    return found
+
+
+_SOFTMAX = _define_rows(
+    "softmax(Tensor x) -> Tensor",
+    lambda x: _tuned("softmax")(x.contiguous()),
+    lambda x: x.new_empty(x.shape),
+    _softmax_gradient,
+    lambda ctx, inputs, output: ctx.save_for_backward(output),
+)
+_RMS_NORM = _define_rows(
+    "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
+    lambda x, weight, eps: _tuned("rms_norm")(x.contiguous(), weight, eps=eps),
+    lambda x, weight, eps: x.new_empty(x.shape),
+    _rms_norm_gradients,
+    _save_norm,
+)
+_ADDED_RMS_NORM = _define_rows(
+    "added_rms_norm(Tensor x, Tensor weight, Tensor residual, float eps) -> (Tensor, Tensor)",
+    _added_rms_norm,
+    lambda x, weight, residual, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
+    _added_rms_norm_gradients,
+    _save_sum,
+)
+_LAYER_NORM = _define_rows(
+    "layer_norm(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor",
+    lambda x, weight, bias, eps: _tuned("layer_norm")(x.contiguous(), weight, bias, eps=eps),
+    lambda x, weight, bias, eps: x.new_empty(x.shape),
+    _layer_norm_gradients,
+    _save_norm,
+)
+_CROSS_ENTROPY = _define(
+    "cross_entropy(Tensor x, Tensor target) -> Tensor",
+    lambda x, target: _tuned("cross_entropy")(x.contiguous(), target),
+    lambda x, target: x.new_empty(x.shape[:1], dtype=torch.float32),
+)
+_LOSS_AND_GRADIENT = _define_rows(
+    "cross_entropy_and_gradient(Tensor x, Tensor target) -> (Tensor, Tensor)",
+    _loss_and_gradient,
+    lambda x, target: (x.new_empty(x.shape[:1], dtype=torch.float32), x.new_empty(x.shape)),
+    lambda ctx, grad, _: (
+        ctx.saved_tensors[0] * grad[:, None].to(ctx.saved_tensors[0].dtype),
+        None,
+    ),
+    lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
+)
+
+
 # ---------------------------------------------------------------------- functions
 
 
@@ -250,6 +379,107 @@ def total(x: Any) -> Any:
         If ``x`` is not float32.
     """
     return _REDUCE(x)
+
+
+def softmax(x: Any) -> Any:
+    """Return the softmax along the last axis, with a gradient.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, float16 or bfloat16.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the shape and type of ``x``, new.
+
+    Raises
+    ------
+    UsageError
+        If ``x`` has another type.
+    """
+    return _SOFTMAX(x)
+
+
+def rms_norm(x: Any, weight: Any, residual: Any = None, eps: float = 1e-6) -> Any:
+    """Return ``x`` over its root mean square along the last axis, times ``weight``, with gradients.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, float16 or bfloat16, (..., n).
+    weight : torch.Tensor
+        (n,), of the type of ``x``.
+    residual : torch.Tensor, optional
+        As ``x``; added to it before.
+    eps : float
+        Added to the mean square.
+
+    Returns
+    -------
+    torch.Tensor, or tuple of two
+        The result; with a residual, the sum ``x + residual`` too.
+
+    Raises
+    ------
+    UsageError
+        If the tensors do not fit each other.
+    """
+    if residual is None:
+        return _RMS_NORM(x, weight, eps)
+    return _ADDED_RMS_NORM(x, weight, residual, eps)
+
+
+def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
+    """Return ``x`` of mean 0 and variance 1 along the last axis, times ``weight`` plus ``bias``, with gradients.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, float16 or bfloat16, (..., n).
+    weight, bias : torch.Tensor
+        (n,), of the type of ``x``.
+    eps : float
+        Added to the variance.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the shape and type of ``x``, new.
+
+    Raises
+    ------
+    UsageError
+        If the tensors do not fit each other.
+    """
+    return _LAYER_NORM(x, weight, bias, eps)
+
+
+def cross_entropy(x: Any, target: Any) -> Any:
+    """Return the cross entropy of each row of logits, with a gradient that the same launch computes.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, float16 or bfloat16, (rows, classes).
+    target : torch.Tensor
+        Integers in [0, classes), (rows,). They are not checked.
+
+    Returns
+    -------
+    torch.Tensor
+        (rows,), float32, new.
+
+    Raises
+    ------
+    UsageError
+        If the tensors do not fit each other.
+    """
+    target = target.to(torch.int32)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _LOSS_AND_GRADIENT(x, target)[0]
+    return _CROSS_ENTROPY(x, target)
 
 
 def _called(operator: Any, into: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:

@@ -39,7 +39,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1535,
+    "": 1765,
     "calling": 2743,
     "cli": 2780,
     "devices": 2620,

@@ -1,0 +1,99 @@
+"""softmax, rms_norm, layer_norm and cross_entropy on a GPU: beside torch in float64, with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune import load
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+#: Largest error of a result of about 1, by type.
+BOUNDS = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def drawn(*shape: int, dtype: str) -> Any:
+    torch.manual_seed(1)
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def compare(ours: Any, theirs: Any, dtype: str) -> None:
+    torch.testing.assert_close(ours.double(), theirs, rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (33, 1000), (4, 5, 4096), (2, 131072)])
+def test_rows_are_those_of_torch(shape: tuple[int, ...], dtype: str) -> None:
+    x, weight = drawn(*shape, dtype=dtype), drawn(shape[-1], dtype=dtype)
+    wide, last = x.double(), shape[-1:]
+    compare(load("softmax")(x), wide.softmax(-1), dtype)
+    compare(
+        load("layer_norm")(x, weight, weight),
+        F.layer_norm(wide, last, weight.double(), weight.double()),
+        dtype,
+    )
+    compare(load("rms_norm")(x, weight), F.rms_norm(wide, last, weight.double(), 1e-6), dtype)
+    residual = x.clone()
+    y, total = load("rms_norm")(x, weight, residual=residual)
+    assert total is residual
+    compare(total, 2 * wide, dtype)
+    compare(y, F.rms_norm(2 * wide, last, weight.double(), 1e-6), dtype)
+    logits = x.reshape(-1, shape[-1])
+    target = torch.arange(len(logits), device="cuda", dtype=torch.int32) % shape[-1]
+    expected = F.cross_entropy(logits.double(), target.long(), reduction="none")
+    compare(load("cross_entropy")(logits, target), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_gradients_are_those_of_torch(dtype: str) -> None:
+    from autotune import torch_ops
+
+    def gradients(function: Any, *tensors: Any) -> list[Any]:
+        leaves = [each.detach().clone().requires_grad_() for each in tensors]
+        found = function(*leaves)
+        for each in found if isinstance(found, tuple) else (found,):
+            each.mul(
+                torch.arange(1, 1 + each.shape[-1], device="cuda") / each.shape[-1]
+            ).sum().backward(retain_graph=True)
+        return [leaf.grad for leaf in leaves]
+
+    x, weight = drawn(33, 129, dtype=dtype), drawn(129, dtype=dtype)
+    target = torch.arange(33, device="cuda")
+    for ours, theirs, tensors in (
+        (torch_ops.softmax, lambda x: x.softmax(-1), (x,)),
+        (torch_ops.rms_norm, lambda x, w: F.rms_norm(x, (129,), w, 1e-6), (x, weight)),
+        (
+            lambda x, w, r: torch_ops.rms_norm(x, w, r),
+            lambda x, w, r: (F.rms_norm(x + r, (129,), w, 1e-6), x + r),
+            (x, weight, x.flip(0)),
+        ),
+        (torch_ops.layer_norm, lambda x, w, b: F.layer_norm(x, (129,), w, b), (x, weight, weight)),
+        (
+            lambda x: torch_ops.cross_entropy(x, target),
+            lambda x: F.cross_entropy(x, target, reduction="none"),
+            (x,),
+        ),
+    ):
+        wide = gradients(theirs, *(each.double() for each in tensors))
+        for one, other in zip(gradients(ours, *tensors), wide, strict=True):
+            torch.testing.assert_close(
+                one.double(), other, rtol=8 * BOUNDS[dtype], atol=8 * BOUNDS[dtype]
+            )
+
+
+@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "cross_entropy"])
+def test_operators_pass_the_checks_of_torch(name: str) -> None:
+    from autotune import torch_ops  # noqa: F401
+
+    x, weight = drawn(5, 64, dtype="float32"), drawn(64, dtype="float32")
+    given = {
+        "softmax": (x,),
+        "rms_norm": (x, weight, 1e-6),
+        "layer_norm": (x, weight, weight, 1e-5),
+        "cross_entropy": (x, torch.arange(5, device="cuda", dtype=torch.int32)),
+    }
+    torch.library.opcheck(getattr(torch.ops.autotune, name).default, given[name])
