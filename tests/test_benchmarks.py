@@ -18,6 +18,7 @@ import numpy as np
 import overhead  # type: ignore[import-not-found]
 import problem_sizes  # type: ignore[import-not-found]
 import pytest
+import triton_decorator  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
 from recorded import load  # type: ignore[import-not-found]
@@ -213,3 +214,32 @@ def test_the_measured_error_tells_float32_from_tf32(name: str) -> None:
     assert 1e-9 < single.rms_error < single.max_error < 1e-6
     assert tf32.rms_error > 50 * single.rms_error
     assert np.isnan(exact.accuracy(np.full((33, 35), np.nan)).max_error)
+
+
+def test_a_tutorial_is_ported_by_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines in place of one; both decorators take all of its configurations."""
+    pytest.importorskip("triton")
+    assert triton_decorator.lines_changed() == 2
+    (tmp_path / "ported.py").write_text(
+        triton_decorator.ported(triton_decorator.SOURCE.read_text())
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs, ours = import_module("tutorials"), import_module("ported")
+    for name in triton_decorator.KERNELS:
+        before, after = getattr(theirs, name), getattr(ours, name)
+        assert type(before) is not type(after)
+        assert list(map(str, after.configs)) == list(map(str, before.configs))
+        assert after.keys == before.keys
+
+
+def test_the_decorator_is_compared_with_tritons() -> None:
+    theirs = {"configurations": 48, "first_s": 24.0, "best_ms": 0.2, "launch_us": 11, "config": "a"}
+    ours = {**theirs, "first_s": 4.0, "best_ms": 0.19, "launch_us": 5, "config": "b"}
+    row = triton_decorator.ratios(ours, theirs, {**ours, "first_s": 0.25})
+    assert row["search"] == 6 and row["best"] == pytest.approx(0.2 / 0.19)
+    assert triton_decorator.shown({"kernel": "matmul", **row}) == (
+        "matmul: 48 configurations, 12.0/s (6.00 x Triton's), best 1.053 x, launch 5.0 us (Triton 11.0), "
+        "second process 0.25 s"
+    )
