@@ -48,9 +48,14 @@ def problems(sizes, **fields):
     ]
 
 
-def declared(**fields):
-    """Return the problems of a kernel, as `Kernel` takes them."""
+def options(**fields):
+    """Return what `Kernel` takes; ``fields`` are further problem fields, which are compiled in."""
     return {
+        "language": "triton",
+        "static": list(fields),
+        "seeds": SEEDS,
+        "default": DEFAULT,
+        **PARAMETERS,
         "problems": problems(SIZES, **fields),
         "quick_problems": problems(_QUICK, **{name: values[:1] for name, values in fields.items()}),
         "edge_problems": [

@@ -1,43 +1,28 @@
 """cross_entropy: the loss of each row of logits at its target, and the gradient where it is wanted."""
 
+import _rows
 import numpy as np
-from _rows import (
-    DEFAULT,
-    PARAMETERS,
-    SEEDS,
-    checked,
-    declared,
-    drawn,
-    grid,
-    itemsize,
-    share_rules,
-)
 
 from autotune import Kernel, Launch, Operand, Out, Problem, Work
 
 cross_entropy = Kernel(
     "rows.py:cross_entropy",
-    language="triton",
-    **declared(gradient=("none", "written")),
-    static=["gradient"],
-    seeds=SEEDS,
-    default=DEFAULT,
-    **PARAMETERS,
+    **_rows.options(gradient=("none", "written")),
 )
-share_rules(cross_entropy)
+_rows.share_rules(cross_entropy)
 
 
 @cross_entropy.launch
 def launch(c, p):
     gradient = "gradient" if p.gradient == "written" else "loss"  # an array that is not looked at
-    return Launch(grid=grid(c, p), args=("x", "target", "loss", gradient, "rows", "columns"))
+    return Launch(grid=_rows.grid(c, p), args=("x", "target", "loss", gradient, "rows", "columns"))
 
 
 @cross_entropy.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
     target = rng.integers(0, p.columns, p.rows)
-    given = {"x": drawn(rng, shape, p.dtype), "target": target, "loss": Out(p.rows)}
+    given = {"x": _rows.drawn(rng, shape, p.dtype), "target": target, "loss": Out(p.rows)}
     if p.gradient == "written":
         given["gradient"] = Out(shape, p.dtype)
     return {**given, "rows": p.rows, "columns": p.columns}
@@ -57,7 +42,7 @@ def reference(x, target):
 @cross_entropy.work
 def work(p):
     count = p.rows * p.columns
-    nbytes = itemsize(p.dtype) * count
+    nbytes = _rows.itemsize(p.dtype) * count
     written = 4 * p.rows + (0 if p.gradient == "none" else nbytes)
     return Work(flops=5 * count, bytes_read=nbytes + 4 * p.rows, bytes_written=written)
 
@@ -68,7 +53,7 @@ def call(x, target, *, with_gradient=False):
 
     With the gradient it returns the loss and its gradient for x. Targets are not checked.
     """
-    rows, columns = checked(x)
+    rows, columns = _rows.checked(x)
     if x.ndim != 2 or not x.size:
         raise ValueError(f"x is {x}: a matrix of at least one row and column is needed")
     if target.shape != (rows,) or target.dtype != "int32":

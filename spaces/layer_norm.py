@@ -1,18 +1,7 @@
 """layer_norm: rows less their mean over their standard deviation, times a weight plus a bias."""
 
+import _rows
 import numpy as np
-from _rows import (
-    DEFAULT,
-    PARAMETERS,
-    SEEDS,
-    checked,
-    declared,
-    drawn,
-    grid,
-    itemsize,
-    matrix,
-    share_rules,
-)
 
 from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
@@ -21,26 +10,22 @@ EPS = 1e-5
 
 layer_norm = Kernel(
     "rows.py:layer_norm",
-    language="triton",
-    **declared(),
-    seeds=SEEDS,
-    default=DEFAULT,
-    **PARAMETERS,
+    **_rows.options(),
 )
-share_rules(layer_norm)
+_rows.share_rules(layer_norm)
 
 
 @layer_norm.launch
 def launch(c, p):
-    return Launch(grid=grid(c, p))
+    return Launch(grid=_rows.grid(c, p))
 
 
 @layer_norm.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
-    vectors = {name: drawn(rng, p.columns, p.dtype) for name in ("weight", "bias")}
+    vectors = {name: _rows.drawn(rng, p.columns, p.dtype) for name in ("weight", "bias")}
     sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
-    return {"x": drawn(rng, shape, p.dtype), **vectors, "y": Out(shape, p.dtype), **sizes}
+    return {"x": _rows.drawn(rng, shape, p.dtype), **vectors, "y": Out(shape, p.dtype), **sizes}
 
 
 @layer_norm.reference
@@ -53,7 +38,7 @@ def reference(x, weight, bias, eps):
 @layer_norm.work
 def work(p):
     count = p.rows * p.columns
-    nbytes = itemsize(p.dtype) * count
+    nbytes = _rows.itemsize(p.dtype) * count
     return Work(flops=7 * count, bytes_read=nbytes, bytes_written=nbytes)
 
 
@@ -61,9 +46,9 @@ def work(p):
 def call(x, weight, bias, out=None, *, eps=EPS):
     """Along the last axis of an array of any shape, whose elements lie in order."""
     result = Operand.new(x.shape, x.dtype) if out is None else out
-    rows, columns = checked(x, weight=weight, bias=bias)
+    rows, columns = _rows.checked(x, weight=weight, bias=bias)
     if not x.size:
         return NothingToDo((result,))
-    given = {"x": matrix(x, rows, columns), "y": matrix(result, rows, columns)}
+    given = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype)
     return problem, {**given, "weight": weight, "bias": bias, "eps": eps}

@@ -1,18 +1,7 @@
 """rms_norm: rows over their root mean square, times a weight; with a residual that is added before."""
 
+import _rows
 import numpy as np
-from _rows import (
-    DEFAULT,
-    PARAMETERS,
-    SEEDS,
-    checked,
-    declared,
-    drawn,
-    grid,
-    itemsize,
-    matrix,
-    share_rules,
-)
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
@@ -21,28 +10,25 @@ EPS = 1e-6
 
 rms_norm = Kernel(
     "rows.py:rms_norm",
-    language="triton",
-    **declared(residual=("none", "added")),
-    static=["residual"],
-    seeds=SEEDS,
-    default=DEFAULT,
-    **PARAMETERS,
+    **_rows.options(residual=("none", "added")),
 )
-share_rules(rms_norm)
+_rows.share_rules(rms_norm)
 
 
 @rms_norm.launch
 def launch(c, p):
     residual = "residual" if p.residual == "added" else "x"  # an array that is not looked at
-    return Launch(grid=grid(c, p), args=("x", residual, "weight", "y", "rows", "columns", "eps"))
+    return Launch(
+        grid=_rows.grid(c, p), args=("x", residual, "weight", "y", "rows", "columns", "eps")
+    )
 
 
 @rms_norm.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
-    given = {"x": drawn(rng, shape, p.dtype), "weight": drawn(rng, p.columns, p.dtype)}
+    given = {"x": _rows.drawn(rng, shape, p.dtype), "weight": _rows.drawn(rng, p.columns, p.dtype)}
     if p.residual == "added":
-        given["residual"] = InOut(drawn(rng, shape, p.dtype))
+        given["residual"] = InOut(_rows.drawn(rng, shape, p.dtype))
     sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
     return {"y": Out(shape, p.dtype), **given, **sizes}
 
@@ -58,7 +44,7 @@ def reference(x, weight, eps, residual=None):
 @rms_norm.work
 def work(p):
     count = p.rows * p.columns
-    nbytes = itemsize(p.dtype) * count * (1 if p.residual == "none" else 2)
+    nbytes = _rows.itemsize(p.dtype) * count * (1 if p.residual == "none" else 2)
     return Work(flops=4 * count, bytes_read=nbytes, bytes_written=nbytes)
 
 
@@ -66,12 +52,12 @@ def work(p):
 def call(x, weight, residual=None, out=None, *, eps=EPS):
     """Along the last axis. With a residual it returns the result and the residual, to which x was added."""
     result = Operand.new(x.shape, x.dtype) if out is None else out
-    rows, columns = checked(x, weight=weight)
+    rows, columns = _rows.checked(x, weight=weight)
     both = (result,) if residual is None else (result, residual)
     if not x.size:
         return NothingToDo(both)
     given = {"x": x, "y": result, **({} if residual is None else {"residual": residual})}
-    given = {name: matrix(array, rows, columns) for name, array in given.items()}
+    given = {name: _rows.matrix(array, rows, columns) for name, array in given.items()}
     kind = "none" if residual is None else "added"
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype, residual=kind)
     return problem, {**given, "weight": weight, "eps": eps}

@@ -1,37 +1,27 @@
 """softmax: of the rows of a matrix, in float32, half or bfloat16."""
 
+import _rows
 import numpy as np
-from _rows import (
-    DEFAULT,
-    PARAMETERS,
-    SEEDS,
-    checked,
-    declared,
-    drawn,
-    grid,
-    itemsize,
-    matrix,
-    share_rules,
-)
 
 from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
 softmax = Kernel(
-    "rows.py:softmax", language="triton", **declared(), seeds=SEEDS, default=DEFAULT, **PARAMETERS
+    "rows.py:softmax",
+    **_rows.options(),
 )
-share_rules(softmax)
+_rows.share_rules(softmax)
 
 
 @softmax.launch
 def launch(c, p):
-    return Launch(grid=grid(c, p))
+    return Launch(grid=_rows.grid(c, p))
 
 
 @softmax.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
     sizes = {"rows": p.rows, "columns": p.columns}
-    return {"x": drawn(rng, shape, p.dtype), "y": Out(shape, p.dtype), **sizes}
+    return {"x": _rows.drawn(rng, shape, p.dtype), "y": Out(shape, p.dtype), **sizes}
 
 
 @softmax.reference
@@ -43,7 +33,7 @@ def reference(x):
 @softmax.work
 def work(p):
     count = p.rows * p.columns
-    nbytes = itemsize(p.dtype) * count
+    nbytes = _rows.itemsize(p.dtype) * count
     return Work(flops=5 * count, bytes_read=nbytes, bytes_written=nbytes)
 
 
@@ -51,8 +41,8 @@ def work(p):
 def call(x, out=None):
     """Along the last axis of an array of any shape, whose elements lie in order."""
     result = Operand.new(x.shape, x.dtype) if out is None else out
-    rows, columns = checked(x)
+    rows, columns = _rows.checked(x)
     if not x.size:
         return NothingToDo((result,))
-    given = {"x": matrix(x, rows, columns), "y": matrix(result, rows, columns)}
+    given = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
     return Problem(rows=rows, columns=columns, dtype=x.dtype), given

@@ -7,6 +7,20 @@
 =========== ===============================================================
 """
 
-from autotune.triton.decorator import Decorated, autotune
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.triton.decorator import Decorated, autotune
 
 __all__ = ["Decorated", "autotune"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the decorator, and with it Triton, which a worker that gets a kernel does not need."""
+    if name not in __all__:
+        raise AttributeError(f"module 'autotune.triton' has no attribute {name!r}")
+    from autotune.errors import needing
+
+    with needing("autotune.triton"):
+        from autotune.triton import decorator
+    return getattr(decorator, name)

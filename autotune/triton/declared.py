@@ -50,7 +50,7 @@ class DecoratedKernel(Kernel):
             **parameters,
         )
         file = Path(function.__code__.co_filename).resolve()
-        self.sources = {"": f"{file.name}:{function.__name__}"}
+        self.sources = {"": f"{file}:{function.__name__}"}
         self.file, self.call_end = file, None
         self.module = function.__module__.removeprefix(SPACE)
         self.calls = {Problem(call.problem): call for call in calls}

@@ -26,6 +26,7 @@ from autotune.calling.libraries import KINDS, DeviceLibrary, Library, Scalar, cu
 from autotune.calling.load import MAX_CALLS
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.devices.graph import everything_allowed
 from autotune.errors import AutotuneError, UsageError, unknown
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
@@ -364,7 +365,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 for place, (name, value) in enumerate(bound.items())
                 if type(value) in (int, float) and name in resolved.scalars and not is_exact[place]
             }
-            loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice=choice), index)
+            with everything_allowed():  # the caller may capture a graph
+                loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice=choice), index)
             values = list(bound.values())
             return GpuCall(resolved, loaded, values, _libraries(values), passed_on).shortest
 
