@@ -9,6 +9,7 @@ import pytest
 
 from autotune import lookup
 from autotune.calling.binding import bind
+from autotune.calling.choice import choose
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
@@ -134,11 +135,11 @@ def test_what_does_not_fit_is_refused(name, args, message):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_without_a_record_the_default_runs(name):
-    """Until a GPU has tuned them: lookup says so, and load launches the default."""
-    from autotune import load
-
-    kernel = find_kernel(name)
-    fields = kernel.edge_problems[0]
-    with pytest.raises(UsageError, match=f"no tuned record.*autotune run {name}"):
-        lookup(name, arch="sm_90", **fields)
-    assert load(name).kernel.default()["PLAN"] == "loop"
+    """Until a GPU has tuned them lookup says so, and a call gets the default."""
+    kernel, device = find_kernel(name), for_arch("sm_90")
+    problem = kernel.edge_problems[0]
+    with pytest.raises(UsageError, match=f"no tuned record of {name} yet.*autotune run {name}"):
+        lookup(name, arch="sm_90", **problem)
+    with pytest.warns(RuntimeWarning, match=f"until then {name} runs in its default"):
+        choice = choose(kernel, problem, device)
+    assert choice.configuration == kernel.default() and choice.tuned is None

@@ -140,6 +140,10 @@ def current_project() -> Project:
 def no_record(kernel: str, owner: Project) -> str:
     """Return the message that a project has no record of a kernel, with the projects that have."""
     others = [id_of(name) for name in tuned_folders(kernel) if name != owner.folder]
+    if not others and any(
+        os.path.isfile(os.path.join(place, f"{kernel}.py")) for place in space_places()
+    ):
+        return f"no tuned record of {kernel} yet; make one with: autotune run {kernel}"
     if not others:
         names = kernel_names(owner, bundled_project()) - {kernel}
         known = unknown("kernel", kernel, sorted(names))
