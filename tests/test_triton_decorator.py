@@ -145,7 +145,7 @@ def layers(program, monkeypatch):
 
 def test_a_recorded_call_is_a_problem(layers):
     kernel = find_kernel(f"{layers}:_add")
-    assert kernel.name == "add"
+    assert kernel.name == "add" and kernel.static == ("n",)
     problems = kernel.problems["cuda"]
     types = "fp32-fp32-fp32-int32-float32"
     assert [dict(each) for each in problems] == [

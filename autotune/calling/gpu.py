@@ -174,7 +174,8 @@ class _Parameter:
 
 
 #: How a scalar that changes from call to call is packed, by its type.
-_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x", "int32": "i4x", "int64": "q"}
+_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
+_CODES_OF_INTEGERS = {"int32": "i4x", "int64": "q"}
 
 #: Enqueues one step: of all addresses and numbers that a call has, on a stream, by functions.
 Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
@@ -435,7 +436,8 @@ class GpuCall:
         if argument.kind != "scalar":
             return _Parameter(np.uint64(0))  # an input without elements
         scalar = plan.scalar(name, resolved.scalars)
-        code = _CODES.get(scalar.dtype.name)
+        is_whole = isinstance(resolved.scalars.get(name), int)
+        code = (_CODES_OF_INTEGERS if is_whole else _CODES).get(scalar.dtype.name)
         if name in self._passed_on and code:
             return _Parameter(index=self._passed_on[name], code=code)
         self.is_by_value |= name in self._passed_on

@@ -43,7 +43,6 @@ _BOUNDARY = 256
 #: Its interpreter takes the integer of an array, which NumPy 2.4 refuses.
 _OLD = "triton 3.6."
 _NO_TIMES = "an interpreter is not timed"
-#: Of the interpreter's own: it knows bfloat16 by its bits.
 _NUMPY = {short: name for name, short in TYPES.items()}
 
 

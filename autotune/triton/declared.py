@@ -47,6 +47,8 @@ class DecoratedKernel(Kernel):
             problems=[Problem(call.problem) for call in calls],
             default=configurations[0],
             seeds=configurations[1:4],
+            # No call of another size is known, where finalists would be verified too.
+            static=[each for each, size in calls[0].problem.items() if isinstance(size, int)],
             **parameters,
         )
         file = Path(function.__code__.co_filename).resolve()
