@@ -65,11 +65,6 @@ class RecordedCall(msgspec.Struct, frozen=True):
     #: Those that pruning left.
     launches: tuple[ConfiguredLaunch, ...] = ()
 
-    def launch_of(self, c: Mapping[str, Any]) -> ConfiguredLaunch | None:
-        """Return the launch of a configuration; None where it was pruned."""
-        found = (each for each in self.launches if each.configuration == dict(c))
-        return next(found, None)
-
 
 class Watched:
     """An array in place of the caller's, which notes what a hook fills it with."""

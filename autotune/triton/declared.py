@@ -14,7 +14,7 @@ import numpy as np
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.modules import SPACE
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
-from autotune.triton.calls import PassedArray, RecordedCall
+from autotune.triton.calls import ConfiguredLaunch, PassedArray, RecordedCall
 from autotune.values import Configuration, Problem, Value
 
 #: Calls that are kept; a serving process may make ever new ones.
@@ -55,7 +55,10 @@ class DecoratedKernel(Kernel):
         self.sources = {"": f"{file}:{function.__name__}"}
         self.file, self.call_end = file, None
         self.module = function.__module__.removeprefix(SPACE)
-        self.calls = {Problem(call.problem): call for call in calls}
+        self.calls: dict[Problem, RecordedCall] = {}
+        self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}
+        for call in calls:
+            self.add(call)
         self.constraint(_member(list(self.parameters), configurations))
         self.hooks |= {
             "arguments": self._arguments,
@@ -71,14 +74,18 @@ class DecoratedKernel(Kernel):
     def add(self, call: RecordedCall) -> None:
         """Keep a call, in place of an earlier one of the same problem."""
         if len(self.calls) >= _MOST_CALLS:
-            self.calls.pop(next(iter(self.calls)))
-        self.calls[Problem(call.problem)] = call
+            self._launches.pop(oldest := next(iter(self.calls)))
+            self.calls.pop(oldest)
+        problem = Problem(call.problem)
+        self.calls[problem] = call
+        self._launches[problem] = {
+            Configuration(each.configuration): each for each in call.launches
+        }
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
         """Return parameters, and all arguments that are compiled in."""
-        call = self._call(p)
-        launch = call.launch_of(c)
-        return {**call.constants, **(launch.constants if launch else {}), **c}
+        constants, launch = self._call(p).constants, self._launches[self.normal(p)].get(c)
+        return {**constants, **(launch.constants if launch else {}), **c}
 
     def _call(self, p: Problem) -> RecordedCall:
         found = self.calls.get(self.normal(p))
@@ -97,7 +104,8 @@ class DecoratedKernel(Kernel):
     def _launch(self, c: Configuration, p: Problem) -> Any:
         if not all(isinstance(value, int | str) for value in p.values()):
             raise UntraceableError("a grid is that of a call")
-        launch = self._call(p).launch_of(c)
+        self._call(p)
+        launch = self._launches[self.normal(p)].get(c)
         if launch is None:
             raise self.error(f"{c} was pruned for ({p})")
         return (*(Fill(name, value) for name, value in launch.fills), Launch(grid=launch.grid))
@@ -105,8 +113,8 @@ class DecoratedKernel(Kernel):
     def _requires(self, c: Configuration, p: Problem) -> bool:
         if not all(isinstance(value, int | str) for value in p.values()):
             return True  # other sizes prune otherwise
-        call = self.calls.get(self.normal(p))
-        return call is None or call.launch_of(c) is not None
+        launches = self._launches.get(self.normal(p))
+        return launches is None or c in launches
 
 
 def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
