@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import Operand
+from autotune.kernel.snapshot import as_it_is
+from autotune.languages.choose import backend
 from autotune.measure.compiler import compiled_for
+from autotune.measure.data import RANDOM, prepare
+from autotune.run.bench import Bench
+from autotune.run.request import Request
 
 pytest.importorskip("triton")
 
@@ -216,6 +222,41 @@ def test_a_wrong_configuration_is_named(tmp_path, capsys):
     assert run(["check", f"{tmp_path}/layers.py:_add", "--arch", "sm_90", "--samples", "6"]) == 3
     said = "".join(capsys.readouterr())
     assert "interpreter: 2 of the sample failed" in said and "out[0] is 4, expected 3" in said
+
+
+def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, monkeypatch):
+    """What a first call sends to the worker, which interprets here."""
+    from autotune.triton.calls import with_data
+    from autotune.triton.declared import DecoratedKernel
+
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    arrays = {
+        name: np.full(300, number, np.float32) for number, name in enumerate(("x", "y", "out"))
+    }
+    operands = {name: Operand((300,), (1,)) for name in arrays}
+    call = with_data(next(iter(module._add.kernel.calls.values())), arrays, operands, tmp_path)
+    listed = [each.configuration for each in call.launches]
+    kernel = DecoratedKernel(module._add.base_fn, "add", listed, [call])
+    (device,), (problem,) = backend("interpreter").devices(), kernel.calls
+    with closing(Bench(Request(as_it_is(kernel), device, (problem,)))) as bench:
+        job = bench.job(problem)
+        binary = bench.compilers.result(bench.compile_job(kernel.default(), problem)).binary
+        assert bench.worker.check(job, kernel.default(), binary).status == "ok"
+    exact, random = job.datasets
+    assert [each.agreed for each in job.datasets] == [3, 3]
+    np.testing.assert_array_equal(random.array("out"), arrays["out"])
+    np.testing.assert_array_equal(random.expected("out"), np.full(300, 2.5))
+    assert np.any(exact.array("out") != arrays["out"])  # so that what is not written shows
+    assert all((each == number).all() for number, each in enumerate(arrays.values()))
+    checked = DecoratedKernel(
+        module._add.base_fn, "add", listed, [call], lambda y, x, scale: {"out": x + scale * y}, 0.5
+    )
+    data = prepare(checked, problem, RANDOM)
+    assert data.bounds == dict.fromkeys(arrays, 0.5)
+    np.testing.assert_array_equal(data.expected("out"), np.full(300, 2.5))
+    np.testing.assert_array_equal(data.expected("y"), arrays["y"])
 
 
 def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
