@@ -909,11 +909,6 @@ def of_all_matrices(blocks, p):
     return blocks if p.batch == 1 else blocks * p.batch
 
 
-@sgemm.options
-def options(c):
-    return [f"-maxrregcount={c.MAX_REGISTERS}"] if c.MAX_REGISTERS else []
-
-
 @sgemm.arguments
 def arguments(p, rng):
     """In the kernel's order. Where nothing is added to C it holds NaN, which must not get through.

@@ -79,6 +79,17 @@ def test_every_parameter_of_a_source_is_known_to_it(sgemm, variant):
     assert relevant <= macros
 
 
+def test_a_cap_on_registers_holds(sgemm):
+    """Compilers ignore -maxrregcount where a kernel has launch bounds: the head has the cap instead."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
+    tile = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "DOUBLE_SHARED": True}
+    uncapped, capped = (
+        compiled_for(sgemm, sgemm.completed(chosen), sgemm.first_problem("cuda"), SM_90)
+        for chosen in ({**tile, "MAX_REGISTERS": cap} for cap in (0, 128))
+    )
+    assert uncapped.entry("sgemm").registers > 128 >= capped.entry("sgemm").registers
+
+
 # ------------------------------------------------------------------ views
 
 
