@@ -36,8 +36,8 @@ test-archs: $(TEST_READY)
 
 # What C++ programs include, from the records of all devices.
 headers: $(TEST_READY)
-	for file in spaces/*.py; do $(PY) -m autotune export $$(basename $$file .py) header --from reports \
-	  --out cpp/include/autotune || exit 1; done
+	for name in $$(basename -as .json reports/NVIDIA_*/*.json | sort -u); do \
+	  $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
 
 # The notice that it silences is of the theme's maker, not of these pages.
 docs: $(DOCS_READY)

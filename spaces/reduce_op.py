@@ -1,0 +1,202 @@
+"""reduce_op: the sum, product, largest or smallest of a vector of any type, by kernels/reduce_op.cu.
+
+`reduce` is the one for sums of float32. This one has the other operators and types, as problem fields.
+"""
+
+import numpy as np
+
+from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
+
+OPS = ("sum", "max", "min", "prod")
+#: Types of elements, and of the result. NumPy has no bfloat16: its bits are the upper half of a float's.
+DTYPES = {
+    "float32": "float32",
+    "float64": "float64",
+    "int32": "int32",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+SIZES = {"float32": 4, "float64": 8, "int32": 4, "float16": 2, "bfloat16": 2}
+
+
+def vector(n, op="sum", dtype="float32"):
+    return Problem(n=n, op=op, dtype=dtype)
+
+
+def rung(BLOCK_RED, TAIL, BLOCK=256, BYTES=4, ITEMS=1, FINISH="kernel", **others):
+    """A rung of the ladder: a block for every tile; with WAVES, on a fixed grid."""
+    grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
+    shape = {"BLOCK": BLOCK, "BYTES": BYTES, "ITEMS": ITEMS, "FINISH": FINISH}
+    return {"BLOCK_RED": BLOCK_RED, "TAIL": TAIL, **shape, **grid, **others}
+
+
+reduce_op = Kernel(
+    "reduce_op.cu",
+    problems={
+        "cuda": [vector(1 << 26, op) for op in OPS]
+        + [vector(1 << 26, "sum", dtype) for dtype in DTYPES if dtype != "float32"]
+        + [vector(1 << 20, "sum", "int32"), vector(1 << 20, "max", "float16")],
+        "opencl": [vector(1 << 18, "sum", "int32"), vector(10**5 + 3, "max", "float16")],
+    },
+    edge_problems=[
+        vector(0),
+        vector(1, "max", "float16"),
+        vector(2, "min", "bfloat16"),
+        vector(1000, "prod"),
+        vector(4097, "sum", "int32"),
+        vector(4097, "max", "float64"),
+    ],
+    static=("op", "dtype"),
+    seeds=[
+        # the ladder, from the bottom
+        rung("interleaved", "barrier"),
+        rung("spread", "barrier"),
+        rung("sequential", "barrier"),
+        rung("sequential", "barrier", ITEMS=2),
+        rung("sequential", "syncwarp", ITEMS=2),
+        rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket"),
+        rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+        rung("shuffle", "shuffle", BLOCK=1024, ITEMS=8, BYTES=16, FINISH="ticket"),
+        rung("shuffle", "shuffle", BLOCK=512, ITEMS=4, BYTES=16, FINISH="atomic"),
+        # a CPU: a piece for each core
+        rung("sequential", "barrier", ITEMS=8, BYTES=16, GRID_MODE="chunk", WAVES=1),
+    ],
+    default=rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+    BLOCK=(128, 256, 512, 1024),  # threads per block
+    BYTES=(4, 8, 16),  # of one load, or one element
+    ITEMS=(1, 2, 4, 8),  # loads in flight per thread
+    GRID_MODE=("oneshot", "stride", "chunk"),  # a block for every tile, or a fixed grid
+    WAVES=(1, 2, 4, 8, 16),  # stride, chunk: blocks per multiprocessor
+    BLOCK_RED=("interleaved", "spread", "sequential", "shuffle"),  # how a block's become one
+    TAIL=("barrier", "syncwarp", "shuffle"),  # sequential: and the last warp's
+    FINISH=("kernel", "ticket", "atomic"),  # and the blocks'; atomic: see `exact_in_any_order`
+    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
+)
+
+
+@reduce_op.applies("WAVES")
+def fixed_grid(GRID_MODE):
+    return GRID_MODE != "oneshot"
+
+
+@reduce_op.constraint
+def shuffles_end_in_shuffles(BLOCK_RED, TAIL):
+    """Only a sequential tree has a choice of its end."""
+    if BLOCK_RED == "sequential":
+        return True
+    return ("shuffle" if BLOCK_RED == "shuffle" else "barrier") == TAIL
+
+
+@reduce_op.constraint
+def warp_width_is_given(WARP, device):
+    """WARP is what the device calls a warp or a sub-group."""
+    return device.warp_size == WARP
+
+
+@reduce_op.constraint
+def blocks_are_allowed(BLOCK, GRID_MODE, WAVES, device):
+    """A block has as many threads as the device allows, a fixed grid four times what fits at once."""
+    fits = GRID_MODE == "oneshot" or 4 * device.max_threads_per_sm // BLOCK >= WAVES
+    return fits and device.max_threads_per_block >= BLOCK
+
+
+def grid(c, p, device):
+    """Blocks of the first launch; one where there is nothing to add up."""
+    each = max(1, c.BYTES // SIZES[p.dtype])
+    tiles = maximum(1, ceil_div(p.n, c.BLOCK * c.ITEMS * each))
+    return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
+
+
+@reduce_op.requires
+def exact_in_any_order(c, p):
+    """Atomics add in the order of arrival: int32 gets the same bits; of floats add "float32" here to see it."""
+    if c.FINISH != "atomic":
+        return True
+    return (p.dtype == "int32") & (p.op != "prod")
+
+
+@reduce_op.deterministic
+def deterministic(c, p):
+    return c.FINISH != "atomic" or p.dtype == "int32"
+
+
+@reduce_op.scratch
+def scratch(c, p, device):
+    return {"partial": Out(grid(c, p, device), DTYPES[p.dtype]), "ticket": Out(1, "uint32")}
+
+
+@reduce_op.launch
+def launch(c, p, device):
+    blocks = grid(c, p, device)
+    args = ("x", "out", "n", "partial", "ticket")
+    first = Launch(grid=(blocks,), block=(c.BLOCK,), args=args)
+    if c.FINISH == "ticket":
+        return Fill("ticket", 0), first
+    if c.FINISH == "atomic":
+        limits = np.iinfo("int32")
+        start = {"sum": 0, "max": limits.min, "min": limits.max}.get(p.op, 1)
+        return Fill("out", start), first
+    rest = ("partial", "out", blocks)
+    return first, Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_op_blocks", args=rest)
+
+
+@reduce_op.arguments
+def arguments(p, rng):
+    """In the kernel's order; op and dtype, which are compiled in, are there for the reference."""
+    x, in_memory = drawn(p, rng), p.dtype
+    if p.dtype == "bfloat16":
+        x, in_memory = x.astype(np.float32).view(np.uint32) >> 16, "uint16"
+    codes = {"op": OPS.index(p.op), "is_bfloat16": int(p.dtype == "bfloat16")}
+    return {
+        "x": x.astype(in_memory),
+        "out": Out(1, DTYPES[p.dtype]),
+        "n": np.int64(p.n),
+        **codes,
+    }
+
+
+def drawn(p, rng):
+    """Numbers whose result shows a missing one: the largest and smallest are near the end or anywhere."""
+    if p.dtype == "int32":
+        # odd numbers: no product is 0
+        x = 2 * rng.integers(-(2**30), 2**30, p.n) + 1
+    elif p.op == "prod":
+        x = rng.standard_normal(p.n)
+        if rng.exact:  # powers of two whose product is not far from 1
+            x = np.where(np.arange(p.n) % 2, np.abs(x), 1 / np.abs(x)) * np.sign(x)
+            x[2 * (p.n // 64) :] = np.sign(x[2 * (p.n // 64) :])
+        else:
+            x = 1 + x / max(p.n, 1) ** 0.5
+    else:
+        x = rng.standard_normal(p.n)
+    if p.n and p.op in ("max", "min"):
+        at = p.n - 1 if rng.exact else int(rng.integers(p.n))
+        x[at] = 2**30 if p.dtype == "int32" else 64
+        x[at] *= 1 if p.op == "max" else -1
+    return x
+
+
+@reduce_op.reference
+def reference(x, op, is_bfloat16):
+    if is_bfloat16:
+        x = (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    limits = (-(2**31), 2**31 - 1) if x.dtype == np.int32 else (-np.inf, np.inf)
+    initial = {"sum": 0, "max": limits[0], "min": limits[1], "prod": 1}[OPS[op]]
+    function = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[OPS[op]]
+    return function.reduce(x, initial=initial, dtype=x.dtype)
+
+
+@reduce_op.tolerance
+def tolerance(p):
+    """Sums by halves as in `reduce`; of n factors each rounds the product, by chance up or down."""
+    eps = float(np.finfo(np.float64 if p.dtype == "float64" else np.float32).eps)
+    return (
+        {"sum": 32, "prod": 256}.get(p.op, 0) * eps * max(1, p.n) ** 0.5
+        if p.dtype != "int32"
+        else 0.0
+    )
+
+
+@reduce_op.work
+def work(p):
+    return Work(flops=p.n, bytes_read=SIZES[p.dtype] * p.n, bytes_written=4)

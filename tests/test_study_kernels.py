@@ -1,0 +1,58 @@
+"""Kernels of the study notes: a sample of each compiles and is right, and one that misses an element is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.measure.compiler import compiled_for
+from autotune.run.checking import check_kernel
+
+ROOT = Path(__file__).parents[1]
+#: Of each kernel a piece of its source, and one that leaves an element out or doubles it.
+MUTATIONS = {
+    "reduce_op": ("if (first + tid + i * BLOCK < end)", "if (first + tid + i * BLOCK < end - 1)"),
+}
+CUDA = ("sm_80", "sm_90", "sm_120")
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_sample_is_right(name: str) -> None:
+    """On the CPU, at odd sizes too; and the data show each missing element."""
+    report = check_kernel(find_kernel(name), (), samples=1, seed=1)
+    assert report.failures == []
+    assert report.unseen == []
+    assert {row["result"] for row in report.samples} == {"verified"}
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_missing_element_is_refused(name: str, tmp_path: Path) -> None:
+    for folder in ("kernels", "spaces"):
+        (tmp_path / folder).mkdir()
+    for header in (ROOT / "kernels").glob("*.h"):
+        shutil.copy(header, tmp_path / "kernels")
+    shutil.copy(ROOT / "spaces" / f"{name}.py", tmp_path / "spaces")
+    text, (right, wrong) = (ROOT / "kernels" / f"{name}.cu").read_text(), MUTATIONS[name]
+    assert right in text
+    (tmp_path / "kernels" / f"{name}.cu").write_text(text.replace(right, wrong))
+    report = check_kernel(load_file(tmp_path / "spaces" / f"{name}.py"), (), samples=1, seed=1)
+    assert "wrong_result" in report.samples[-1]["problem"]
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_default_compiles_for_gpus(name: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
+    kernel = find_kernel(name)
+    for arch in CUDA:
+        binary = compiled_for(
+            kernel, kernel.default(), kernel.first_problem("cuda"), for_arch(arch)
+        )
+        assert binary.entry(name).spill_bytes == 0
