@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune import Problem
+from autotune.cli.kernels import ptx_of
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.compiler import compiled_for
@@ -15,6 +17,7 @@ from autotune.run.checking import check_kernel
 ROOT = Path(__file__).parents[1]
 #: Of each kernel a piece of its source, and one that leaves an element out or doubles it.
 MUTATIONS = {
+    "conv1d": ("j < TAPS; ++j) {", "j < TAPS - 1; ++j) {"),
     "reduce_op": ("if (first + tid + i * BLOCK < end)", "if (first + tid + i * BLOCK < end - 1)"),
 }
 CUDA = ("sm_80", "sm_90", "sm_120")
@@ -56,3 +59,15 @@ def test_the_default_compiles_for_gpus(name: str) -> None:
             kernel, kernel.default(), kernel.first_problem("cuda"), for_arch(arch)
         )
         assert binary.entry(name).spill_bytes == 0
+
+
+def test_weights_in_constant_memory_are_read_there() -> None:
+    """Each of 9 once, and no weight from global memory; where an index is known when it is compiled."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
+    kernel = find_kernel("conv1d")
+    chosen = kernel.completed({"OUTPUTS": 4, "INPUT": "shared", "WINDOW": 1, "UNROLL": 0})
+    problem = Problem(n=1 << 20, taps=9, mask_in="constant")
+    assert kernel.allows(chosen, problem)
+    ptx = ptx_of(kernel, chosen, problem, for_arch("sm_90"))
+    assert ptx.count("ld.const") == 9
+    assert ptx.count("fma.rn.f32 ") == 36

@@ -1,0 +1,153 @@
+/* out[i] = sum over j < TAPS of weights[j] * x[i + j - TAPS / 2], with 0 beyond both ends, any n: knows where
+   weights and inputs may wait, in the common subset of CUDA C++ and OpenCL C.
+
+   The plan. 8 bytes move for each output, and TAPS multiply-adds are calculated: up to some 80 taps memory is
+   the limit of an H100. But each multiply-add needs an input and a weight, and a multiprocessor loads 32
+   values a clock while it multiplies 128: two loads for each multiply-add are the real limit.
+
+     MASK    global     every weight is a load, the same for all threads
+             shared     the same from shared memory
+             registers  TAPS registers of each thread, no load; for few taps
+             (MASK_IN=constant, a field of the problem: a __constant__ array, which a multiply-add reads as
+             an operand if it knows the index when it is compiled: UNROLL=0. CUDA only.)
+     INPUT   direct     every input is a load, which the cache serves TAPS times
+             shared     a block loads its inputs once
+     WINDOW  0          a thread's outputs are BLOCK apart: neighbours load neighbours
+             1          they are side by side, and slide over the same inputs in registers: one load for
+                        OUTPUTS multiply-adds. PAD keeps such threads out of each other's banks */
+
+#ifndef BLOCK
+#define BLOCK 256 /* threads per block */
+#endif
+#ifndef OUTPUTS
+#define OUTPUTS 4 /* per thread */
+#endif
+#ifndef MASK
+#define MASK_global 0
+#define MASK_shared 1
+#define MASK_registers 2
+#define MASK MASK_global
+#endif
+#ifndef INPUT
+#define INPUT_direct 0
+#define INPUT_shared 1
+#define INPUT INPUT_shared
+#endif
+#ifndef WINDOW
+#define WINDOW 1
+#endif
+#ifndef PAD
+#define PAD 0
+#endif
+#ifndef UNROLL
+#define UNROLL 4 /* taps written out; 0: all */
+#endif
+#ifndef TAPS
+#define TAPS 9
+#endif
+#ifndef MASK_IN
+#define MASK_IN array
+#endif
+
+#include "dialect.h"
+
+#define MASK_IN_array 0
+#define MASK_IN_constant 1
+#define MASK_IN_JOIN_(place) MASK_IN_##place
+#define MASK_IN_JOIN(place) MASK_IN_JOIN_(place)
+
+#if MASK_IN_JOIN(MASK_IN) == MASK_IN_constant
+#ifdef __OPENCL_VERSION__
+#error "OpenCL C has no arrays in constant memory that a program fills: mask_in=array"
+#endif
+extern "C" {
+__constant__ float weights[TAPS];
+}
+#define WEIGHTS
+#else
+#define WEIGHTS GLOBAL const float *RESTRICT weights,
+#endif
+
+#if UNROLL == 0 || MASK == MASK_registers
+#define UNROLL_TAPS UNROLL_ALL
+#else
+#define UNROLL_TAPS UNROLL_BY(UNROLL)
+#endif
+
+#define TILE (BLOCK * OUTPUTS)          /* outputs of a block */
+#define WIDTH (TILE + TAPS - 1)         /* inputs of a block */
+#define PLACE(i) ((i) + (PAD ? (i) / OUTPUTS : 0))
+
+DEVICE float element(GLOBAL const float* x, i64 i, i64 n) { return i >= 0 && i < n ? x[i] : 0.0f; }
+
+KERNEL(BLOCK, 1, 1)
+conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n)
+{
+    const int tid = TID(0);
+    const i64 first = (i64)BID(0) * TILE; /* output of this block */
+    const i64 left = first - TAPS / 2;    /* input that it reads first */
+
+#if INPUT == INPUT_shared
+    SHARED float tile[PLACE(WIDTH - 1) + 1];
+    for (int i = tid; i < WIDTH; i += BLOCK) tile[PLACE(i)] = element(x, left + i, n);
+#define IN(i) tile[PLACE(i)]
+#else
+#define IN(i) element(x, left + (i), n)
+#endif
+
+#if MASK == MASK_shared
+    SHARED float mask[TAPS];
+    for (int j = tid; j < TAPS; j += BLOCK) mask[j] = weights[j];
+#define W(j) mask[j]
+#elif MASK == MASK_registers
+    float mask[TAPS];
+    UNROLL_ALL
+    for (int j = 0; j < TAPS; ++j) mask[j] = weights[j];
+#define W(j) mask[j]
+#else
+#define W(j) weights[j]
+#endif
+#if INPUT == INPUT_shared || MASK == MASK_shared
+    SYNC();
+#endif
+
+    float sum[OUTPUTS];
+    UNROLL_ALL
+    for (int o = 0; o < OUTPUTS; ++o) sum[o] = 0.0f;
+
+#if WINDOW
+    const int begin = tid * OUTPUTS, step = 1;
+    float window[OUTPUTS];
+    UNROLL_ALL
+    for (int o = 1; o < OUTPUTS; ++o) window[o] = IN(begin + o - 1);
+    UNROLL_TAPS
+    for (int j = 0; j < TAPS; ++j) {
+        UNROLL_ALL
+        for (int o = 1; o < OUTPUTS; ++o) window[o - 1] = window[o];
+        window[OUTPUTS - 1] = IN(begin + j + OUTPUTS - 1);
+        const float weight = W(j);
+        UNROLL_ALL
+        for (int o = 0; o < OUTPUTS; ++o) sum[o] = FMA(weight, window[o], sum[o]);
+    }
+#else
+    const int begin = tid, step = BLOCK;
+    UNROLL_TAPS
+    for (int j = 0; j < TAPS; ++j) {
+        const float weight = W(j);
+        UNROLL_ALL
+        for (int o = 0; o < OUTPUTS; ++o) sum[o] = FMA(weight, IN(begin + o * step + j), sum[o]);
+    }
+#endif
+
+#if WINDOW && OUTPUTS % 4 == 0
+    if (first + begin + OUTPUTS <= n) { /* a multiple of 16 bytes past the begin of out */
+        UNROLL_ALL
+        for (int o = 0; o < OUTPUTS; o += 4)
+            ST4(out + first + begin + o, MAKE4(sum[o], sum[o + 1], sum[o + 2], sum[o + 3]));
+        return;
+    }
+#endif
+    UNROLL_ALL
+    for (int o = 0; o < OUTPUTS; ++o)
+        if (first + begin + o * step < n) out[first + begin + o * step] = sum[o];
+}

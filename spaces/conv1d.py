@@ -1,0 +1,144 @@
+"""conv1d: a float32 vector convolved with a few weights, 0 beyond both ends, by kernels/conv1d.cu."""
+
+import numpy as np
+
+from autotune import Constant, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div
+
+
+def vector(n, taps, mask_in="array"):
+    return Problem(n=n, taps=taps, mask_in=mask_in)
+
+
+def sliding(BLOCK, OUTPUTS, **others):
+    """A configuration whose threads slide over inputs in shared memory."""
+    return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "shared", "WINDOW": 1, **others}
+
+
+conv1d = Kernel(
+    "conv1d.cu",
+    problems={
+        "cuda": [vector(1 << 26, taps) for taps in (3, 9, 31, 127)]
+        + [vector(1 << 26, taps, "constant") for taps in (9, 31)]
+        + [vector(10**7 + 3, 9)],
+        "opencl": [vector(1 << 17, 9), vector(10**5 + 3, 31)],
+    },
+    edge_problems=[
+        *(vector(n, 5) for n in (1, 1001, 4097)),
+        vector(7, 31),  # more taps than elements
+        vector(1000, 8),  # an even number: one tap more on the left
+        vector(2500, 255),
+    ],
+    static=("taps", "mask_in"),
+    seeds=[
+        # what the study notes have: everything from global memory, an output a thread
+        {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
+        {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
+        {"BLOCK": 256, "OUTPUTS": 4, "MASK": "registers", "INPUT": "direct"},
+        sliding(256, 4, UNROLL=0),
+        sliding(256, 4, MASK="registers"),
+        sliding(256, 8, PAD=1, UNROLL=0),
+        sliding(128, 8, PAD=1, MASK="shared", UNROLL=8),
+        {**sliding(256, 4, UNROLL=0), "INPUT": "direct"},
+    ],
+    default=sliding(256, 4, UNROLL=8),
+    BLOCK=(64, 128, 256, 512),  # threads per block
+    OUTPUTS=(1, 2, 4, 8),  # per thread
+    MASK=("global", "shared", "registers"),  # where the weights wait
+    INPUT=("direct", "shared"),  # where the inputs wait
+    WINDOW=(0, 1),  # whether a thread's outputs are side by side
+    PAD=(0, 1),  # shared, WINDOW=1: against bank conflicts
+    UNROLL=(1, 4, 8, 0),  # taps written out; 0: all
+)
+
+
+@conv1d.applies("WINDOW")
+def several_outputs(OUTPUTS):
+    return OUTPUTS > 1
+
+
+@conv1d.applies("PAD")
+def apart_in_shared_memory(INPUT, OUTPUTS, WINDOW):
+    return INPUT == "shared" and OUTPUTS > 1 and WINDOW == 1
+
+
+@conv1d.applies("UNROLL")
+def loop_over_taps(MASK):
+    return MASK != "registers"  # which have no index when a program runs
+
+
+@conv1d.constraint
+def blocks_are_allowed(BLOCK, device):
+    """A block has as many threads as the device allows."""
+    return device.max_threads_per_block >= BLOCK
+
+
+@conv1d.requires
+def fits(c, p):
+    """Weights in registers are 31 at most, and only so many taps are all written out; constant is a place, too."""
+    if p.mask_in == "constant" and c.MASK != "global":
+        return False
+    few = c.MASK == "registers" or c.UNROLL == 0
+    return p.taps <= 31 if few else True
+
+
+@conv1d.launch
+def launch(c, p):
+    return Launch(grid=(ceil_div(p.n, c.BLOCK * c.OUTPUTS),), block=(c.BLOCK,))
+
+
+@conv1d.deterministic
+def deterministic(c, p):
+    """A thread adds up an output in the order of the taps."""
+    return True
+
+
+@conv1d.arguments
+def arguments(p, rng):
+    weights = rng.standard_normal(p.taps)
+    return {
+        "x": rng.standard_normal(p.n),
+        "weights": Constant(weights) if p.mask_in == "constant" else weights,
+        "out": Out(p.n),
+        "n": np.int64(p.n),
+    }
+
+
+@conv1d.reference
+def reference(x, weights):
+    """NumPy turns the weights round."""
+    left = len(weights) // 2
+    padded = np.pad(x, (left, len(weights) - 1 - left))
+    return np.convolve(padded, weights[::-1], "valid")
+
+
+@conv1d.tolerance
+def tolerance(p):
+    """One chain of `taps` additions of products of normal numbers, 8 standard deviations of each."""
+    return float(np.finfo(np.float32).eps) * (8 * p.taps + 8)
+
+
+@conv1d.work
+def work(p):
+    return Work(flops=2 * p.n * p.taps, bytes_read=4 * p.n, bytes_written=4 * p.n)
+
+
+@conv1d.call
+def call(x, weights, out=None):
+    """Of a vector, with the weights of an array."""
+    out = Operand.new(x.shape) if out is None else out
+    if x.ndim != 1 or weights.ndim != 1 or x.shape != out.shape or not weights.size:
+        raise ValueError(
+            f"x is {x}, weights are {weights}, out is {out}: give vectors, x as long as out"
+        )
+    if not x.size:
+        return NothingToDo((out,))
+    arrays = {"x": x, "weights": weights, "out": out}
+    return vector(x.size, weights.size), {**arrays, "n": np.int64(x.size)}
+
+
+@conv1d.baseline("cupyx")
+def cupyx(x, weights, out, n):
+    """cupyx.scipy.ndimage.correlate1d; no vendor's library has a convolution of so few dimensions."""
+    from cupyx.scipy.ndimage import correlate1d
+
+    return lambda: correlate1d(x, weights, output=out, mode="constant", cval=0.0)
