@@ -17,8 +17,20 @@ from autotune.run.checking import check_kernel
 ROOT = Path(__file__).parents[1]
 #: Of each kernel a piece of its source, and one that leaves an element out or doubles it.
 MUTATIONS = {
+    "banks": ("read < READS;", "read < READS - 1;"),
+    "branch": ("if (i >= n) return;", "if (i >= n - 1) return;"),
+    "chase": ("step < steps;", "step < steps - 1;"),
     "conv1d": ("j < TAPS; ++j) {", "j < TAPS - 1; ++j) {"),
+    "elementwise": (
+        "const i64 count = CONCAT ? n + m : n",
+        "const i64 count = (CONCAT ? n + m : n) - 1",
+    ),
+    "gather": ("const i64 first =", "n -= 1;\n    const i64 first ="),
+    "particles": ("const i64 first =", "n -= 1;\n    const i64 first ="),
+    "pitch": ("const int across =", "n -= 1;\n    const int across ="),
     "reduce_op": ("if (first + tid + i * BLOCK < end)", "if (first + tid + i * BLOCK < end - 1)"),
+    "table": ("if (i >= n) return;", "if (i >= n - 1) return;"),
+    "unroll": ("k0 += TILE) {", "k0 += TILE + 1) {"),
 }
 CUDA = ("sm_80", "sm_90", "sm_120")
 
@@ -59,6 +71,18 @@ def test_the_default_compiles_for_gpus(name: str) -> None:
             kernel, kernel.default(), kernel.first_problem("cuda"), for_arch(arch)
         )
         assert binary.entry(name).spill_bytes == 0
+
+
+def test_caps_spill_the_square_of_a_thread_alone() -> None:
+    """The study notes' loop fits into 32 registers; 8 x 8 accumulators do not."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
+    kernel, spills = find_kernel("unroll"), {}
+    for side, cap in ((1, 32), (8, 128), (8, 64)):
+        chosen = kernel.completed({"TILE": 16, "SIDE": side, "CAP": cap})
+        binary = compiled_for(kernel, chosen, kernel.first_problem("cuda"), for_arch("sm_90"))
+        assert binary.entry("unroll").registers <= cap
+        spills[side, cap] = binary.entry("unroll").spill_bytes
+    assert spills[1, 32] == spills[8, 128] == 0 < spills[8, 64]
 
 
 def test_weights_in_constant_memory_are_read_there() -> None:

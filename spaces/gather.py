@@ -1,0 +1,116 @@
+"""gather: reads or writes of places that are apart, by kernels/gather.cu; shows sectors and cache lines."""
+
+import numpy as np
+
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+
+PATTERNS = ("stride", "every", "swapped", "broadcast", "random", "reverse")
+
+
+def places(n, pattern, stride=1, side="load"):
+    return Problem(n=n, pattern=pattern, stride=stride, side=side)
+
+
+gather = Kernel(
+    "gather.cu",
+    problems={
+        "cuda": [places(1 << 20, "stride", s) for s in (1, 17)]
+        + [places(1 << 24, "every", s) for s in (1, 2, 4, 8, 16, 32)]
+        + [places(1 << 26, pattern) for pattern in ("swapped", "broadcast", "random", "reverse")]
+        + [places(1 << 26, "stride", 17, side) for side in ("load", "store")],
+        "opencl": [places(1 << 18, "stride", 17), places(1 << 18, "every", 8)],
+    },
+    edge_problems=[
+        places(1, "reverse"),
+        places(63, "reverse"),
+        places(4099, "reverse", side="store"),
+        places(1009, "stride", 17, "store"),
+        places(1009, "every", 3),
+        places(1001, "swapped"),
+        places(1001, "broadcast"),
+        places(1001, "random"),
+    ],
+    static=("pattern", "stride", "side"),
+    BLOCK=(256, 64, 128, 512, 1024),  # threads per block
+    ITEMS=(1, 2, 4, 8),  # elements per thread
+    STAGE=("direct", "shared"),  # where an order is turned
+)
+
+
+@gather.constraint
+def blocks_are_allowed(BLOCK, device):
+    """A block has as many threads as the device allows."""
+    return device.max_threads_per_block >= BLOCK
+
+
+@gather.requires
+def turns_tiles(c, p):
+    """shared: a block's tile comes from one block's tile."""
+    if c.STAGE == "direct":
+        return True
+    return (p.side == "load") & ((p.pattern == "swapped") + (p.pattern == "reverse") == 1)
+
+
+@gather.launch
+def launch(c, p):
+    args = ("x", "index", "out", "n")
+    return Launch(grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,), args=args)
+
+
+@gather.deterministic
+def deterministic(c, p):
+    """Every element is written once."""
+    return True
+
+
+@gather.arguments
+def arguments(p, rng):
+    """pattern and side, which are compiled in, are there for the reference."""
+    n = p.n
+    return {
+        "x": rng.standard_normal(n * p.stride if p.pattern == "every" else n),
+        "index": rng.integers(0, n, n if p.pattern == "random" else 1),
+        "out": Out(n),
+        "n": np.int64(n),
+        "pattern": PATTERNS.index(p.pattern),
+        "stride": p.stride,
+        "stores": int(p.side == "store"),
+    }
+
+
+@gather.reference
+def reference(x, index, n, pattern, stride, stores):
+    i = np.arange(n)
+    source = {
+        "stride": i * stride % n,
+        "every": i * stride,
+        "swapped": np.where((i ^ 31) < n, i ^ 31, i),
+        "broadcast": 0 * i,
+        "random": index,
+        "reverse": n - 1 - i,
+    }[PATTERNS[pattern]]
+    if not stores:
+        return x[source]
+    out = np.empty(n)
+    out[source] = x
+    return out
+
+
+@gather.tolerance
+def tolerance(p):
+    """Nothing is rounded."""
+    return 0.0
+
+
+@gather.work
+def work(p):
+    """Elements, not the sectors that they lie in."""
+    return Work(bytes_read=4 * p.n, bytes_written=4 * p.n)
+
+
+@gather.baseline("cupy.take")
+def take(x, index, out, pattern):
+    """Of random places; it reads the index, too."""
+    if PATTERNS[int(pattern)] != "random":
+        return None
+    return lambda: x.take(index, out=out)

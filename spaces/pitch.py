@@ -1,0 +1,86 @@
+"""pitch: a copy of a float32 matrix whose rows begin at a pitch, by kernels/pitch.cu."""
+
+from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
+
+
+def rows(m, n, pitch=1, others=None):
+    """Rows at the next multiple of `pitch` floats; of out at `others`, if that is another."""
+    up = [-(-n // by) * by for by in (pitch, others or pitch)]
+    return Problem(m=m, n=n, ldx=up[0], ldo=up[1])
+
+
+pitch = Kernel(
+    "pitch.cu",
+    problems={
+        "cuda": [rows(65536, 1001, by) for by in (1, 8, 32)] + [rows(65536, 1024)],
+        "opencl": [rows(300, 1001), rows(300, 1001, 32)],
+    },
+    edge_problems=[
+        rows(1, 1),
+        rows(33, 65),
+        rows(7, 1001, 4, 1),
+        rows(5, 130, 8),
+        rows(129, 3, 32),
+    ],
+    default={"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4},
+    BLOCK_X=(32, 64, 128, 256),  # threads along a row
+    BLOCK_Y=(1, 2, 4, 8),  # rows of a block
+    VEC=(1, 2, 4),  # floats per access
+)
+
+
+@pitch.constraint
+def blocks_are_allowed(BLOCK_X, BLOCK_Y, device):
+    """A block has 64 threads, and as many as the device allows."""
+    return 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
+
+
+@pitch.launch
+def launch(c, p):
+    blocks = ceil_div(p.n, c.BLOCK_X * c.VEC) * ceil_div(p.m, c.BLOCK_Y)
+    return Launch(grid=(blocks,), block=(c.BLOCK_X, c.BLOCK_Y))
+
+
+@pitch.deterministic
+def deterministic(c, p):
+    """An element is one thread's."""
+    return True
+
+
+@pitch.arguments
+def arguments(p, rng):
+    return {
+        "x": rng.standard_normal(p.m * p.ldx),
+        "out": InOut(rng.standard_normal(p.m * p.ldo)),
+        "m": p.m,
+        "n": p.n,
+        "ldx": p.ldx,
+        "ldo": p.ldo,
+    }
+
+
+@pitch.reference
+def reference(x, out, m, n, ldx, ldo):
+    out = out.copy().reshape(m, ldo)
+    out[:, :n] = x.reshape(m, ldx)[:, :n]
+    return out.reshape(-1)
+
+
+@pitch.tolerance
+def tolerance(p):
+    """Nothing is rounded."""
+    return 0.0
+
+
+@pitch.work
+def work(p):
+    return Work(bytes_read=4 * p.m * p.n, bytes_written=4 * p.m * p.n)
+
+
+@pitch.baseline("cudaMemcpy2DAsync")
+def memcpy2d(x, out, m, n, ldx, ldo):
+    from cupy.cuda import get_current_stream, runtime
+
+    to, frm = (out.data.ptr, 4 * int(ldo)), (x.data.ptr, 4 * int(ldx))
+    extent = (4 * int(n), int(m), runtime.memcpyDeviceToDevice)
+    return lambda: runtime.memcpy2DAsync(*to, *frm, *extent, get_current_stream().ptr)

@@ -1,0 +1,76 @@
+"""table: out[i] = values[x[i]] of float32, by kernels/table.cu; shows where a table may lie."""
+
+import numpy as np
+
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+
+
+def entries_of(n, entries, index="random"):
+    return Problem(n=n, entries=entries, index=index)
+
+
+table = Kernel(
+    "table.cu",
+    problems={
+        "cuda": [entries_of(1 << 26, 16, index) for index in ("uniform", "warps", "random")]
+        + [entries_of(1 << 26, entries) for entries in (4, 256, 4096, 65536)],
+        "opencl": [entries_of(1 << 17, 16), entries_of(10**5 + 3, 4096)],
+    },
+    edge_problems=[entries_of(1, 4), entries_of(1001, 16, "warps"), entries_of(4097, 256)],
+    static=("entries",),
+    BLOCK=(256, 64, 128, 512, 1024),  # threads per block
+    ITEMS=(1, 2, 4, 8),  # elements per thread
+    TABLE=("global", "shared", "registers", "branches"),  # where the table lies
+)
+
+
+@table.constraint
+def blocks_are_allowed(BLOCK, device):
+    """A block has as many threads as the device allows."""
+    return device.max_threads_per_block >= BLOCK
+
+
+@table.requires
+def fits(c, p):
+    """shared: 32 KB; one in a thread's own hands: 16 entries."""
+    return p.entries <= {"global": 1 << 30, "shared": 8192}.get(c.TABLE, 16)
+
+
+@table.launch
+def launch(c, p):
+    return Launch(grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,))
+
+
+@table.deterministic
+def deterministic(c, p):
+    """An element is one thread's."""
+    return True
+
+
+@table.arguments
+def arguments(p, rng):
+    drawn = rng.integers(0, p.entries, p.n)
+    group = {"uniform": p.n, "warps": 32, "random": 1}[p.index]
+    x = drawn[np.arange(p.n) // group * group]
+    return {"x": x, "values": rng.standard_normal(p.entries), "out": Out(p.n), "n": np.int64(p.n)}
+
+
+@table.reference
+def reference(x, values):
+    return values[x]
+
+
+@table.tolerance
+def tolerance(p):
+    """Nothing is rounded."""
+    return 0.0
+
+
+@table.work
+def work(p):
+    return Work(bytes_read=4 * p.n + 4 * p.entries, bytes_written=4 * p.n)
+
+
+@table.baseline("cupy.take")
+def take(x, values, out):
+    return lambda: values.take(x, out=out)
