@@ -29,7 +29,9 @@ MUTATIONS = {
     "particles": ("const i64 first =", "n -= 1;\n    const i64 first ="),
     "pitch": ("const int across =", "n -= 1;\n    const int across ="),
     "reduce_op": ("if (first + tid + i * BLOCK < end)", "if (first + tid + i * BLOCK < end - 1)"),
+    "spmm": ("for (; entry < end; ++entry)", "for (; entry < end - 1; ++entry)"),
     "table": ("if (i >= n) return;", "if (i >= n - 1) return;"),
+    "triangles": ("const int u =", "n -= 1;\n    const int u ="),
     "unroll": ("k0 += TILE) {", "k0 += TILE + 1) {"),
 }
 CUDA = ("sm_80", "sm_90", "sm_120")

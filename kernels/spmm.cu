@@ -1,0 +1,109 @@
+/* C (m x n) = A (m x k, sparse) B (k x n) in float32: A by compressed rows (row r has the entries row_start[r] to
+   row_start[r + 1] of columns and values, in any order), B and C row-major. Knows two ways to share the entries out, in
+   the common subset of CUDA C++ and OpenCL C.
+
+   Lanes of a TEAM lie along the columns of C, VEC floats each. All of them need the same entry of A, one access, and
+   read a piece of a row of B side by side; nothing has to be added across lanes.
+
+     ALG  row    a team for each row: no more work than there is, but the longest row decides when all is over
+          split  a team for every SHARE entries, wherever rows begin: an equal share, whatever the rows' lengths. The
+                 first row is found by bisection; rows that a share cuts are added to C by atomics, others stored.
+                 C is 0 before */
+#ifndef BLOCK
+#define BLOCK 256 /* threads per block */
+#endif
+#ifndef TEAM
+#define TEAM 32 /* threads along the columns of C */
+#endif
+#ifndef VEC
+#define VEC 1 /* columns of each: 1, 2 or 4 */
+#endif
+#ifndef ALG
+#define ALG_row 0
+#define ALG_split 1
+#define ALG ALG_row
+#endif
+#ifndef SHARE
+#define SHARE 128
+#endif
+#ifndef UNROLL
+#define UNROLL 4 /* entries under way at once */
+#endif
+#define LOAD_plain 0
+#define LOAD LOAD_plain
+#define STORE_plain 0
+#define STORE STORE_plain
+
+#include "vectors.h"
+
+/* sum += the entries from `entry` to `end`, times the columns of B from b on. */
+DEVICE void add_entries(float* sum, int entry, int end, GLOBAL const int* RESTRICT columns,
+                        GLOBAL const float* RESTRICT values, GLOBAL const float* RESTRICT b, int n)
+{
+    UNROLL_BY(UNROLL)
+    for (; entry < end; ++entry) {
+        float row[VEC];
+        load_vector(row, b + (i64)columns[entry] * n, 1);
+        const float value = values[entry];
+        UNROLL_ALL
+        for (int v = 0; v < VEC; ++v) sum[v] = FMA(value, row[v], sum[v]);
+    }
+}
+
+DEVICE void clear(float* sum)
+{
+    UNROLL_ALL
+    for (int v = 0; v < VEC; ++v) sum[v] = 0.0f;
+}
+
+#if ALG == ALG_split
+/* The last row that begins at `entry` or before; of several empty ones too. */
+DEVICE int row_of(GLOBAL const int* RESTRICT row_start, int m, int entry)
+{
+    int low = 0, high = m;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (row_start[middle] <= entry)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+#endif
+
+KERNEL(BLOCK, 1, 1)
+spmm(GLOBAL const int* RESTRICT row_start, GLOBAL const int* RESTRICT columns,
+     GLOBAL const float* RESTRICT values, GLOBAL const float* RESTRICT b, GLOBAL float* RESTRICT c, int m, int n)
+{
+    const int team = BID(0) * (BLOCK / TEAM) + TID(0) / TEAM;
+    const int column = (BID(1) * TEAM + TID(0) % TEAM) * VEC;
+    if (column >= n) return;
+    b += column, c += column;
+    float sum[VEC];
+    clear(sum);
+
+#if ALG == ALG_row
+    if (team >= m) return;
+    add_entries(sum, row_start[team], row_start[team + 1], columns, values, b, n);
+    store_vector(c + (i64)team * n, sum);
+#else
+    const int entries = row_start[m];
+    if (team >= CEIL_DIV(entries, SHARE)) return; /* never more than INT_MAX / SHARE */
+    const int begin = team * SHARE, end = begin + SHARE < entries ? begin + SHARE : entries;
+    int row = row_of(row_start, m, begin);
+    for (int entry = begin; entry < end; ++row) {
+        const int row_end = row_start[row + 1], stop = row_end < end ? row_end : end;
+        if (stop == entry) continue; /* an empty row */
+        clear(sum);
+        add_entries(sum, entry, stop, columns, values, b, n);
+        if (row_start[row] >= begin && row_end <= end)
+            store_vector(c + (i64)row * n, sum);
+        else {
+            UNROLL_ALL
+            for (int v = 0; v < VEC; ++v) ATOMIC_ADD(c + (i64)row * n + v, sum[v]);
+        }
+        entry = stop;
+    }
+#endif
+}
