@@ -9,6 +9,8 @@ typedef __SIZE_TYPE__ size_t;
 
 struct float2 { float x, y; } __attribute__((aligned(8)));
 struct float4 { float x, y, z, w; } __attribute__((aligned(16)));
+struct uint2 { unsigned x, y; } __attribute__((aligned(8)));
+struct uint4 { unsigned x, y, z, w; } __attribute__((aligned(16)));
 struct place { unsigned x, y, z; };
 
 static __device__ float2 make_float2(float x, float y) { return {x, y}; }
