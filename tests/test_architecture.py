@@ -39,25 +39,25 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1765,
-    "calling": 2743,
+    "": 1770,
+    "calling": 2750,
     "cli": 2780,
-    "devices": 2620,
+    "devices": 2640,
     "doctor": 380,
     "explain": 900,
     "export": 1200,
     "fleet": 1250,
     "interop": 1030,
-    "kernel": 3425,
-    "languages": 1010,
-    "measure": 5500,
+    "kernel": 3440,
+    "languages": 1020,
+    "measure": 5680,
     "report": 1512,
     "retune": 1112,
     "run": 3875,
     "search": 2392,
-    "store": 1365,
+    "store": 1370,
     "triton": 900,
-    "tuned": 3457,
+    "tuned": 3570,
 }
 
 
