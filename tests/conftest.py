@@ -39,8 +39,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
 UNTIMED = {
-    *("test_api", "test_cli", "test_compiler", "test_interruption", "test_load", "test_objective"),
-    *("test_session", "test_snapshot", "test_snippets", "test_source", "test_verify"),
+    *("test_api", "test_cli", "test_compiler", "test_first_call", "test_interruption", "test_load"),
+    *(
+        "test_objective",
+        "test_session",
+        "test_snapshot",
+        "test_snippets",
+        "test_source",
+        "test_verify",
+    ),
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
 COSTLY = {"built", "launchers", "pages", "space", "notebook"}

@@ -256,7 +256,7 @@ class TunedKernel:
         given = arguments.values, arguments.libraries, index
         call = ChosenCall(resolved, *given, device, choice, self.deterministic)
         is_settled = first_call.tune(call, how)
-        if is_settled:
+        if is_settled and choice.tuned is not None:
             choice = choose(kernel, resolved.problem, device, self.deterministic)
         return choice, is_settled
 
