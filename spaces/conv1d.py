@@ -23,10 +23,9 @@ conv1d = Kernel(
         "opencl": [vector(1 << 17, 9), vector(10**5 + 3, 31)],
     },
     edge_problems=[
-        *(vector(n, 5) for n in (1, 1001, 4097)),
-        vector(7, 31),  # more taps than elements
+        *(vector(n, 9) for n in (1, 7, 1001, 4097)),  # fewer elements than taps, too
         vector(1000, 8),  # an even number: one tap more on the left
-        vector(2500, 255),
+        vector(2500, 256),
     ],
     static=("taps", "mask_in"),
     seeds=[
@@ -40,7 +39,7 @@ conv1d = Kernel(
         sliding(128, 8, PAD=1, MASK="shared", UNROLL=8),
         {**sliding(256, 4, UNROLL=0), "INPUT": "direct"},
     ],
-    default=sliding(256, 4, UNROLL=8),
+    default=sliding(256, 4, UNROLL=4),
     BLOCK=(64, 128, 256, 512),  # threads per block
     OUTPUTS=(1, 2, 4, 8),  # per thread
     MASK=("global", "shared", "registers"),  # where the weights wait

@@ -38,7 +38,7 @@ CUDA = ("sm_80", "sm_90", "sm_120")
 
 
 @pytest.mark.opencl
-@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.usefixtures("opencl_device", "kept_processes")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_sample_is_right(name: str) -> None:
     """On the CPU, at odd sizes too; and the data show each missing element."""
@@ -49,7 +49,7 @@ def test_a_sample_is_right(name: str) -> None:
 
 
 @pytest.mark.opencl
-@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.usefixtures("opencl_device", "kept_processes")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_element_is_refused(name: str, tmp_path: Path) -> None:
     for folder in ("kernels", "spaces"):

@@ -1,0 +1,32 @@
+"""The kernels of the study notes on a GPU: seeds and a sample of each, at all of its odd sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import run
+from autotune.kernel.catalog import find_kernel
+from autotune.values import Problem
+
+NAMES = (
+    *("banks", "branch", "chase", "conv1d", "elementwise", "gather", "particles", "pitch"),
+    *("reduce_op", "spmm", "table", "triangles", "unroll"),
+)
+#: The smallest problem that OpenCL tunes, and what only CUDA has.
+CASES = [(name, find_kernel(name).first_problem("opencl")) for name in NAMES]
+CASES.append(("conv1d", Problem(n=100003, taps=9, mask_in="constant")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "problem"), CASES, ids=str)
+def test_a_sample_is_right_on_a_gpu(
+    name: str, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration with a wrong result would end the run."""
+    monkeypatch.chdir(tmp_path)
+    asked = ",".join(f"{field}={value}" for field, value in problem.items())
+    command = ["run", name, "--device", "cuda:0", "--strategy", "random", "--budget", "12evals"]
+    assert run([*command, "--problem", asked]) == 0
+    assert list(tmp_path.glob(f"reports/*/{name}.hpp"))
