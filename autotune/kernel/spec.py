@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
+from autotune.errors import needing
 from autotune.kernel.declaration import DEVICE, Declaration
 from autotune.kernel.names import OFFSET, fault
 from autotune.project import Project, current_folder, project_of
@@ -80,9 +81,10 @@ class BFloat16:
     """
 
     def __init__(self, array: Any) -> None:
-        import numpy as np  # which a list of kernels does not wait for
+        with needing("BFloat16"):  # a list of kernels does not wait for NumPy
+            import numpy as np
 
-        from autotune.arrays import rounded_to_bfloat16
+            from autotune.arrays import rounded_to_bfloat16
 
         array = np.asarray(array)
         #: Elements as uint16.
