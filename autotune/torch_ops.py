@@ -11,7 +11,6 @@ from functools import cache, partial
 from typing import Any
 
 from autotune import linalg
-from autotune.calling.load import load
 from autotune.errors import MissingDependencyError, UsageError, unknown
 
 try:
@@ -157,6 +156,8 @@ torch.library.register_autograd(
 
 @cache
 def _tuned(kernel: str) -> Callable[..., Any]:
+    from autotune.calling.load import load
+
     return load(kernel)
 
 

@@ -136,7 +136,12 @@ from autotune.cli import run
 codes = [run(words.split()) for words in json.loads(sys.argv[1])]
 print(json.dumps(codes))
 """
-    commands = ["doctor cache --json", "retune --schedule cron --every 1w --arch sm_90", "results", "show sgemm"]
+    commands = [
+        "doctor cache --json",
+        "retune --schedule cron --every 1w --arch sm_90",
+        "results",
+        "show sgemm",
+    ]
     commands += [f"export sgemm header --out {tmp_path}"]
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(commands)],
