@@ -21,6 +21,7 @@ from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
 from autotune.calling.choice import Choice, LaunchPlan
+from autotune.calling.first_call import OFF, VARIABLE
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, DeviceLibrary, Library, Scalar, cupy, kind_of
 from autotune.calling.load import MAX_CALLS
@@ -56,13 +57,12 @@ from autotune.triton.declared import DecoratedKernel
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import user_folder
-from autotune.tuned.table import EXACT
+from autotune.tuned.table import EXACT, FIRST_CALL
 from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem
 
-#: Set to 1, it keeps calls for ``autotune run FILE:FUNCTION``; and what is said in place of ``tune``.
-RECORD, TUNE = "AUTOTUNE_RECORD_SIZES", "AUTOTUNE_TUNE"
-_WHEN = ("first_call", "never")
+#: Set to 1, it keeps calls for ``autotune run FILE:FUNCTION``.
+RECORD = "AUTOTUNE_RECORD_SIZES"
 #: Options of `triton.Config`, and what they are where nothing else is said.
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _MOST_CONFIGURATIONS = 20_000
@@ -74,7 +74,7 @@ _IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "pos
 class _Options:
     reference: Callable[..., Mapping[str, Any]] | None
     tolerance: float | None
-    tune: str
+    tune: bool
     budget: str
     name: str | None
 
@@ -89,7 +89,7 @@ def autotune(
     *,
     reference: Callable[..., Mapping[str, Any]] | None = None,
     tolerance: float | None = None,
-    tune: str = "first_call",
+    tune: str = FIRST_CALL,
     budget: str = "60s",
     name: str | None = None,
     **parameters: Any,
@@ -106,8 +106,8 @@ def autotune(
         Without it configurations have to agree.
     tolerance : float, optional
         Largest absolute error. Default: as of every kernel.
-    tune : {"first_call", "never"}
-        With ``never`` the nearest recorded problem answers, else the first configuration.
+    tune : {"first_call", "off"}
+        With ``off``, or ``AUTOTUNE_TUNE=off``, the nearest recorded problem answers, else the first configuration.
     budget : str
         Of each problem: ``60s``, ``200evals``.
     name : str, optional
@@ -128,11 +128,11 @@ def autotune(
     given = {each: values for each, values in parameters.items() if each not in _IGNORED}
     if (configs is None) == (not given):
         raise UsageError("autotune: give configs=[...], or parameters such as BLOCK=(64, 128)")
-    if tune not in _WHEN:
-        raise UsageError(f"autotune: {unknown('tune', tune, _WHEN)}")
+    if tune not in (FIRST_CALL, OFF):
+        raise UsageError(f"autotune: {unknown('tune', tune, (FIRST_CALL, OFF))}")
     Budget.parse(budget)
     listed = list(_every(given)) if configs is None else list(configs)
-    options = _Options(reference, tolerance, tune, budget, name)
+    options = _Options(reference, tolerance, tune == FIRST_CALL, budget, name)
     hooks = {"pre_hook": pre_hook, "prune_configs_by": prune_configs_by}
     return lambda fn: Decorated(
         options, fn, fn.arg_names, listed, list(key), reset_to_zero, restore_value, **hooks
@@ -397,7 +397,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
     def _choice(self, kernel: DecoratedKernel, call: _NewCall, device: Device) -> Choice:
         """Return what the record answers, after a search where it does not know the problem."""
         found = _found(kernel, call.problem, device)
-        is_wanted = os.environ.get(TUNE, self._options.tune) != "never" and len(call.kept) > 1
+        is_off = not self._options.tune or os.environ.get(VARIABLE) == OFF
+        is_wanted = not is_off and len(call.kept) > 1
         if is_wanted and not _is_known(kernel, found) and not _is_captured(call):
             try:
                 self._tune(call, device)
