@@ -249,9 +249,11 @@ def test_later_finalists_run_where_earlier_ones_were_wrong_though_the_time_is_ov
 
 
 @pytest.mark.parametrize(
-    ("check_s", "tried"), [(10.0, [4095]), (0.1, [4095, 4097, 4093])], ids=["none", "half"]
+    ("check_s", "tried"),
+    [(10.0, [4095, 4097, 4093, 1]), (0.05, [4095, 4097, 4093, 1, 63])],
+    ids=["always", "half"],
 )
-def test_half_of_the_time_is_for_sizes_beside(case, check_s, tried):
+def test_four_sizes_beside_are_always_verified_and_others_in_half_of_the_time(case, check_s, tried):
     case.check_s, case.data_s = check_s, lambda p: 0.05 * p.n / 4096
     assert case.tried(32, 64) == tried
 

@@ -27,8 +27,9 @@ from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 
-#: Sizes of a problem at most, the large one included.
-MOST_SIZES = 10
+#: Sizes of a problem at most, the large one included; and those that are verified however long that takes,
+#: since a busy machine is no proof.
+MOST_SIZES, _ALWAYS = 10, 4
 #: Time for them: a share of the problem's search, but this long after short ones.
 _SHARE, _LEAST_S = 0.15, 1.0
 #: Share of that time for the large size, where verifying a finalist takes as long as its data; and the
@@ -250,7 +251,9 @@ class OtherSizes:
         if is_first := not self._until_s:
             self._until_s = time.monotonic() + self._limit_s
             self._plan(finalists)
-        while self._planned and self._left_s > _LARGE_SHARE * self._limit_s:
+        while self._planned and (
+            len(self._made) < _ALWAYS or self._left_s > _LARGE_SHARE * self._limit_s
+        ):
             size = self._planned.pop(0)
             try:
                 job, data_s = self._job(size)

@@ -89,7 +89,7 @@ def autotune(
     *,
     reference: Callable[..., Mapping[str, Any]] | None = None,
     tolerance: float | None = None,
-    tune: str = FIRST_CALL,
+    tune: str = "first_call",
     budget: str = "60s",
     name: str | None = None,
     **parameters: Any,
