@@ -92,12 +92,12 @@ def test_two_signals_to_all_processes_at_any_moment(
         assert {run.ended for run in store.runs()} <= {"interrupted"}
 
 
-#: Ends a reference at its third call for n = 2003: two are of the search, the next of its finals.
+#: Ends a reference at its fourth call for n = 2003: three are of the search, the next of its finals.
 ENDING = """\
 if x.size == 2003:
         with open({file!r}, "a") as calls:
             calls.write("x")
-            if calls.tell() == 3:
+            if calls.tell() == 4:
                 {deed}
     return factor * x"""
 

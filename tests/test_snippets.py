@@ -63,6 +63,7 @@ NOT_RUN = {
     "cmake": "test_cpp builds the example and a project of its own",
     "git": "changes the repository",
     "python -m pytest": "these tests",
+    "python serve.py": "stands for a reader's program; test_triton_decorator records calls",
     "g++": "test_cpp compiles against what ships",
     "make": "sets up, tunes and tests for minutes; .ci/run does",
     "nvcc": "test_cpp compiles the same file by CMake",
