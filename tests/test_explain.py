@@ -122,7 +122,7 @@ def test_all_bundled_kernels_are_explained_without_a_gpu() -> None:
         first = next(iter(find_kernel(name).variants), BEST)
         facts = explained(name, first)[first]
         assert facts.failure == "" and facts.registers and facts.occupancy, name
-        assert facts.code and facts.code.mix.instructions > 30, name
+        assert facts.code and facts.code.mix.instructions > 20, name
         assert facts.code.mix.accesses["global stores"], name
 
 
