@@ -39,7 +39,7 @@ _ONE_IN, _STRIKING_STEP, _BY_CHANCE = 8, 2.0**-6, 0.25
 _OF_REFERENCE, IN_SINGLE = 48, 4
 _HELD_IN_SINGLE = 2.0**-100
 #: Exact data have few different values, whose sums are rounded alike: so many times the error.
-_ALIKE = 4
+_ALIKE = 8
 #: Rounding errors of the result itself, besides the one of the output's type.
 _OWN = 4
 #: Rounding errors of the median sensitivity: 1 + exp(x) is rounded where the result hardly depends on x.

@@ -30,8 +30,8 @@ from autotune.values import Problem, size_of
 #: Sizes of a problem at most, the large one included; and those that are verified however long that takes,
 #: since a busy machine is no proof.
 MOST_SIZES, _ALWAYS = 10, 4
-#: Time for them: a share of the problem's search, but this long after short ones.
-_SHARE, _LEAST_S = 0.15, 1.0
+#: Time for them: a share of the problem's search, but this long after short ones, on busy machines too.
+_SHARE, _LEAST_S = 0.15, 3.0
 #: Share of that time for the large size, where verifying a finalist takes as long as its data; and the
 #: longest time for data: a reference may need memory that grows as its time does.
 _LARGE_SHARE, _LARGE_S = 0.5, 5.0
