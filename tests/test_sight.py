@@ -77,7 +77,7 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
     [
         (
             (SOFTMAX, sized(32768), tolerance(0.01)),
-            r"missing element of x: x\[\d+\] = 0 changes out by [\d.]+e-0\d, and 0.01 is allowed; "
+            r"missing element of x: x\[\d+\] = 0 changes out by [\d.e-]+, and 0.01 is allowed; "
             "declare a smaller @tolerance or none, give smaller edge_problems, or draw integers",
         ),
         (
@@ -101,7 +101,7 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
         (
             (("x = rng.standard_normal(p.n, dtype=np.float32)", "x = rng.uniform(0.9, 1.1, p.n)"),
              ("return factor * x", "return ((((x - 5) * x + 10) * x - 10) * x + 5) * x - 1")),
-            "missing out: out = 0 changes out by .*e-06, and",
+            "missing out: out = 0 changes out by [\\d.e-]+, and",
         ),
         (
             (("rng.standard_normal(p.n, dtype=np.float32)", "rng.integers(1, 9, p.n).astype(np.int32)"),

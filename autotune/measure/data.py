@@ -39,7 +39,7 @@ EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 _BFLOAT16 = "bfloat16"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 12
+_VERSION = 11
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
 #: As NumPy takes it; None is one number.
