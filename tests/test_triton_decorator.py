@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -221,7 +222,8 @@ def test_a_wrong_configuration_is_named(tmp_path, capsys):
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
     assert run(["check", f"{tmp_path}/layers.py:_add", "--arch", "sm_90", "--samples", "6"]) == 3
     said = "".join(capsys.readouterr())
-    assert "interpreter: 2 of the sample failed" in said and "out[0] is 4, expected 3" in said
+    assert "interpreter: 2 of the sample failed" in said
+    assert re.search(r"out\[0\] is -?\d+, expected -?\d+ on exact data", said)
 
 
 def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, monkeypatch):
