@@ -1,4 +1,4 @@
-"""What the spaces of kernels/rows.py have in common."""
+"""Options and functions that the spaces of kernels/rows.py share."""
 
 from itertools import product
 

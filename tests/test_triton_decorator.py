@@ -227,7 +227,7 @@ def test_a_wrong_configuration_is_named(tmp_path, capsys):
 
 
 def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, monkeypatch):
-    """What a first call sends to the worker, which interprets here."""
+    """Run the data of a first call in a worker that interprets."""
     from autotune.triton.calls import with_data
     from autotune.triton.declared import DecoratedKernel
 
