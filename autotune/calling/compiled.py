@@ -38,13 +38,16 @@ def traced(key: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value, or how a tensor lies, as Python text; formatting makes torch's symbols constants."""
+    """Return a value, or how a tensor lies, as Python text; torch's symbols become constants.
+
+    A number is made the key of a dictionary for that: torch 2.11 cannot format one that is an input.
+    """
     if isinstance(value, torch.Tensor):
         shape, strides = (
             "".join(f"{n}, " for n in numbers) for numbers in (value.shape, value.stride())
         )
         return f"(({shape}), ({strides}), '{str(value.dtype)[6:]}')"
-    return repr(value) if isinstance(value, str) else f"{value}"
+    return repr(next(iter({value: None})))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]

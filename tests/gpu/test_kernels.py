@@ -98,9 +98,8 @@ def test_so_is_every_kind_of_configuration(
 ) -> None:
     """Both sources, all depths of summation in the tensor core; sizes that divide nothing."""
     kernel = find_kernel("sgemm_tf32x3")
-    monkeypatch.setattr(
-        "autotune.calling.choice._recorded", lambda *_: None
-    )  # so that load takes the default
+    # So that load takes the default.
+    monkeypatch.setattr("autotune.calling.choice.recorded", lambda *_: None)
     space = enumerate_space(kernel, _device())
     kinds = {}
     for configuration in map(space.configuration, range(len(space))):
