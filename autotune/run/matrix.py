@@ -45,7 +45,7 @@ _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 #: Sizes of one task, and the longest time of a pair of size and configuration.
 _AT_ONCE, _PAIR_S = 8, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
-_COMPLETE, _PROMISING, _RANDOM = 300, 16, 4
+_COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
 #: Sizes that a fit needs.
 _ENOUGH = 100
 
