@@ -470,14 +470,15 @@ inline constexpr plan plans[] = {
     {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,4,512,8,2,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,37,2,1023ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,96,16,32,48,4,12,1,4,false,false,1,5,true,2,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},42240,true,true,38,20,992ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,64,8,48,32,12,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,39,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,40,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,16,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,41,21,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,42,22,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17280,false,true,39,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,40,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,41,13,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,21,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,43,22,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,43,23,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,44,0,1022ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,44,23,1023ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
@@ -485,8 +486,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,5,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,46,24,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,47,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,4,true,8,LANES_value::rows,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},43008,false,true,48,0,224ULL,true}
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,47,0,224ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -604,7 +604,7 @@ struct sizes {
 };
 
 inline constexpr sizes all_sizes[] = {
-    {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{0,880},{2,344},{0,9223372036854775807LL}},{{0.901, 1.0},{0.952, 1.0},{0.757, 0.949},{0.911, 0.995},{0.872, 0.993},{0.962, 1.0},{0.899, 0.983},{0.942, 0.999},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0}}}
+    {{1, 1, 1}, {16288, 9764, 64792}, {{5,4},{1,152},{0,10304},{0,9223372036854775807LL}},{{0.901, 1.0},{0.948, 1.0},{0.802, 0.97},{0.936, 1.0},{0.915, 1.0},{0.811, 0.987},{0.915, 1.0},{0.952, 0.971},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -843,102 +843,119 @@ inline constexpr near_row near_rows[] = {
     {{224, 144, 160}, 29, false, 1},
     // NVIDIA_H200
     {{0, 192, 192}, 43, false, 2},
-    {{32, 192, 192}, 14, false, 2},
+    {{32, 192, 192}, 2, false, 2},
     {{59, 112, 175}, 44, false, 2},
     {{80, 192, 192}, 14, false, 2},
     {{96, 96, 256}, 5, false, 2},
-    {{96, 212, 96}, 60, false, 2},
+    {{96, 212, 96}, 55, false, 2},
     {{111, 134, 175}, 7, false, 2},
-    {{112, 112, 112}, 8, false, 2},
+    {{112, 112, 112}, 7, false, 2},
     {{112, 112, 224}, 9, false, 2},
     {{112, 192, 192}, 14, false, 2},
-    {{112, 192, 192}, 29, true, 2},
-    {{128, 128, 128}, 8, false, 2},
-    {{128, 128, 208}, 14, false, 2},
-    {{131, 176, 175}, 60, false, 2},
+    {{112, 192, 192}, 7, true, 2},
+    {{128, 128, 128}, 7, false, 2},
+    {{128, 128, 208}, 17, false, 2},
+    {{131, 176, 175}, 14, false, 2},
+    {{131, 176, 175}, 7, true, 2},
     {{133, 133, 216}, 14, false, 2},
-    {{134, 153, 145}, 8, false, 2},
+    {{134, 153, 145}, 14, false, 2},
     {{137, 172, 207}, 17, false, 2},
     {{137, 172, 207}, 7, true, 2},
     {{137, 170, 202}, 17, false, 2},
     {{137, 170, 202}, 7, true, 2},
     {{137, 170, 202}, 17, false, 2},
     {{137, 170, 202}, 14, true, 2},
-    {{137, 170, 202}, 60, true, 2},
+    {{137, 170, 202}, 7, true, 2},
     {{138, 138, 200}, 14, false, 2},
-    {{144, 144, 144}, 8, false, 2},
+    {{144, 144, 144}, 17, false, 2},
     {{144, 144, 240}, 17, false, 2},
-    {{147, 147, 147}, 8, false, 2},
-    {{151, 165, 127}, 29, false, 2},
-    {{153, 153, 153}, 29, false, 2},
-    {{154, 161, 135}, 29, false, 2},
-    {{159, 159, 159}, 56, false, 2},
-    {{159, 160, 160}, 56, false, 2},
-    {{160, 160, 96}, 60, false, 2},
-    {{160, 160, 160}, 56, false, 2},
-    {{160, 160, 208}, 29, false, 2},
-    {{161, 157, 151}, 56, false, 2},
-    {{163, 163, 163}, 29, false, 2},
-    {{167, 167, 167}, 29, false, 2},
-    {{169, 169, 169}, 29, false, 2},
-    {{169, 172, 166}, 29, false, 2},
+    {{147, 147, 147}, 14, false, 2},
+    {{151, 165, 127}, 55, false, 2},
+    {{153, 153, 153}, 14, false, 2},
+    {{153, 153, 153}, 7, true, 2},
+    {{154, 161, 135}, 14, false, 2},
+    {{154, 161, 135}, 55, true, 2},
+    {{159, 159, 159}, 14, false, 2},
+    {{159, 159, 159}, 55, true, 2},
+    {{159, 160, 160}, 14, false, 2},
+    {{159, 160, 160}, 7, true, 2},
+    {{160, 160, 96}, 55, false, 2},
+    {{160, 160, 160}, 14, false, 2},
+    {{160, 160, 160}, 55, true, 2},
+    {{160, 160, 208}, 17, false, 2},
+    {{160, 160, 208}, 7, true, 2},
+    {{161, 157, 151}, 14, false, 2},
+    {{161, 157, 151}, 7, true, 2},
+    {{163, 163, 163}, 14, false, 2},
+    {{163, 163, 163}, 55, true, 2},
+    {{167, 167, 167}, 55, false, 2},
+    {{169, 169, 169}, 55, false, 2},
+    {{169, 172, 166}, 55, false, 2},
     {{175, 106, 184}, 17, false, 2},
-    {{176, 176, 176}, 29, false, 2},
-    {{176, 176, 176}, 29, false, 2},
-    {{179, 179, 179}, 29, false, 2},
-    {{184, 184, 184}, 29, false, 2},
+    {{176, 176, 176}, 55, false, 2},
+    {{176, 176, 176}, 55, false, 2},
+    {{179, 179, 179}, 55, false, 2},
+    {{184, 184, 184}, 55, false, 2},
     {{191, 122, 175}, 7, false, 2},
     {{192, 0, 192}, 36, false, 2},
     {{192, 32, 192}, 7, false, 2},
     {{192, 80, 192}, 17, false, 2},
     {{192, 112, 192}, 17, false, 2},
-    {{192, 112, 192}, 29, true, 2},
-    {{192, 192, 96}, 29, false, 2},
+    {{192, 112, 192}, 7, true, 2},
+    {{192, 192, 96}, 55, false, 2},
     {{192, 192, 192}, 55, false, 2},
-    {{208, 64, 192}, 8, false, 2},
-    {{208, 208, 112}, 29, false, 2},
+    {{208, 64, 192}, 7, false, 2},
+    {{208, 208, 112}, 55, false, 2},
     {{208, 208, 208}, 55, false, 2},
-    {{212, 96, 96}, 60, false, 2},
-    {{223, 121, 89}, 60, false, 2},
+    {{212, 96, 96}, 55, false, 2},
+    {{223, 121, 89}, 55, false, 2},
     {{224, 144, 160}, 55, false, 2},
     // sm_90
     {{0, 192, 192}, 4, false, 1},
-    {{32, 192, 192}, 14, false, 2},
+    {{32, 192, 192}, 2, false, 2},
     {{59, 112, 175}, 44, false, 2},
     {{80, 192, 192}, 14, false, 2},
     {{96, 96, 256}, 5, false, 2},
     {{96, 212, 96}, 6, false, 1},
     {{111, 134, 175}, 7, false, 1},
-    {{112, 112, 112}, 8, false, 1},
+    {{112, 112, 112}, 7, false, 2},
     {{112, 112, 224}, 9, false, 1},
     {{112, 192, 192}, 14, false, 2},
-    {{112, 192, 192}, 29, true, 2},
+    {{112, 192, 192}, 7, true, 2},
     {{128, 128, 128}, 8, false, 1},
     {{128, 128, 208}, 12, false, 1},
     {{131, 176, 175}, 13, false, 1},
     {{133, 133, 216}, 14, false, 1},
-    {{134, 153, 145}, 8, false, 2},
+    {{134, 153, 145}, 14, false, 2},
     {{137, 172, 207}, 17, false, 2},
     {{137, 172, 207}, 7, true, 2},
     {{137, 170, 202}, 17, false, 2},
     {{137, 170, 202}, 7, true, 2},
     {{137, 170, 202}, 17, false, 2},
     {{137, 170, 202}, 14, true, 2},
-    {{137, 170, 202}, 60, true, 2},
+    {{137, 170, 202}, 7, true, 2},
     {{138, 138, 200}, 14, false, 2},
-    {{144, 144, 144}, 8, false, 2},
+    {{144, 144, 144}, 17, false, 2},
     {{144, 144, 240}, 17, false, 2},
-    {{147, 147, 147}, 8, false, 2},
+    {{147, 147, 147}, 14, false, 2},
     {{151, 165, 127}, 29, false, 1},
-    {{153, 153, 153}, 29, false, 2},
-    {{154, 161, 135}, 29, false, 1},
-    {{159, 159, 159}, 29, false, 1},
-    {{159, 160, 160}, 29, false, 1},
+    {{153, 153, 153}, 14, false, 2},
+    {{153, 153, 153}, 7, true, 2},
+    {{154, 161, 135}, 14, false, 2},
+    {{154, 161, 135}, 55, true, 2},
+    {{159, 159, 159}, 14, false, 2},
+    {{159, 159, 159}, 55, true, 2},
+    {{159, 160, 160}, 14, false, 2},
+    {{159, 160, 160}, 7, true, 2},
     {{160, 160, 96}, 6, false, 1},
-    {{160, 160, 160}, 29, false, 1},
-    {{160, 160, 208}, 29, false, 2},
-    {{161, 157, 151}, 13, false, 1},
-    {{163, 163, 163}, 29, false, 1},
+    {{160, 160, 160}, 14, false, 2},
+    {{160, 160, 160}, 55, true, 2},
+    {{160, 160, 208}, 17, false, 2},
+    {{160, 160, 208}, 7, true, 2},
+    {{161, 157, 151}, 14, false, 2},
+    {{161, 157, 151}, 7, true, 2},
+    {{163, 163, 163}, 14, false, 2},
+    {{163, 163, 163}, 55, true, 2},
     {{167, 167, 167}, 29, false, 1},
     {{169, 169, 169}, 29, false, 1},
     {{169, 172, 166}, 29, false, 1},
@@ -952,10 +969,10 @@ inline constexpr near_row near_rows[] = {
     {{192, 32, 192}, 7, false, 2},
     {{192, 80, 192}, 38, false, 1},
     {{192, 112, 192}, 17, false, 2},
-    {{192, 112, 192}, 29, true, 2},
-    {{192, 192, 96}, 29, false, 2},
+    {{192, 112, 192}, 7, true, 2},
+    {{192, 192, 96}, 39, false, 1},
     {{192, 192, 192}, 29, false, 1},
-    {{208, 64, 192}, 8, false, 2},
+    {{208, 64, 192}, 7, false, 2},
     {{208, 208, 112}, 0, false, 1},
     {{208, 208, 208}, 29, false, 1},
     {{212, 96, 96}, 6, false, 1},
@@ -972,11 +989,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 53, 0, 54},  // NVIDIA_H100_80GB_HBM3
-    {90, 53, 106, 54, 113}  // NVIDIA_H200
+    {90, 53, 106, 54, 122}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 106, 159, 113, 172},
+    {90, 106, 159, 122, 189},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -1076,16 +1093,15 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 36: return (ceil_div(m, number{128}) * ceil_div(n, number{128}));
     case 37: return ceil_div(n, number{64});
     case 38: return (((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2});
-    case 39: return (ceil_div(m, number{96}) * ceil_div(n, number{64}));
-    case 40: return ((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{8});
-    case 41: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{8});
-    case 42: return ((ceil_div(m, number{16}) * ceil_div(n, number{96})) * number{4});
-    case 43: return (ceil_div(n, number{64}) * number{15});
-    case 44: return (ceil_div(m, number{32}) * ceil_div(n, number{128}));
+    case 39: return (ceil_div(m, number{48}) * ceil_div(n, number{128}));
+    case 40: return (ceil_div(m, number{32}) * ceil_div(n, number{128}));
+    case 41: return ((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{8});
+    case 42: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{8});
+    case 43: return ((ceil_div(m, number{16}) * ceil_div(n, number{96})) * number{4});
+    case 44: return (ceil_div(n, number{64}) * number{15});
     case 45: return (ceil_div(m, number{64}) * ceil_div(n, number{16}));
     case 46: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{5}) * number{2});
     case 47: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{8});
-    case 48: return (ceil_div(m, number{48}) * ceil_div(n, number{32}));
     default: return {0, false};
   }
 }
@@ -1137,16 +1153,15 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 36: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
     case 37: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
     case 38: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 39: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 40: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{8});
-    case 41: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{8});
-    case 42: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{96})), number{1}, number{4});
-    case 43: return extent_of(ceil_div(n, number{64}), number{15}, number{1});
-    case 44: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 39: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 40: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 41: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{8});
+    case 42: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{8});
+    case 43: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{96})), number{1}, number{4});
+    case 44: return extent_of(ceil_div(n, number{64}), number{15}, number{1});
     case 45: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{1});
     case 46: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{5}, number{2});
     case 47: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{8});
-    case 48: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1177,7 +1192,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 43, 2, 44, 5, 7, 9, 8, 14, 17, 55, 56, 29, 36, 60, 65, 66, 67, 68, 69, 70, 71, 18, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81};
+inline constexpr int cost_plans[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 61, 62, 44, 63, 64, 65, 66, 67, 68, 6, 43, 2, 44, 5, 7, 9, 14, 17, 55, 36, 46, 49, 54, 69, 70, 71, 72, 73, 18, 74, 75, 76, 77, 78, 79, 80, 81};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1478,179 +1493,177 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.209)
           * unless_multiple(k, 4, 1.097);
     case 48:
-      return (estimate{0.0007952 + 7.949e-05 * m + 1.38e-07 * k + 1.38e-07 * m * k + 5.513e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0001884 + 0.0001884 * m + 5.145e-07 * n + 5.257e-07 * k)
-          + in_waves(blocks_, 264, 7.949e-05 + 7.949e-05 * m + 1.38e-07 * k))
-          * unless_multiple(n, 4, 1.119)
-          * unless_multiple(k, 4, 1.073);
+      return (estimate{0.001458 + 6.713e-07 * k + 1.291e-09 * m * n + 1.246e-09 * m * k + 4.702e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001276 + 4.584e-06 * k)
+          + in_waves(blocks_, 528, 0.0001671 + 7.077e-06 * k))
+          * unless_multiple(n, 4, 1.435)
+          * unless_multiple(k, 4, 1.05);
     case 49:
-      return (estimate{0.0007158 + 1.296e-07 * m * k + 5.711e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000813 + 0.0002604 * m + 2.395e-08 * n + 1.494e-06 * k))
-          * unless_multiple(n, 4, 1.074)
-          * unless_multiple(k, 4, 1.017);
+      return (estimate{0.001826 + 1.113e-05 * k + 7.983e-10 * m * k + 6.139e-10 * n * k}
+          + in_waves(blocks_, 132, 1.987e-06 * k)
+          + in_waves(blocks_, 264, 0.0007673 + 2.384e-05 * k))
+          * unless_multiple(n, 4, 1.362)
+          * unless_multiple(k, 4, 1.171);
     case 50:
-      return (estimate{0.001945 + 1.73e-06 * m + 7.224e-07 * n + 5.52e-08 * k + 8.232e-10 * m * k + 1.001e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002529 + 1.143e-08 * m + 1.021e-07 * k)
-          + in_waves(blocks_, 1056, 0.001663 + 9.606e-08 * k))
-          * unless_multiple(n, 4, 1.429);
+      return (estimate{0.001663 + 7.553e-06 * k + 4.826e-10 * m * k + 3.194e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003146 + 2.399e-05 * k)
+          + in_waves(blocks_, 264, 0.0008089 + 5.053e-10 * n + 7.098e-06 * k))
+          * unless_multiple(n, 4, 1.636)
+          * unless_multiple(k, 4, 1.16);
     case 51:
-      return (estimate{0.0007158 + 1.361e-05 * m + 6.816e-09 * k}
-          + in_waves(blocks_, 132, 0.003992 + 1.139e-07 * m + 1.015e-07 * n + 2.062e-07 * k)
-          + in_waves(blocks_, 528, 0.000943))
-          * unless_multiple(m, 4, 1.016)
-          * unless_multiple(n, 4, 1.211);
+      return (estimate{0.001391 + 1.178e-05 * k + 1.104e-09 * m * k + 6.824e-10 * n * k}
+          + in_waves(blocks_, 132, 1.737e-05 * k)
+          + in_waves(blocks_, 264, 0.001078 + 1.876e-06 * k))
+          * unless_multiple(n, 4, 1.75)
+          * unless_multiple(k, 4, 1.138);
     case 52:
-      return (estimate{0.0007158 + 4.674e-07 * m + 4.913e-07 * n + 6.389e-09 * m * n + 3.964e-10 * m * k + 1.887e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0008972 + 8.911e-09 * n + 2.143e-06 * k)
-          + in_waves(blocks_, 264, 0.00237 + 1.95e-07 * k))
-          * unless_multiple(n, 4, 1.146);
+      return (estimate{0.000884 + 2.939e-07 * k + 1.557e-09 * m * k + 5.841e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000187 + 8.108e-06 * k)
+          + in_waves(blocks_, 528, 0.001159 + 7.535e-06 * k))
+          * unless_multiple(n, 4, 1.648)
+          * unless_multiple(k, 4, 1.078);
     case 53:
-      return (estimate{0.003458 + 1.491e-06 * m + 1.448e-07 * k + 6.001e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0009118 + 1.52e-08 * m + 2.942e-08 * n + 3.235e-07 * k)
-          + in_waves(blocks_, 528, 0.0002449))
-          * unless_multiple(n, 4, 1.731);
+      return estimate{0.001046 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k + 4.608e-08 * m * n + 2.242e-07 * m * k + 4.614e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000162 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k)
+          + in_waves(blocks_, 264, 0.000162 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k);
     case 54:
-      return (estimate{0.001366 + 1.589e-08 * m + 2.117e-06 * k + 6.441e-10 * m * k + 6.895e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0002617 + 1.021e-09 * n + 6.549e-06 * k)
-          + in_waves(blocks_, 528, 0.0004113 + 9.144e-07 * k))
-          * unless_multiple(n, 4, 1.54)
-          * unless_multiple(k, 4, 1.015);
+      return (estimate{0.001019 + 7.725e-08 * m * k + 5.249e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000926 + 4.672e-05 * m + 1.186e-07 * n + 1.713e-06 * k)
+          + in_waves(blocks_, 264, 0.0001352))
+          * unless_multiple(n, 4, 1.039)
+          * unless_multiple(k, 4, 1.039);
     case 55:
-      return (estimate{0.002269 + 7.34e-07 * m + 3.057e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0007474 + 1.967e-06 * k)
-          + in_waves(blocks_, 1056, 0.001008 + 5.058e-07 * k))
-          * unless_multiple(n, 4, 1.898);
+      return (estimate{0.001816 + 5.26e-06 * m + 2.718e-06 * n + 4.882e-08 * k + 4.813e-10 * m * k + 5.36e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0001652 + 1.422e-08 * m + 1.949e-09 * n + 1.103e-07 * k)
+          + in_waves(blocks_, 1056, 0.00179 + 7.76e-08 * k))
+          * unless_multiple(n, 4, 1.36);
     case 56:
-      return (estimate{0.004002 + 8.52e-07 * m + 3.058e-07 * k + 7.54e-10 * m * n + 2.68e-10 * m * k + 6.108e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001498 + 4.67e-08 * n + 2.943e-06 * k)
-          + in_waves(blocks_, 528, 0.0003931 + 6.991e-07 * k))
-          * unless_multiple(n, 4, 1.522);
+      return (estimate{0.000884 + 1.252e-05 * m + 6.779e-11 * n * k}
+          + in_waves(blocks_, 132, 0.004179 + 1.427e-07 * n + 2.015e-07 * k)
+          + in_waves(blocks_, 528, 0.0006384 + 1.531e-06 * m))
+          * unless_multiple(n, 4, 1.133);
     case 57:
-      return (estimate{0.001824 + 2.922e-06 * k + 5.734e-10 * m * n + 2.998e-13 * n * k}
-          + in_waves(blocks_, 132, 0.002067 + 6.871e-05 * k)
-          + in_waves(blocks_, 264, 0.00244 + 4.283e-06 * k))
-          * unless_multiple(n, 4, 1.395)
-          * unless_multiple(k, 4, 1.08);
+      return (estimate{0.000884 + 3.424e-07 * m + 3.809e-07 * n + 4.961e-09 * m * n + 3.353e-10 * m * k + 2.18e-10 * n * k}
+          + in_waves(blocks_, 132, 0.001392 + 2.16e-06 * k)
+          + in_waves(blocks_, 264, 0.001692 + 2.009e-07 * k))
+          * unless_multiple(n, 4, 1.118);
     case 58:
-      return (estimate{0.0007986 + 3.315e-06 * k + 3.851e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003292 + 4.053e-05 * k)
-          + in_waves(blocks_, 528, 0.0006231))
-          * unless_multiple(n, 4, 1.339)
-          * unless_multiple(k, 4, 1.048);
+      return (estimate{0.002494 + 3.903e-06 * m + 1.212e-07 * k + 4.856e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0008166 + 3.32e-07 * k)
+          + in_waves(blocks_, 528, 0.001261 + 2.902e-07 * m))
+          * unless_multiple(n, 4, 1.606);
     case 59:
-      return (estimate{0.002052 + 3.062e-06 * k + 3.084e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003744 + 1.932e-09 * m + 1.792e-05 * k)
-          + in_waves(blocks_, 264, 0.001057 + 1.843e-06 * k))
-          * unless_multiple(n, 4, 1.595)
-          * unless_multiple(k, 4, 1.06);
+      return (estimate{0.001999 + 7.106e-07 * m + 3.695e-07 * k + 3.869e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0005342 + 2.046e-06 * k)
+          + in_waves(blocks_, 528, 0.00167))
+          * unless_multiple(n, 4, 1.785);
     case 60:
-      return estimate{0.001098 + 0.0003825 * n + 1.573e-08 * k + 1.838e-10 * m * k + 1.573e-08 * n * k}
-          + in_waves(blocks_, 132, 7.699e-06 + 7.699e-06 * n + 3.667e-08 * k)
-          + in_waves(blocks_, 264, 8.567e-05 + 8.567e-05 * n + 6.712e-08 * k);
+      return (estimate{0.004704 + 1.28e-06 * m + 2.85e-08 * k + 1.662e-10 * m * k + 1.859e-11 * n * k}
+          + in_waves(blocks_, 132, 0.001388 + 3.955e-08 * n + 3.197e-06 * k)
+          + in_waves(blocks_, 1056, 7.671e-07 * k))
+          * unless_multiple(m, 4, 1.011)
+          * unless_multiple(n, 4, 1.442);
     case 61:
-      return (estimate{0.0009188 + 9.604e-09 * m + 3.759e-06 * k + 8.558e-10 * m * k + 2.505e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002099 + 9.761e-06 * k)
-          + in_waves(blocks_, 528, 0.001105 + 1.861e-06 * k))
-          * unless_multiple(n, 4, 1.748)
-          * unless_multiple(k, 4, 1.082);
-    case 62:
-      return (estimate{0.001774 + 2.19e-10 * m * k + 2.129e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0006398 + 2.572e-05 * k)
-          + in_waves(blocks_, 528, 0.0004892 + 1.27e-05 * k))
-          * unless_multiple(n, 4, 1.455)
-          * unless_multiple(k, 4, 1.149);
-    case 63:
-      return estimate{0.002703 + 4.529e-07 * m + 1.648e-07 * n + 2.697e-07 * k + 2.619e-10 * m * k + 2.062e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005834 + 9.293e-09 * n + 1.129e-06 * k)
-          + in_waves(blocks_, 528, 0.00137 + 9.285e-08 * k);
-    case 64:
-      return (estimate{0.002284 + 2.073e-07 * m + 4.362e-09 * m * n + 6.48e-10 * m * k + 8.198e-11 * n * k}
-          + in_waves(blocks_, 132, 0.00059 + 8.463e-09 * n + 2.171e-06 * k)
-          + in_waves(blocks_, 264, 0.0002391 + 8.722e-07 * k))
-          * unless_multiple(n, 4, 1.735);
-    case 65:
-      return (estimate{0.00153 + 1.727e-07 * m + 3.437e-07 * k + 2.385e-09 * m * n + 4.264e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0004481 + 2.845e-06 * n + 9.642e-07 * k)
-          + in_waves(blocks_, 528, 0.0008921 + 9.688e-08 * k))
-          * unless_multiple(n, 4, 1.079)
-          * unless_multiple(k, 4, 1.022);
-    case 66:
-      return (estimate{0.001839 + 6.509e-09 * n + 5.95e-09 * m * n + 1.624e-10 * n * k}
-          + in_waves(blocks_, 132, 2.12e-06 * k)
-          + in_waves(blocks_, 528, 0.0007068 + 1.984e-06 * m + 1.085e-07 * n + 9.83e-07 * k))
-          * unless_multiple(n, 4, 1.779)
-          * unless_multiple(k, 4, 1.015);
-    case 67:
-      return (estimate{0.001194 + 4.458e-08 * m + 7.908e-07 * k + 7.38e-10 * m * n + 5.785e-10 * m * k + 1.529e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003331 + 2.833e-06 * k)
-          + in_waves(blocks_, 528, 0.001201 + 4.457e-07 * k))
-          * unless_multiple(n, 4, 1.582);
-    case 68:
-      return estimate{0.001429 + 0.0003565 * m + 7.771e-08 * k + 3.886e-08 * m * k + 5.747e-10 * n * k}
-          + in_waves(blocks_, 132, 5.724e-08 * n + 8.573e-08 * k)
-          + in_waves(blocks_, 528, 0.0003026 + 0.0001513 * m + 1.988e-07 * k);
-    case 69:
-      return (estimate{0.001681 + 5.244e-08 * m + 9.767e-07 * k + 4.604e-10 * m * k + 1.056e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0007874 + 4.927e-06 * k)
-          + in_waves(blocks_, 528, 0.0009177))
-          * unless_multiple(n, 4, 1.721)
-          * unless_multiple(k, 4, 1.02);
-    case 70:
-      return (estimate{0.001689 + 6.365e-09 * m + 5.958e-07 * k + 1.507e-09 * m * k + 9.195e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000411 + 1.622e-05 * k)
-          + in_waves(blocks_, 528, 0.0004468 + 1.192e-05 * k))
-          * unless_multiple(n, 4, 1.868)
-          * unless_multiple(k, 4, 1.135);
-    case 71:
-      return (estimate{0.001212 + 1.331e-08 * m + 1.976e-06 * k + 5.093e-10 * m * k + 5.702e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0002844 + 2.204e-09 * n + 6.014e-06 * k)
-          + in_waves(blocks_, 528, 0.0006035))
-          * unless_multiple(n, 4, 1.642)
-          * unless_multiple(k, 4, 1.014);
-    case 72:
-      return (estimate{0.001777 + 4.092e-06 * k + 4.125e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000252 + 2.667e-09 * m + 1.491e-05 * k)
-          + in_waves(blocks_, 264, 0.0007263))
-          * unless_multiple(n, 4, 1.616)
-          * unless_multiple(k, 4, 1.084);
-    case 73:
-      return (estimate{0.001734 + 1.963e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0006711 + 3.39e-05 * k)
-          + in_waves(blocks_, 1056, 0.001543 + 1.451e-05 * k))
-          * unless_multiple(n, 4, 2.167)
-          * unless_multiple(k, 4, 1.09);
-    case 74:
-      return (estimate{0.001893 + 6.995e-08 * m + 2.71e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0001211 + 5.418e-06 * k)
-          + in_waves(blocks_, 264, 0.0001134 + 4.669e-06 * k))
-          * unless_multiple(n, 4, 1.279)
-          * unless_multiple(k, 4, 1.037);
-    case 75:
-      return estimate{0.004447 + 6.745e-08 * m + 8.211e-08 * k + 4.851e-10 * m * k + 1.615e-09 * n * k}
-          + in_waves(blocks_, 132, 1.856e-05 * k)
-          + in_waves(blocks_, 264, 0.002654 + 3.135e-08 * m + 4.175e-06 * k);
-    case 76:
-      return (estimate{0.002246 + 4.932e-07 * m + 2.529e-07 * k + 4.99e-10 * m * k + 4.092e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0004264 + 5.548e-08 * m + 5.939e-07 * k)
-          + in_waves(blocks_, 528, 0.001067 + 1.516e-08 * m))
-          * unless_multiple(n, 4, 1.687);
-    case 77:
-      return (estimate{0.001688 + 2.153e-08 * m + 1.601e-06 * k + 5.998e-10 * m * k + 2.369e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000248 + 8.853e-06 * k)
-          + in_waves(blocks_, 264, 0.0006282 + 2.008e-06 * k))
-          * unless_multiple(n, 4, 1.749)
+      return (estimate{0.00116 + 6.282e-06 * k + 3.608e-10 * m * n + 8.042e-11 * m * k}
+          + in_waves(blocks_, 132, 0.002759 + 7.015e-05 * k)
+          + in_waves(blocks_, 264, 0.002475))
+          * unless_multiple(n, 4, 1.37)
           * unless_multiple(k, 4, 1.076);
+    case 62:
+      return estimate{0.0009596 + 1.064e-07 * m + 7.564e-05 * n + 8.387e-07 * k + 1.064e-07 * m * n + 8.387e-07 * n * k}
+          + in_waves(blocks_, 132, 2.952e-05 + 2.952e-05 * n + 2.729e-10 * k)
+          + in_waves(blocks_, 264, 9.259e-05 + 9.259e-05 * n + 1.886e-08 * k);
+    case 63:
+      return (estimate{0.002027 + 1.112e-07 * m + 4.434e-07 * k + 2.626e-10 * m * k + 8.551e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0005888 + 9.249e-09 * n + 4.518e-06 * k)
+          + in_waves(blocks_, 528, 0.001024 + 1.377e-08 * m + 2.428e-06 * k))
+          * unless_multiple(n, 4, 1.112)
+          * unless_multiple(k, 4, 1.026);
+    case 64:
+      return (estimate{0.004682 + 1.054e-06 * m + 5.748e-07 * k + 2.604e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0008668 + 1.094e-07 * n + 2.373e-06 * k)
+          + in_waves(blocks_, 264, 0.001556 + 2.595e-08 * k))
+          * unless_multiple(n, 4, 1.486)
+          * unless_multiple(k, 4, 1.007);
+    case 65:
+      return (estimate{0.001834 + 2.424e-08 * n + 3.526e-06 * k + 5.513e-10 * m * k + 3.813e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0004117 + 1.702e-05 * k)
+          + in_waves(blocks_, 264, 0.001093 + 2.613e-06 * k))
+          * unless_multiple(n, 4, 1.544)
+          * unless_multiple(k, 4, 1.047);
+    case 66:
+      return estimate{0.0035 + 3.017e-07 * m + 2.161e-07 * k + 3.895e-10 * m * k + 2.113e-09 * n * k}
+          + in_waves(blocks_, 132, 0.00082 + 1.041e-08 * n + 1.034e-06 * k)
+          + in_waves(blocks_, 264, 0.0002492 + 2.113e-07 * k);
+    case 67:
+      return (estimate{0.00187 + 3.844e-07 * m + 1.463e-07 * k + 2.305e-09 * m * n + 4.929e-10 * m * k + 3.398e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004321 + 2.79e-06 * n + 9.025e-07 * k)
+          + in_waves(blocks_, 528, 0.0005096 + 3.509e-07 * k))
+          * unless_multiple(n, 4, 1.06);
+    case 68:
+      return (estimate{0.002291 + 2.501e-06 * m + 6.458e-09 * m * n + 2.695e-09 * m * k + 1.785e-10 * n * k}
+          + in_waves(blocks_, 132, 9.051e-09 * n + 2.012e-06 * k)
+          + in_waves(blocks_, 528, 0.0001966 + 1.004e-07 * n + 9.389e-07 * k))
+          * unless_multiple(n, 4, 1.687)
+          * unless_multiple(k, 4, 1.049);
+    case 69:
+      return (estimate{0.001262 + 1.434e-08 * m + 1.653e-08 * n + 9.212e-07 * k + 1.531e-09 * m * n + 6.342e-10 * m * k + 9.841e-11 * n * k}
+          + in_waves(blocks_, 132, 0.000305 + 1.123e-09 * n + 2.904e-06 * k)
+          + in_waves(blocks_, 528, 0.001116 + 2.442e-07 * k))
+          * unless_multiple(n, 4, 1.541);
+    case 70:
+      return estimate{0.001014 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k + 6.696e-07 * m * n + 7.05e-08 * m * k + 2.688e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001299 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k)
+          + in_waves(blocks_, 264, 0.0001299 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k);
+    case 71:
+      return (estimate{0.001358 + 1.027e-06 * k + 6.347e-10 * m * k + 2.083e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0009145 + 4.816e-10 * n + 4.908e-06 * k)
+          + in_waves(blocks_, 1056, 0.001088))
+          * unless_multiple(n, 4, 1.723);
+    case 72:
+      return (estimate{0.001416 + 1.871e-09 * m + 3.7e-09 * n + 1.283e-06 * k + 9.893e-10 * m * n + 6.03e-10 * m * k + 6.089e-12 * n * k}
+          + in_waves(blocks_, 132, 0.0002116 + 5.811e-06 * k)
+          + in_waves(blocks_, 528, 0.0004035 + 8.339e-07 * k))
+          * unless_multiple(n, 4, 1.62)
+          * unless_multiple(k, 4, 1.007);
+    case 73:
+      return (estimate{0.001586 + 4.391e-06 * k + 4.7e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0001432 + 1.503e-05 * k)
+          + in_waves(blocks_, 264, 0.0009878))
+          * unless_multiple(n, 4, 1.597)
+          * unless_multiple(k, 4, 1.058);
+    case 74:
+      return (estimate{0.000884 + 5.489e-06 * k + 2.924e-09 * m * k}
+          + in_waves(blocks_, 132, 0.0006375 + 3.246e-05 * k)
+          + in_waves(blocks_, 1056, 0.002341 + 9.61e-06 * k))
+          * unless_multiple(n, 4, 2.098)
+          * unless_multiple(k, 4, 1.121);
+    case 75:
+      return (estimate{0.001409 + 5.055e-08 * m + 5.596e-07 * k + 3.53e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0002959 + 5.821e-06 * k)
+          + in_waves(blocks_, 264, 0.0002625 + 4.074e-06 * k))
+          * unless_multiple(n, 4, 1.204)
+          * unless_multiple(k, 4, 1.15);
+    case 76:
+      return estimate{0.004542 + 4.929e-10 * m * n + 4.349e-10 * m * k + 1.779e-09 * n * k}
+          + in_waves(blocks_, 132, 1.797e-05 * k)
+          + in_waves(blocks_, 264, 0.002332 + 1.784e-08 * m + 5.129e-06 * k);
+    case 77:
+      return (estimate{0.001613 + 6.965e-07 * m + 2.16e-07 * k + 4.496e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0002569 + 6.099e-07 * k)
+          + in_waves(blocks_, 528, 0.002019 + 4.25e-07 * m))
+          * unless_multiple(n, 4, 1.58);
     case 78:
-      return (estimate{0.00165 + 9.243e-08 * m + 1.789e-07 * n + 1.43e-07 * k + 1.341e-08 * m * n + 7.322e-10 * m * k + 1.373e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000344 + 7.692e-07 * k)
-          + in_waves(blocks_, 528, 0.0006221 + 1.912e-07 * k))
-          * unless_multiple(n, 4, 1.399);
+      return (estimate{0.001046 + 2.582e-08 * m + 7.423e-07 * k + 1.065e-09 * m * k + 3.552e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002905 + 8.8e-06 * k)
+          + in_waves(blocks_, 528, 0.001233 + 3.032e-06 * k))
+          * unless_multiple(n, 4, 1.691)
+          * unless_multiple(k, 4, 1.07);
     case 79:
-      return (estimate{0.001287 + 1.865e-06 * k + 3.748e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003402 + 9.198e-06 * k)
-          + in_waves(blocks_, 528, 0.0007339 + 1.654e-08 * m))
-          * unless_multiple(n, 4, 1.578)
-          * unless_multiple(k, 4, 1.033);
+      return (estimate{0.001772 + 1.704e-07 * m + 7.957e-08 * n + 1.572e-07 * k + 9.182e-09 * m * n + 7.159e-10 * m * k + 6.684e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0004826 + 1.091e-09 * n + 8.041e-07 * k)
+          + in_waves(blocks_, 528, 0.0003477 + 1.12e-07 * k))
+          * unless_multiple(n, 4, 1.365);
     default:
       return {0, false};
   }
@@ -1732,6 +1745,7 @@ inline constexpr correction corrections[] = {
     {152, 160, 132},
     {160, 168, 132},
     {168, 176, 132},
+    {176, 176, 132},
     {176, 184, 132},
     {184, 192, 132},
     {192, 200, 132},
@@ -1740,8 +1754,7 @@ inline constexpr correction corrections[] = {
     {216, 224, 132},
     {224, 232, 132},
     {232, 240, 132},
-    {240, 248, 132},
-    {248, 256, 132}
+    {240, 248, 132}
 };
 
 struct tree {
@@ -1750,262 +1763,254 @@ struct tree {
 };
 
 inline constexpr tree trees[] = {
-{{{4,4},{2,65},{1,1792},{1,3008}},{.997,.998,1.028,.986,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002}},
-{{{4,4},{2,65},{1,1792},{1,3008}},{.998,.998,1.022,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{4,4},{2,181},{1,1792},{2,65}},{.998,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.019,.989,1.0,1.0,1.0,1.001}},
-{{{1,37},{4,4},{1,1792},{2,65}},{1.0,.998,1.0,.999,1.0,1.0,1.0,1.0,1.017,1.004,1.0,.991,1.0,1.0,1.0,1.001}},
-{{{1,37},{1,528},{5,64},{4,64}},{1.016,.994,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
-{{{1,37},{4,4},{1,1792},{2,65}},{1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.014,1.003,1.0,.992,1.0,1.0,1.0,1.001}},
-{{{1,37},{4,4},{2,65},{1,1792}},{1.0,.998,1.0,1.0,1.013,1.003,1.0,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{1,37},{1,176},{2,64},{5,64}},{1.0,1.0,1.0,.999,1.012,.994,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
-{{{4,8},{2,192},{4,64},{5,64}},{1.0,.997,1.013,.997,1.0,1.004,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,2},{2,10351},{2,192},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.012,.993,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,8},{2,192},{4,64},{4,2}},{1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.001,.998,1.0,1.003,1.0,.995}},
-{{{4,1},{2,10351},{2,192},{4,2}},{1.0,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.004}},
-{{{4,8},{2,2227},{2,1040},{1,64}},{1.003,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,.998,.996,1.008,.999}},
-{{{4,1},{2,10351},{2,200},{4,2}},{1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.003}},
-{{{4,16},{2,2227},{1,64},{2,64}},{1.0,.996,1.0,1.0,1.0,1.003,1.0,1.0,1.003,1.0,1.0,1.0,.999,.997,1.007,.999}},
-{{{4,1},{2,10351},{2,200},{1,82}},{1.0,.997,1.0,1.0,1.002,1.001,1.0,1.0,1.0,1.003,1.0,1.0,1.004,.996,1.0,1.002}},
-{{{1,6},{0,72},{8,21},{1,80}},{1.022,1.02,1.001,1.001,1.0,.988,1.082,.981,1.0,1.002,1.0,1.0,1.0,1.011,1.0,1.005}},
-{{{1,6},{0,41},{4,1},{1,128}},{1.0,.997,1.047,1.013,1.0,1.013,1.033,.988,1.0,.979,1.0,.992,1.0,1.019,1.0,1.013}},
-{{{1,6},{2,19840},{8,21},{0,32}},{1.0,1.005,1.0,.999,1.0,1.002,1.0,1.002,1.001,.992,1.013,1.046,1.013,.999,1.054,.998}},
-{{{1,6},{6,240},{8,18},{4,2}},{.998,.991,1.0,1.0,1.003,.987,1.043,1.001,1.012,1.011,1.0,1.0,1.0,.991,1.0,1.006}},
-{{{1,6},{2,5632},{2,52576},{0,40}},{1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.036,.998,1.003,1.034,.997,1.0,1.0,1.0,.996}},
-{{{2,28864},{8,24},{1,80},{4,2}},{.996,1.038,1.012,1.003,.987,.999,.98,.992,1.001,1.017,.994,.985,1.003,.996,1.008,1.011}},
-{{{7,30},{6,2880},{2,25680},{4,4}},{.994,1.015,1.0,.992,1.022,1.008,.996,.988,.999,1.017,.994,.997,.996,1.004,1.0,1.01}},
-{{{1,10},{1,28},{8,18},{2,3648}},{1.004,1.006,1.0,1.005,1.0,.998,1.0,1.006,.998,.994,1.0,1.007,1.024,.983,1.0,1.0}},
-{{{4,2},{1,95},{2,15454},{1,32}},{1.003,.996,1.0,1.0,1.051,.99,1.0,1.0,1.001,.995,.998,1.003,1.013,.993,.991,1.008}},
-{{{1,9},{5,64},{1,64},{4,2}},{1.038,1.006,1.0,.999,1.0,.992,1.0,1.032,1.0,.993,.998,.998,1.0,1.005,1.0,1.004}},
-{{{1,9},{5,64},{0,56},{0,24}},{1.007,1.008,1.0,1.003,1.0,1.0,1.0,1.0,.999,.994,1.0,1.029,1.032,.997,.998,.999}},
-{{{4,2},{1,95},{2,20650},{6,720}},{1.003,.998,.999,1.004,1.026,.995,.992,1.0,1.0,1.0,.998,1.0,.996,1.0,1.001,1.006}},
-{{{1,9},{5,64},{0,56},{1,27}},{1.005,1.005,1.0,1.0,1.022,1.0,.998,.999,1.0,.995,1.0,1.023,1.0,.997,1.0,1.0}},
-{{{1,9},{5,64},{2,61632},{4,8}},{1.016,1.001,.999,.998,1.0,.992,1.0,1.024,1.0,.998,1.0,1.001,1.0,1.0,1.0,.999}},
-{{{2,50776},{8,21},{4,2},{9,25}},{1.006,.991,.996,1.028,.998,.998,1.001,.999,1.0,1.0,.994,.999,1.0,1.0,1.005,1.004}},
-{{{2,50776},{8,21},{4,2},{0,39}},{1.009,1.0,.997,1.001,.998,1.0,1.001,1.0,.997,.992,.996,1.021,1.0,.998,1.003,1.002}},
-{{{7,29},{6,560},{7,9},{6,832}},{1.007,1.0,1.0,1.0,.986,1.118,1.01,1.037,1.0,1.0,1.0,1.0,1.0,1.0,.989,1.005}},
-{{{7,30},{9,16},{6,400},{8,13}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98,1.094,1.037,1.007,.997,1.0,.995,1.013}},
-{{{7,29},{6,832},{8,25},{9,13}},{.997,1.039,1.0,1.0,.993,1.0,1.0,1.0,1.018,1.006,.996,1.0,.981,1.065,.995,1.0}},
-{{{7,30},{6,832},{2,608},{9,16}},{1.004,.996,1.0,1.0,.993,1.055,1.0,1.0,.998,1.001,1.001,1.0,1.006,1.018,.998,1.0}},
-{{{7,29},{6,344},{3,4},{6,272}},{1.0,1.004,1.0,1.0,.996,1.037,1.0,1.0,1.007,1.0,.983,.993,1.022,1.0,1.001,1.01}},
-{{{1,9},{1,57},{0,128},{8,29}},{1.003,1.005,1.0,.999,1.022,.985,1.0,1.003,1.0,1.0,1.0,1.016,1.009,1.005,1.0,1.007}},
-{{{0,3264},{8,29},{6,1200},{8,21}},{1.004,.998,1.0,1.0,1.0,1.0,1.0,1.0,.993,.988,1.024,1.001,1.003,.997,.998,.991}},
-{{{1,19},{4,4},{7,28},{2,54656}},{1.013,.995,.998,.998,1.017,.99,1.0,1.009,1.0,1.023,1.0,.997,1.0,.994,1.0,1.011}},
-{{{1,288},{4,1},{1,28},{1,64}},{1.052,1.0,1.023,1.0,.985,1.0,.986,1.0,1.0,1.0,1.0,1.0,.999,.957,1.012,1.035}},
-{{{1,15},{4,2},{1,424},{2,56128}},{1.055,.979,1.007,1.002,1.0,.969,1.0,1.024,1.0,1.059,1.0,.997,1.0,.981,1.0,1.015}},
-{{{1,15},{1,64},{4,1},{6,736}},{1.034,.997,1.0,1.002,1.022,.995,1.0,1.008,1.002,1.0,1.0,.966,1.001,.984,1.0,1.013}},
-{{{1,15},{4,2},{2,61025},{1,424}},{1.04,.988,1.004,1.0,1.0,1.047,1.0,.997,1.0,.978,1.0,1.011,1.0,.991,1.0,1.007}},
-{{{1,15},{2,61025},{4,2},{6,1280}},{1.033,.996,1.0,1.04,1.004,1.003,1.0,.995,1.001,.971,1.0,.992,1.0,1.002,1.0,1.006}},
-{{{1,7},{1,64},{1,88},{1,48}},{1.028,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.0,1.023,1.0,1.0,1.0,1.002}},
-{{{1,7},{2,10184},{9,24},{2,56128}},{.998,1.0,1.024,.994,1.002,1.019,1.008,1.0,1.0,1.0,1.0,1.023,1.0,1.0,1.0,.999}},
-{{{1,28},{0,120},{1,64},{2,4652}},{.997,1.004,.999,.999,1.0,1.011,1.0,.996,1.004,1.001,1.027,.988,1.0,1.001,1.0,1.001}},
-{{{1,16},{6,9},{2,24},{0,21}},{1.0,.981,1.0,.993,1.0,.976,1.0,.998,1.0,.999,1.037,1.042,1.012,.999,1.105,1.008}},
-{{{1,16},{9,13},{2,5},{2,58}},{1.0,1.018,1.0,1.05,1.014,1.012,1.122,.995,1.0,1.0,1.0,1.0,1.038,.995,1.021,1.015}},
-{{{1,22},{0,6656},{9,20},{6,6}},{.999,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.024,1.004,1.133,.984,1.0,1.019,1.0,.996}},
-{{{1,22},{0,6656},{6,322},{2,5}},{1.0,1.011,1.0,1.0,1.0,1.032,1.0,.999,1.012,1.0,1.108,.984,1.0,1.004,1.0,.997}},
-{{{1,9},{6,17},{4,2},{6,840}},{1.005,1.004,1.007,1.01,.99,.992,1.113,1.001,1.0,1.0,1.0,.968,1.0,1.0,1.0,1.022}},
-{{{1,9},{8,28},{2,31},{7,7}},{.998,.995,1.0,1.0,.998,1.001,1.0,1.0,.999,1.016,1.0,.996,1.018,.996,1.077,1.0}},
-{{{1,16},{8,27},{4,2},{1,364}},{1.0,1.014,.999,.994,1.013,.997,1.075,.993,1.0,.993,1.0,.973,1.0,1.003,1.0,1.012}},
-{{{0,16},{2,80},{9,14},{8,28}},{.979,1.006,.995,.995,1.005,1.001,1.006,1.002,1.0,1.066,1.0,.991,1.0,.99,1.0,1.003}},
-{{{4,2},{1,192},{7,23},{1,64}},{1.011,1.004,1.0,1.0,.985,.991,1.0,1.0,.998,1.008,1.011,1.012,.993,1.012,.946,1.032}},
-{{{4,2},{1,1152},{2,1488},{7,23}},{.996,1.011,1.0,1.004,1.018,1.001,1.0,1.005,.992,1.019,.989,1.04,.974,1.003,.964,1.019}},
-{{{4,2},{1,128},{4,32},{2,3520}},{.995,1.022,.979,1.023,1.0,.99,1.0,1.015,1.0,.999,.981,1.009,1.0,.991,1.0,1.007}},
-{{{4,2},{7,23},{1,4224},{0,5504}},{1.013,1.002,.97,1.005,1.0,1.0,.992,1.017,1.0,1.0,1.003,.996,1.0,1.0,1.0,1.0}},
-{{{1,24},{1,64},{4,1},{9,13}},{1.009,.993,1.0,1.006,1.015,.995,1.0,.999,1.002,.995,1.0,.974,1.015,.989,1.0,1.007}},
-{{{1,24},{0,33},{4,1},{1,168}},{1.0,1.0,1.01,.998,1.001,1.006,1.019,.997,1.0,1.006,1.0,.972,1.0,1.01,1.0,1.002}},
-{{{2,1488},{6,320},{6,1090},{4,2}},{.994,1.005,.999,.988,1.0,1.0,.999,.996,1.002,.996,1.027,1.004,1.0,1.0,.992,.997}},
-{{{1,32},{1,64},{0,33},{9,21}},{1.002,1.002,1.0,1.002,1.014,.992,1.0,.998,1.0,1.0,1.0,1.018,1.011,.996,1.0,1.002}},
-{{{4,2},{9,16},{1,258},{1,64}},{.995,.987,.99,.992,1.0,1.0,1.0,1.0,.996,.999,1.003,1.013,1.014,1.007,.961,1.029}},
-{{{4,1},{1,128},{9,20},{4,2}},{.994,.994,.997,1.015,1.001,.998,.968,.991,1.0,.992,1.0,1.005,1.0,1.002,1.0,1.018}},
-{{{4,1},{9,24},{6,900},{1,64}},{.991,.993,1.001,.996,1.001,.997,1.0,.999,.992,1.003,.996,1.027,.995,1.002,.983,1.004}},
-{{{4,2},{8,16},{9,24},{2,4480}},{1.003,1.008,.989,.998,1.0,1.0,.998,1.022,1.012,.995,.99,1.0,1.0,1.0,.98,1.005}},
-{{{4,1},{0,536},{6,252},{2,3872}},{.999,1.009,1.001,.997,.991,1.021,.995,.998,1.005,1.0,.996,.992,.978,1.004,1.005,1.0}},
-{{{4,1},{1,230},{3,16},{7,31}},{.999,1.001,.982,1.002,1.001,.996,1.005,1.005,1.0,1.002,1.007,.999,1.0,.996,1.0,1.001}},
-{{{1,24},{1,64},{6,1200},{4,2}},{1.014,.983,1.0,1.003,1.0,1.0,1.0,.981,1.004,.996,1.0,1.002,1.0,.999,1.0,1.0}},
-{{{1,36},{1,64},{4,2},{1,1272}},{1.012,.981,1.0,1.005,1.004,.996,1.0,1.0,1.0,1.0,1.0,.983,1.0,1.0,1.0,1.002}},
-{{{4,2},{2,6},{5,2},{2,137}},{1.008,1.106,.996,.997,1.0,1.0,.999,1.004,1.0,1.0,.958,1.001,1.0,1.0,.99,1.027}},
-{{{2,6},{4,2},{0,896},{2,312}},{1.003,1.0,1.089,1.001,1.004,.996,1.001,1.003,1.0,1.005,1.0,1.004,1.0,.964,1.0,1.018}},
-{{{2,6},{5,2},{8,19},{9,17}},{1.076,.986,1.0,1.001,1.0,1.001,1.0,1.01,1.0,1.0,1.0,.998,1.003,.981,1.0,1.013}},
-{{{2,6},{5,2},{7,31},{4,2}},{1.006,.977,1.0,.994,1.0,1.002,1.0,1.0,1.062,.998,1.0,1.007,1.0,1.0,1.0,1.005}},
-{{{2,6},{5,2},{2,352},{4,64}},{1.054,.999,1.0,1.001,1.0,.987,1.0,1.005,1.0,.999,1.0,.997,1.0,1.001,1.0,1.003}},
-{{{2,6},{4,2},{0,896},{2,408}},{1.002,1.0,1.044,1.0,1.002,1.0,1.0,.999,1.0,1.006,1.0,1.0,1.0,.981,1.0,1.004}},
-{{{2,6},{9,12},{3,1},{5,2}},{1.0,.991,1.001,.995,1.039,1.001,1.0,1.0,1.0,1.002,1.0,.998,1.0,.996,1.0,1.004}},
-{{{2,6},{3,1},{0,2047},{2,640}},{1.0,.995,1.033,.999,1.001,.997,1.0,.999,1.0,1.004,1.0,1.002,1.0,.989,1.0,1.001}},
-{{{4,2},{9,3},{6,128},{0,47}},{.999,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.052,1.004,.982,1.002,1.0,1.0,.965,1.031}},
-{{{2,6},{4,2},{9,16},{2,128}},{1.044,1.0,1.042,.995,1.003,.998,1.0,1.0,1.0,.984,1.0,1.004,1.0,.973,1.0,1.021}},
-{{{2,6},{5,2},{2,128},{8,18}},{1.066,1.005,1.0,.994,1.0,.992,1.0,1.0,1.003,.998,1.0,.998,1.0,.988,1.0,1.013}},
-{{{2,6},{5,2},{2,64},{6,1054}},{1.057,1.004,1.0,.993,1.0,.991,1.0,1.003,1.0,.998,1.0,.999,1.0,.995,1.0,1.012}},
-{{{2,6},{5,2},{1,5440},{8,24}},{1.05,.994,1.0,.997,.999,.994,1.0,1.006,1.002,1.004,1.0,1.006,1.0,.99,1.0,1.003}},
-{{{2,6},{4,2},{2,536},{0,10781}},{1.026,.999,1.025,1.0,1.0,.98,1.0,1.005,1.0,.999,1.0,1.0,1.0,1.004,1.0,1.004}},
-{{{2,6},{0,1558},{8,24},{2,1673}},{1.039,1.003,1.0,.997,1.0,1.001,1.001,.999,1.0,1.005,1.0,.987,1.0,1.003,1.0,1.004}},
-{{{2,6},{0,64},{4,16},{1,5440}},{1.0,.997,1.037,1.001,1.0,1.0,1.0,1.0,.999,1.0,1.0,.994,1.0,1.0,1.0,1.004}},
-{{{2,6},{6,380},{4,2},{1,24}},{1.0,1.015,1.0,1.0,1.0,1.007,1.0,1.0,1.061,.987,1.007,.949,1.102,1.0,1.0,1.026}},
-{{{2,6},{5,2},{6,464},{7,8}},{1.004,1.017,1.0,1.007,1.0,1.0,1.0,1.0,1.102,.992,.998,1.001,1.006,.992,1.0,1.017}},
-{{{2,6},{9,28},{5,2},{1,64}},{1.001,1.002,1.0,1.0,1.0,.99,1.0,1.0,1.075,.995,1.0,.999,.998,1.004,1.0,1.014}},
-{{{2,6},{4,2},{6,207},{4,8}},{1.032,1.01,1.007,1.002,1.002,.964,1.0,1.012,1.0,1.0,1.001,.994,1.0,1.0,1.049,1.005}},
-{{{2,6},{6,46},{4,2},{6,464}},{1.005,1.015,1.025,.994,1.001,1.009,1.04,.999,1.0,1.0,1.002,.968,1.0,1.0,1.0,1.005}},
-{{{2,6},{7,8},{2,123},{6,660}},{1.0,1.016,1.04,.988,1.0,.996,1.0,1.001,1.0,1.0,1.002,1.006,1.0,1.0,1.0,1.001}},
-{{{2,6},{3,32},{4,2},{1,408}},{1.004,1.009,1.0,1.004,1.014,1.005,.999,.993,1.018,.973,1.0,1.0,1.017,1.004,1.0,1.0}},
-{{{2,6},{1,4367},{2,352},{8,25}},{1.028,.996,.996,.99,1.0,.996,1.0,1.006,1.009,1.011,1.0,.992,1.0,1.001,1.0,1.002}},
-{{{0,664},{0,5032},{3,128},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.038,1.0,.986,1.003,1.0,1.0,1.0}},
-{{{0,5032},{9,22},{3,128},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.029,.987,1.003,1.0,1.0,1.0}},
-{{{0,5032},{0,664},{5,32},{0,256}},{.993,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.999,1.0,1.025,.993,1.0,1.0,1.001,.993}},
-{{{0,5032},{9,22},{3,64},{7,21}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.02,.989,1.002,1.0,1.001,1.0}},
-{{{0,5032},{0,664},{5,32},{3,4}},{.998,1.0,1.001,.994,1.0,1.0,1.0,1.0,.996,1.0,1.017,1.0,1.004,1.0,1.001,.994}},
-{{{0,5032},{0,664},{2,5176},{3,128}},{.996,1.0,1.015,.99,1.003,1.0,1.003,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{0,5032},{8,29},{0,91},{5,2}},{.997,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.012,.991}},
-{{{0,5032},{0,4216},{2,5176},{7,26}},{.996,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.002,1.0,1.013,.991,1.002,1.0,1.0,1.0}},
-{{{2,32},{1,29},{2,3},{6,408}},{1.0,1.0,1.068,1.0,1.184,1.083,1.043,.998,1.0,1.0,1.162,1.0,1.0,1.004,1.003,1.032}},
-{{{1,20},{2,7},{7,7},{4,2}},{1.0,1.008,1.007,1.027,1.0,1.053,1.023,.971,1.0,1.012,1.012,1.015,1.0,1.083,1.21,1.011}},
-{{{1,35},{2,2},{8,18},{4,2}},{1.0,1.024,1.024,1.015,1.0,1.017,1.009,.959,1.0,1.016,1.035,1.003,1.0,1.101,1.171,1.01}},
-{{{1,4},{2,24},{0,24},{2,443}},{1.0,.985,.995,.97,.993,1.031,1.129,.997,1.0,1.0,1.0,1.004,1.0,1.0,1.002,1.019}},
-{{{1,20},{6,3},{2,2},{7,24}},{1.0,.993,1.0,1.005,.983,.98,1.031,1.001,1.0,1.0,1.0,1.055,1.0,1.0,1.121,1.003}},
-{{{1,42},{6,8},{2,40},{7,23}},{.996,.987,1.026,1.013,.99,.999,1.038,.983,1.0,1.0,1.099,1.012,1.0,1.0,.997,1.003}},
-{{{1,4},{3,32},{6,560},{4,2}},{.986,1.006,.996,1.005,1.0,.956,1.0,.997,.999,1.004,1.115,.989,1.0,1.015,1.0,1.015}},
-{{{1,4},{5,16},{0,21},{6,28}},{1.0,.976,1.0,.979,.998,1.011,1.0,1.019,1.0,.994,1.0,.991,.988,1.002,1.089,.996}},
-{{{2,2},{6,592},{7,10},{2,160}},{1.058,1.116,1.0,1.0,1.302,.991,1.055,1.02,1.0,.999,1.0,1.0,1.0,1.023,1.0,1.039}},
-{{{2,2},{6,592},{2,22},{5,2}},{1.2,1.024,1.042,1.04,1.0,.979,1.0,.975,1.0,1.048,1.0,1.042,1.0,1.011,1.0,1.019}},
-{{{2,2},{2,22},{4,4},{2,64}},{1.146,1.092,1.0,1.023,1.077,.968,1.0,.99,1.0,1.0,1.0,.971,1.0,1.0,1.0,1.016}},
-{{{2,9},{4,4},{2,36},{2,192}},{1.135,1.038,1.033,.985,1.0,.971,1.0,.995,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.015}},
-{{{2,2},{6,592},{7,10},{0,85}},{1.003,1.01,1.0,1.0,.996,.993,1.0,1.0,1.018,1.07,1.0,1.0,1.091,.996,.993,1.005}},
-{{{2,2},{1,2880},{0,256},{2,119}},{1.004,1.05,1.021,.981,1.062,1.002,.976,.992,1.0,.996,1.0,1.01,1.0,1.003,1.0,1.007}},
-{{{7,10},{2,32},{4,2},{0,9928}},{1.064,1.038,1.003,.977,1.02,.983,.996,1.002,1.0,1.002,1.0,.976,1.0,1.025,1.0,1.006}},
-{{{2,2},{5,1},{8,5},{4,4}},{1.0,1.002,1.011,1.049,1.035,.997,1.013,1.008,.995,1.01,1.001,1.002,1.026,.964,1.006,1.001}},
-{{{7,29},{6,1088},{1,3},{6,40}},{.996,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.03,1.012,1.002,1.001,.993,1.049,.995,1.004}},
-{{{7,29},{6,624},{1,3},{2,474}},{1.0,1.0,1.004,1.0,1.006,1.003,.998,1.0,1.02,1.0,1.0,1.009,.994,1.043,.993,1.003}},
-{{{7,28},{6,928},{1,21},{2,29376}},{1.009,1.032,1.0,.99,.994,1.016,1.0,1.0,.991,1.0,1.0,.997,1.001,.997,1.0,1.012}},
-{{{7,30},{6,520},{1,5},{8,14}},{1.006,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.015,1.0,1.004,1.009,.99,1.022,.994,1.002}},
-{{{7,19},{9,12},{2,865},{9,21}},{1.004,1.0,1.0,.997,.989,1.019,1.0,.994,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.004}},
-{{{0,7193},{7,29},{3,64},{6,520}},{.999,1.0,1.018,1.0,1.01,1.0,.999,1.0,.997,1.0,1.005,.987,.997,.999,.999,1.004}},
-{{{1,2},{2,15454},{0,396},{2,385}},{1.0,1.005,1.0,1.0,1.001,.993,1.0,1.0,.996,.995,1.002,1.004,1.026,1.004,.992,.996}},
-{{{0,3528},{7,28},{1,2},{6,112}},{1.005,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.004,1.004,1.0,1.006,.992,.993,1.006,.992}},
-{{{7,29},{6,588},{4,2},{2,320}},{.968,.993,1.0,1.0,1.028,1.028,1.001,1.012,.994,1.046,.986,.971,1.007,1.114,1.012,1.039}},
-{{{7,29},{6,424},{0,1617},{4,1}},{.982,1.017,.965,.983,1.0,1.001,1.001,.998,1.008,1.084,1.021,1.034,.981,1.012,.987,1.007}},
-{{{7,29},{6,904},{4,2},{2,720}},{.973,.989,1.0,.998,1.017,1.038,1.001,1.01,1.005,1.026,1.004,.973,.997,1.043,.999,1.011}},
-{{{1,24},{1,64},{4,1},{3,32}},{1.016,.992,1.0,.979,1.037,.999,1.0,1.013,1.005,1.0,1.0,1.006,1.006,.979,1.0,1.004}},
-{{{1,24},{1,128},{2,5240},{4,1}},{1.013,.997,1.0,.988,1.006,1.001,1.0,.987,1.026,1.0,1.0,1.006,.997,.976,1.0,1.008}},
-{{{7,29},{6,364},{2,640},{4,2}},{.984,.991,.998,1.0,1.018,1.032,.981,.976,1.002,1.006,1.028,1.017,.992,1.042,1.002,1.004}},
-{{{1,40},{1,64},{0,576},{7,29}},{1.01,.999,1.0,1.0,1.013,.981,1.0,.998,1.0,1.0,1.0,1.014,1.017,.984,1.0,.999}},
-{{{1,32},{0,128},{7,29},{6,364}},{1.001,1.001,1.015,.991,1.0,1.018,1.014,1.018,1.0,1.002,1.007,1.003,1.0,1.005,1.002,.998}},
-{{{7,30},{6,544},{0,65},{7,9}},{.996,1.0,1.0,1.0,1.011,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.002,1.071,.99,1.014}},
-{{{7,30},{6,544},{7,28},{7,20}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,.992,1.0,1.014,1.049,.997,1.01}},
-{{{7,29},{6,944},{1,5},{6,16}},{.998,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.016,1.026,1.0,1.009,.997,1.025,.987,.997}},
-{{{7,29},{0,2470},{1,3},{2,701}},{.995,1.0,1.001,1.007,1.002,1.011,.997,1.009,1.016,1.022,1.003,1.006,.996,1.017,.984,.997}},
-{{{7,28},{0,1328},{2,8896},{4,1}},{.996,1.03,.999,1.011,1.013,.999,.998,1.001,1.001,1.011,.999,.994,1.001,1.003,.987,1.005}},
-{{{1,3},{1,16},{8,14},{1,32}},{1.007,.999,1.0,1.006,1.012,.986,1.0,.999,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.01}},
-{{{7,30},{6,544},{5,128},{2,5568}},{1.0,1.013,.998,1.005,.986,1.006,1.002,1.001,1.006,1.014,.995,.994,1.003,1.0,.996,1.005}},
-{{{7,29},{4,2},{2,701},{0,612}},{.996,1.0,1.01,1.005,1.005,.996,.99,1.009,.992,1.008,1.001,1.002,.999,1.013,.991,.993}},
-{{{4,2},{2,821},{7,29},{2,256}},{.951,1.042,1.0,1.0,1.0,1.029,1.0,1.0,.991,1.024,1.032,.997,1.0,1.021,1.003,1.068}},
-{{{7,29},{4,2},{2,821},{1,56}},{.993,1.0,1.041,1.0,1.012,1.0,1.003,1.0,.964,1.0,1.019,1.03,1.019,1.003,.998,1.045}},
-{{{7,30},{7,6},{4,2},{2,192}},{.975,1.0,.982,1.0,1.025,1.0,1.012,1.018,1.03,1.0,1.002,1.0,1.015,1.0,1.001,1.036}},
-{{{7,29},{6,384},{1,3181},{1,24}},{1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.038,1.001,.996,.985,1.007,1.017,1.003}},
-{{{7,27},{4,16},{4,2},{2,128}},{.972,1.0,1.0,1.0,1.017,1.012,1.004,.998,1.014,.995,1.0,1.0,1.006,1.026,.994,1.009}},
-{{{1,7},{7,29},{6,384},{1,3181}},{1.024,1.001,1.0,1.024,1.0,1.001,1.0,.996,1.0,.988,1.0,1.003,1.0,1.01,1.0,.999}},
-{{{1,40},{2,64},{4,4},{2,8032}},{.988,.987,1.028,.999,1.0,1.004,1.009,1.0,1.0,1.0,1.0,1.027,1.0,1.0,1.0,1.0}},
-{{{3,8},{4,2},{2,821},{1,4094}},{.987,.993,1.006,1.0,1.03,1.003,1.003,.999,.987,1.0,1.013,1.003,.991,1.0,1.004,.989}},
-{{{1,19},{1,64},{4,1},{7,16}},{.999,.987,1.0,1.003,1.016,1.004,1.0,1.014,1.015,.999,1.0,.989,1.073,.99,1.0,1.022}},
-{{{1,19},{4,2},{2,192},{1,361}},{.987,.986,1.034,1.014,1.038,1.024,1.036,.995,1.0,.986,1.0,1.018,1.0,.986,1.0,1.015}},
-{{{1,14},{7,2},{2,58},{1,32}},{.996,.988,.989,1.004,.996,.996,1.058,.987,1.0,.991,1.0,1.012,1.0,1.001,1.0,1.006}},
-{{{9,23},{5,16},{8,22},{1,19}},{1.004,1.0,1.029,1.0,1.004,1.009,1.008,1.009,1.004,1.0,.996,1.0,.987,1.004,1.005,1.023}},
-{{{4,2},{2,128},{1,1652},{6,360}},{.982,1.009,1.017,.996,.992,1.002,1.001,1.002,1.0,1.004,1.009,1.005,1.0,1.001,.969,1.014}},
-{{{1,7},{6,6},{2,58},{4,4}},{.999,.989,.997,.995,.992,.998,1.037,1.003,1.0,.994,1.0,1.01,1.0,.995,1.0,1.0}},
-{{{1,19},{6,68},{4,2},{6,1032}},{.996,.997,1.001,.998,.992,1.001,1.045,.999,1.0,1.0,1.0,.973,1.0,1.0,1.0,1.011}},
-{{{1,7},{9,0},{2,58},{1,640}},{.999,.991,.997,1.005,.995,.999,1.03,.998,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.003}},
-{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{.999,1.0,1.0,1.0,1.001,1.0,.996,1.004,.999,.999,.999,.999,.999,.999,.999,.999}},
-{{{4,16},{4,2},{4,1},{2,3059}},{.999,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.003}},
-{{{4,16},{2,3059},{4,1},{2,3059}},{.999,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.003}},
-{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.001,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,16},{2,3059},{4,1},{2,40648}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,16},{2,3059},{4,1},{0,9223372036854775807LL}},{1.0,1.0,1.0,1.0,1.0,1.0,.998,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,16},{2,3059},{4,1},{2,40648}},{1.0,1.0,1.0,1.0,1.0,1.0,.999,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{9,24},{1,21},{4,2},{1,448}},{1.011,1.003,1.004,1.0,1.073,1.0,.998,1.014,1.0,1.0,.992,.965,1.0,1.0,1.015,1.036}},
-{{{1,21},{1,64},{1,40},{6,378}},{1.056,1.02,1.0,1.0,1.0,.982,1.0,1.003,1.009,1.001,1.0,1.0,1.0,.982,1.0,1.017}},
-{{{1,21},{0,1016},{9,24},{4,2}},{1.001,.996,1.006,1.0,1.0,.993,1.003,.971,1.002,1.005,1.065,.997,1.0,1.019,1.0,1.008}},
-{{{1,32},{0,1016},{1,64},{4,16}},{1.004,1.006,1.06,.998,1.0,1.006,1.0,1.007,.999,.999,1.002,.983,1.0,1.003,1.0,1.001}},
-{{{1,21},{0,228},{4,1},{0,22}},{1.0,1.026,1.0,1.0,1.0,.995,1.0,1.0,.999,.985,1.005,.968,.996,1.006,1.046,1.001}},
-{{{1,40},{1,3904},{3,2},{4,2}},{1.004,.973,1.0,1.006,1.003,1.015,1.0,.993,.999,.998,1.0,1.011,1.023,1.0,1.0,1.007}},
-{{{1,21},{7,16},{4,32},{1,384}},{.996,1.006,1.046,1.004,1.0,.994,1.0,.99,1.0,1.005,1.0,1.001,1.0,.995,1.0,1.002}},
-{{{1,21},{6,70},{4,1},{6,156}},{1.0,1.012,1.001,1.018,.997,.999,1.034,.997,1.0,1.0,1.002,.973,1.0,1.0,1.011,1.002}},
-{{{2,2},{6,616},{7,17},{2,146}},{1.086,1.058,1.0,1.0,1.25,.989,1.011,1.013,1.0,.999,1.0,1.0,1.0,1.033,1.0,1.049}},
-{{{2,2},{6,616},{2,17},{9,11}},{1.072,1.082,1.0,1.0,1.0,.988,1.0,1.0,1.164,.984,1.009,1.001,1.0,1.005,1.0,1.021}},
-{{{2,2},{6,520},{5,4},{2,17}},{1.097,1.034,1.006,.999,1.0,1.027,1.0,1.005,1.0,.973,1.0,.974,1.0,1.004,1.0,1.019}},
-{{{2,3},{2,320},{6,64},{6,520}},{1.023,1.029,1.0,1.004,1.071,.985,1.0,1.027,1.0,1.0,1.0,1.0,1.005,.999,1.0,1.02}},
-{{{2,14},{5,2},{2,512},{6,32}},{.997,1.009,1.0,1.017,1.0,1.0,1.0,1.0,1.033,.971,1.018,1.0,1.0,.993,1.0,1.021}},
-{{{1,120},{7,5},{2,80},{9,25}},{.989,1.019,1.056,.997,1.001,.993,.994,.995,1.0,1.0,.996,.999,1.0,1.0,.996,1.015}},
-{{{2,2},{7,18},{2,29},{6,126}},{1.004,1.027,1.0,1.02,1.0,.982,1.0,.983,.987,1.0,1.035,.985,1.0,.991,1.0,1.003}},
-{{{2,17},{4,2},{9,17},{1,96}},{1.002,1.007,1.004,1.027,.996,1.0,1.003,.997,1.032,.998,1.005,.982,.995,.963,1.013,1.006}},
-{{{1,16},{6,8},{2,8},{0,21}},{1.0,.998,1.0,.988,1.001,.976,1.0,.998,1.0,1.0,1.0,1.053,1.014,.998,1.106,1.015}},
-{{{1,16},{7,24},{2,54},{6,6}},{.998,.991,1.0,1.0,1.006,.997,1.0,1.0,1.01,1.017,1.109,1.029,1.054,.997,1.038,1.015}},
-{{{1,21},{9,13},{4,1},{2,8}},{1.0,1.012,1.0,1.01,1.0,1.013,1.0,1.041,1.004,1.005,.999,.975,1.024,1.0,1.116,1.011}},
-{{{1,21},{9,13},{6,336},{2,54}},{1.001,1.008,1.106,.975,1.0,1.0,.994,1.008,1.017,.996,1.013,.998,1.0,1.0,1.004,1.012}},
-{{{1,16},{8,27},{5,16},{1,608}},{1.004,1.004,1.009,.987,1.024,.991,1.083,1.003,1.0,1.004,1.0,1.001,1.0,1.01,1.0,1.021}},
-{{{1,16},{8,27},{4,2},{1,160}},{.998,1.004,1.006,1.013,1.018,.999,1.07,.991,1.0,.997,1.0,.951,1.0,1.003,1.0,1.01}},
-{{{0,16},{2,80},{4,16},{0,195}},{.98,1.002,.998,1.0,.983,1.002,1.005,1.001,1.0,1.021,1.0,1.0,1.0,.992,1.0,.998}},
-{{{7,0},{1,16},{4,2},{3,32}},{1.003,.994,.991,.994,.986,1.012,.992,1.003,1.0,1.001,.998,1.018,.992,1.084,.999,1.0}},
-{{{2,9},{6,532},{2,32},{6,28}},{1.03,1.041,1.0,1.0,1.0,1.026,1.0,1.0,1.115,1.023,1.0,.987,1.0,1.0,1.0,1.033}},
-{{{2,2},{1,35},{6,532},{4,2}},{1.0,1.037,1.057,.999,1.0,1.0,1.0,.948,1.0,1.074,1.085,1.004,1.0,1.0,1.001,1.025}},
-{{{2,21},{8,24},{4,2},{9,11}},{1.06,1.01,1.0,1.0,1.023,.994,1.0,1.0,.992,.994,.992,.957,.986,1.006,1.08,1.014}},
-{{{2,2},{1,35},{7,7},{2,88}},{1.0,1.017,1.003,1.027,1.0,1.062,1.051,.991,1.0,1.001,1.0,.996,1.0,1.007,1.0,1.005}},
-{{{2,21},{5,2},{8,16},{4,2}},{1.031,1.011,1.011,.992,1.005,.972,.997,.983,1.004,.98,1.02,.997,1.039,.987,.987,1.01}},
-{{{1,25},{2,2},{7,16},{2,40}},{1.0,.995,1.013,1.025,1.0,1.034,1.049,.981,1.0,1.0,1.017,.992,1.0,1.0,1.006,1.0}},
-{{{1,35},{1,64},{2,2},{7,18}},{1.0,1.0,1.0,1.001,1.02,1.011,1.0,1.006,1.0,.996,1.0,1.026,1.04,.978,1.0,1.0}},
-{{{1,25},{9,24},{4,2},{2,2}},{1.0,1.018,1.0,.994,1.0,.988,1.0,1.03,1.013,.992,1.0,.977,1.038,.999,1.0,1.007}},
-{{{2,2},{6,430},{2,128},{4,2}},{1.001,.996,1.017,1.0,1.0,.996,1.0,.984,1.204,.988,1.016,1.001,1.0,1.009,1.0,1.044}},
-{{{2,2},{6,430},{2,253},{7,11}},{1.008,1.031,1.0,1.0,1.0,1.0,1.0,1.0,1.16,.983,1.02,1.002,1.0,1.006,1.0,1.028}},
-{{{2,2},{6,430},{2,80},{5,2}},{1.125,1.002,1.015,.997,1.0,.993,1.0,.992,1.0,.991,1.0,.999,1.0,1.006,1.0,1.018}},
-{{{2,2},{6,430},{2,971},{6,48}},{1.003,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.1,.993,1.012,1.001,1.0,1.0,1.0,1.015}},
-{{{2,2},{9,26},{4,2},{2,24}},{1.0,1.001,1.013,1.01,1.075,1.019,.996,.994,1.0,.979,1.0,.988,1.0,1.002,1.0,1.005}},
-{{{2,2},{9,22},{6,48},{2,80}},{1.001,1.025,1.0,1.0,1.064,.989,1.006,.997,1.0,.999,1.0,1.0,1.0,1.003,1.0,1.005}},
-{{{2,21},{1,3456},{2,80},{5,16}},{1.045,.995,1.0,.991,1.0,.993,1.0,1.005,1.0,.999,1.0,.997,1.0,1.003,1.0,1.01}},
-{{{2,2},{6,430},{1,95},{6,642}},{1.0,1.022,1.0,1.0,1.042,.996,.987,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.002}},
-{{{0,32},{4,4},{2,117},{8,15}},{.975,1.057,.975,1.002,.992,1.006,.991,.997,1.0,1.006,1.0,1.02,1.0,1.0,1.0,1.017}},
-{{{0,32},{1,7},{2,56},{3,4}},{.995,1.008,.989,1.033,1.0,.998,.985,.992,1.0,1.044,.984,1.01,.995,1.032,.986,1.003}},
-{{{0,52},{4,8},{2,56},{1,3}},{1.0,1.007,1.0,1.0,1.0,1.025,1.0,1.0,.987,1.032,.989,1.002,.987,1.003,.991,.997}},
-{{{0,102},{1,7},{5,2},{8,23}},{.996,1.002,.99,1.014,.994,1.027,.993,.999,1.0,.999,1.0,.984,1.0,1.001,1.0,1.016}},
-{{{0,32},{3,128},{2,137},{4,2}},{.988,1.014,1.0,1.014,1.0,.992,1.0,1.014,.988,.999,1.0,1.003,.997,1.0,1.0,1.009}},
-{{{0,102},{4,1},{6,15},{4,8}},{.999,1.013,.992,.993,1.0,.989,1.0,1.014,1.0,1.0,.993,.997,1.0,1.0,1.0,1.0}},
-{{{3,32},{7,28},{1,43},{0,1216}},{.997,1.013,1.0,1.0,.996,1.001,1.0,1.0,1.004,.984,.989,1.039,.998,1.013,.99,1.001}},
-{{{3,32},{7,28},{8,20},{0,1428}},{.998,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.002,.987,.987,1.03,1.0,1.018,.995,1.006}},
-{{{1,9},{1,391},{7,12},{1,3563}},{1.001,1.009,1.0,.997,1.062,.985,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007}},
-{{{1,2},{1,1167},{2,35},{9,18}},{1.0,1.011,1.0,1.005,1.059,.989,1.0,.996,1.0,1.001,1.0,1.002,1.0,.998,1.0,1.005}},
-{{{1,2},{2,13},{2,10524},{9,28}},{1.0,1.017,1.057,.997,1.0,1.0,.999,1.001,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.001}},
-{{{1,2},{2,13},{2,10524},{1,5829}},{1.0,1.015,1.053,.998,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.001}},
-{{{1,2},{2,13},{2,10524},{7,5}},{1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.014,1.05,.999,1.0,1.0,.999,1.001}},
-{{{1,2},{2,13},{2,2918},{1,79}},{1.0,1.0,1.047,.999,1.0,1.0,.999,.992,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.002}},
-{{{1,2},{2,13},{2,2268},{1,1474}},{1.0,1.012,1.045,.998,1.0,1.0,.999,.998,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.001}},
-{{{1,9},{2,3840},{2,13},{9,17}},{1.0,1.011,1.0,1.0,1.043,.996,.999,1.0,1.0,1.002,1.0,1.0,1.0,1.002,1.0,.999}},
-{{{1,182},{4,2},{1,43},{2,4386}},{1.001,1.0,1.005,1.0,.994,.994,1.015,1.042,1.067,1.0,.972,1.0,.992,.973,.999,1.032}},
-{{{1,9},{1,32},{4,2},{1,433}},{1.054,.982,1.0,1.012,1.004,.985,1.0,1.007,1.0,1.0,1.0,.967,1.0,1.0,1.0,1.028}},
-{{{1,9},{1,64},{4,1},{2,5632}},{1.001,.992,1.0,.999,1.009,1.004,1.0,1.016,1.03,1.011,1.0,.971,1.028,.985,1.0,1.01}},
-{{{1,15},{5,8},{6,340},{0,896}},{1.027,1.002,1.006,1.001,1.0,.994,1.0,1.017,1.004,.998,1.006,.993,1.005,.981,1.014,.999}},
-{{{1,9},{1,32},{1,39},{4,2}},{1.031,.985,1.0,1.026,1.0,1.0,1.0,.99,1.002,.994,1.0,1.004,1.0,1.0,1.0,1.004}},
-{{{1,15},{0,64},{2,58944},{4,2}},{1.004,.994,1.022,.988,1.0,1.033,1.001,.993,1.0,1.005,1.002,.999,1.0,1.0,1.0,1.004}},
-{{{1,17},{1,32},{1,39},{0,19}},{1.001,1.002,1.0,1.0,1.0,1.0,1.0,1.01,1.015,.989,1.0,1.025,1.0,1.0,1.0,1.0}},
-{{{5,32},{6,500},{4,2},{2,2048}},{.988,.999,.996,1.0,1.009,1.001,1.015,1.013,1.015,1.016,.982,1.003,.994,.996,.997,1.011}},
-{{{1,20},{2,8},{6,3},{6,860}},{1.0,.998,1.005,.999,1.0,1.074,1.164,1.01,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.025}},
-{{{1,20},{2,16},{8,3},{4,2}},{1.0,1.0,1.006,1.03,1.0,1.025,1.005,.97,1.007,1.014,1.009,1.011,1.018,1.057,1.153,1.009}},
-{{{1,32},{0,1008},{6,560},{4,32}},{1.012,1.01,1.097,1.014,1.0,1.021,1.0,1.007,1.0,.998,1.0,.976,1.0,1.027,1.0,1.013}},
-{{{1,20},{2,32},{7,23},{4,2}},{.996,1.022,1.006,1.009,1.0,.999,.996,.956,1.005,1.013,1.025,.993,1.113,1.031,1.005,1.006}},
-{{{1,9},{2,24},{5,2},{6,384}},{1.0,1.013,.997,.99,.996,1.017,1.101,.997,1.0,1.048,1.0,.985,1.0,.998,1.0,1.008}},
-{{{1,40},{8,28},{4,2},{1,640}},{1.0,1.023,1.0,.997,1.025,.994,1.089,1.002,1.0,.988,1.0,.964,1.0,1.004,1.0,1.01}},
-{{{1,9},{5,16},{1,112},{2,2}},{1.0,1.002,1.0,1.0,1.0,1.029,1.0,1.0,.997,1.018,1.079,.987,1.0,1.0,1.0,.998}},
-{{{1,9},{0,22},{3,32},{2,72}},{1.0,.972,.992,1.013,1.0,1.0,1.076,.996,1.0,.991,1.002,1.0,1.0,1.0,.999,1.0}},
-{{{1,6},{7,29},{6,720},{4,2}},{1.065,.986,1.16,1.04,1.0,.977,1.025,.986,1.038,1.012,1.0,1.076,1.0,.997,.998,1.018}},
-{{{1,6},{2,2103},{4,2},{1,120}},{.996,.979,1.146,1.055,1.031,1.022,.996,.969,1.0,.967,1.0,1.017,1.0,1.023,1.0,1.013}},
-{{{1,6},{7,29},{6,624},{2,1072}},{1.005,1.004,1.0,1.021,1.0,1.002,1.003,1.01,1.05,.995,1.108,1.063,1.001,.985,1.014,1.004}},
-{{{1,11},{0,256},{4,2},{2,488}},{.98,.969,.998,.988,1.018,1.018,1.021,1.011,1.028,1.008,1.1,1.014,.996,1.005,.998,.99}},
-{{{7,30},{6,128},{2,3095},{4,2}},{.984,.996,.996,1.002,1.049,1.074,1.014,.984,1.01,1.02,.996,1.012,.986,1.052,.984,1.012}},
-{{{1,11},{7,29},{1,32},{1,38}},{1.014,.989,1.066,.98,1.0,1.034,1.0,1.017,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.012}},
-{{{1,11},{0,424},{2,80},{4,2}},{.983,.983,1.0,1.006,1.009,1.0,1.054,.998,1.0,1.018,1.0,1.01,1.014,1.002,.998,.992}},
-{{{7,30},{9,12},{2,744},{4,2}},{.989,.995,.982,1.0,1.016,1.044,1.004,.987,1.009,1.006,.995,1.001,.99,1.036,.994,1.006}},
-{{{2,18},{0,35},{1,16},{6,16}},{.998,.999,1.007,1.02,.98,.983,1.013,1.018,1.0,1.0,1.02,1.085,.995,.999,1.074,1.012}},
-{{{2,48},{0,35},{4,16},{8,27}},{.988,1.0,1.052,1.006,.992,.994,1.01,.998,1.0,1.0,1.004,1.005,1.0,1.0,1.002,1.024}},
-{{{1,9},{2,6},{6,5},{7,20}},{1.0,.996,1.003,.991,1.0,1.016,1.074,1.007,1.0,1.0,1.0,1.0,1.0,1.055,1.013,1.002}},
-{{{1,20},{2,2},{9,8},{2,80}},{1.0,1.013,1.018,1.008,1.0,1.049,1.076,.986,1.0,1.0,1.006,.986,1.0,1.0,1.011,1.012}},
-{{{1,9},{9,15},{4,2},{2,80}},{1.006,1.02,1.0,.98,1.066,.998,1.0,1.023,1.018,.982,1.001,.981,.998,.996,1.0,1.016}},
-{{{0,23},{2,80},{4,32},{0,96}},{.975,1.0,1.004,1.0,.983,1.003,1.003,1.005,1.0,1.02,1.0,.996,1.0,.992,1.0,1.005}},
-{{{1,9},{2,6},{7,16},{4,2}},{1.0,.999,1.006,1.017,1.0,1.014,1.008,.971,1.0,.999,1.009,.997,1.0,1.026,1.052,1.001}},
-{{{1,9},{3,32},{9,15},{4,1}},{1.001,1.002,1.002,.997,1.0,.972,1.0,1.001,.999,.999,1.053,.997,1.0,1.009,1.0,1.012}}
+{{{2,41},{0,24},{9,25},{4,2}},{.994,.987,1.065,1.024,1.0,1.0,.998,.993,1.0,.984,1.04,.997,1.0,1.0,1.005,1.031}},
+{{{2,24},{0,18},{1,56},{2,648}},{1.0,.988,1.009,1.022,.994,.982,1.038,.996,1.0,1.0,1.0,.995,1.0,1.002,1.0,1.024}},
+{{{2,5},{1,19},{0,18},{4,16}},{1.0,1.0,1.0,.98,1.0,1.032,1.043,1.007,1.0,1.0,.996,.996,1.0,1.0,1.011,.999}},
+{{{2,41},{2,224},{6,78},{2,80}},{1.011,1.009,1.0,1.0,1.016,.987,1.0,1.0,1.0,.981,1.0,.976,1.0,.989,1.0,1.018}},
+{{{1,19},{2,41},{9,28},{1,576}},{1.003,1.006,1.025,.989,1.0,.996,1.0,1.014,1.0,1.021,1.0,1.002,1.0,.996,1.0,1.011}},
+{{{0,24},{4,4},{8,24},{1,80}},{.998,1.02,.989,.995,1.0,1.021,1.0,.996,.978,1.012,.999,.997,1.0,.983,1.0,1.015}},
+{{{2,5},{7,22},{2,80},{4,1}},{1.0,1.01,1.019,.995,1.0,.993,1.0,.977,.999,1.004,1.025,.991,1.0,.986,1.0,1.01}},
+{{{0,8128},{6,17},{1,94},{4,16}},{.997,1.0,1.022,.989,.994,1.0,1.001,.995,.991,1.0,.993,.987,.998,1.0,1.002,.999}},
+{{{2,6},{1,8585},{5,2},{2,88}},{1.293,1.003,.997,1.007,.994,1.006,1.0,1.001,1.0,.975,1.0,.996,1.0,1.035,1.0,1.026}},
+{{{2,6},{7,27},{6,1168},{7,8}},{1.014,1.052,1.0,1.0,1.0,1.0,1.0,1.0,1.204,.979,.988,.996,1.0,1.0,1.029,1.022}},
+{{{2,2},{1,5520},{2,22},{5,2}},{1.147,1.037,1.002,.995,1.0,.974,1.0,.999,1.0,1.013,1.0,.993,1.0,1.011,1.0,1.011}},
+{{{2,6},{4,16},{2,38},{2,152}},{1.117,1.02,1.005,.984,1.0,.978,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.006,1.0,1.021}},
+{{{8,17},{2,38},{4,2},{7,27}},{1.102,.992,1.0,.984,1.02,1.012,.996,.997,1.0,1.027,1.0,.973,1.0,.975,1.001,1.01}},
+{{{2,2},{9,4},{6,1168},{2,152}},{1.021,1.055,1.068,.973,1.0,1.0,1.007,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.012}},
+{{{2,2},{8,9},{8,27},{2,67}},{1.018,1.048,1.052,.978,1.0,1.0,1.006,1.001,1.0,.996,1.0,.998,1.0,1.0,1.0,1.004}},
+{{{8,17},{4,16},{2,38},{9,23}},{1.055,.99,.993,.985,1.001,.994,.996,1.002,1.0,1.016,1.0,1.006,1.0,.996,1.0,1.004}},
+{{{2,2},{2,128},{5,2},{1,8622}},{1.186,.996,1.0,.984,1.0,1.003,1.0,1.042,1.004,.995,1.0,1.0,1.0,1.0,1.0,1.032}},
+{{{2,2},{6,584},{2,192},{5,4}},{1.149,.99,1.018,1.0,1.0,.988,1.0,.998,1.0,.998,1.0,1.007,1.0,1.01,1.0,1.039}},
+{{{2,2},{6,584},{2,146},{6,34}},{1.016,1.045,1.0,1.0,1.0,.999,1.0,1.0,1.117,.984,1.016,1.003,1.0,1.003,1.0,1.022}},
+{{{2,2},{5,4},{2,48},{1,8622}},{1.094,1.003,1.0,.995,1.0,.982,1.0,1.01,1.001,.997,1.0,1.0,1.0,1.0,1.0,1.014}},
+{{{2,2},{6,584},{6,43},{2,97}},{1.011,1.041,1.0,1.0,1.077,.988,1.007,.999,1.0,.998,1.0,1.0,1.0,.999,1.0,1.011}},
+{{{2,2},{6,43},{7,28},{2,64}},{1.01,1.037,1.062,.985,1.0,1.0,1.007,1.002,1.0,.997,1.0,.999,1.0,1.0,1.0,1.005}},
+{{{2,15},{5,2},{1,7744},{0,8392}},{1.058,.986,.999,1.004,.996,.997,1.0,1.009,.995,.994,1.0,.999,1.0,1.0,1.0,.998}},
+{{{2,15},{9,13},{5,2},{2,36}},{1.052,.992,1.002,1.002,.999,1.005,1.0,.992,1.0,.994,1.0,.985,1.0,.999,1.0,1.004}},
+{{{2,3},{6,600},{2,38},{2,184}},{1.171,1.039,1.007,.999,1.0,.985,1.0,1.026,1.0,1.0,1.0,1.0,1.0,1.013,1.0,1.055}},
+{{{2,6},{6,486},{1,80},{6,22}},{1.003,1.009,1.0,1.0,1.006,1.027,1.0,1.0,1.007,1.044,1.0,1.0,1.125,.983,1.007,1.027}},
+{{{2,3},{7,28},{8,6},{2,88}},{1.031,1.047,1.0,1.0,1.093,.983,1.006,1.002,1.0,.995,1.0,1.0,1.0,1.003,1.0,1.025}},
+{{{2,20},{7,30},{0,4696},{7,24}},{1.025,.991,1.0,1.0,.998,.999,1.0,1.0,1.09,1.003,.991,1.015,.99,1.006,1.007,1.009}},
+{{{2,2},{5,2},{6,126},{2,24}},{1.016,1.028,1.0,1.025,1.059,.979,1.0,.988,1.0,.988,1.0,.996,1.0,.981,1.0,1.011}},
+{{{2,2},{4,64},{5,4},{6,1122}},{1.057,1.004,1.0,.999,1.0,1.005,1.0,.991,1.002,.968,1.0,1.0,1.0,1.013,1.0,1.01}},
+{{{2,3},{4,2},{9,18},{1,95}},{1.005,1.006,1.0,1.025,1.0,.998,1.0,.998,1.044,1.011,.997,.99,1.002,.962,1.022,1.006}},
+{{{2,20},{5,1},{6,486},{0,128}},{.995,1.0,1.0,1.014,1.0,1.0,1.0,1.0,1.01,.994,1.036,.991,1.002,.985,.994,1.004}},
+{{{2,24},{6,847},{0,27},{2,166}},{.999,.976,1.0,1.0,1.071,1.002,.996,1.009,1.0,1.006,1.0,1.0,1.0,1.017,1.0,1.04}},
+{{{2,20},{2,241},{7,10},{7,30}},{1.014,1.016,1.0,.995,1.06,.992,1.0,1.019,1.0,1.0,1.0,1.0,.994,1.005,1.0,1.023}},
+{{{2,4},{9,25},{4,16},{1,88}},{1.001,1.027,1.0,.989,1.0,.985,1.0,1.008,1.06,1.004,1.0,1.007,1.012,.996,1.0,1.026}},
+{{{2,44},{9,17},{4,2},{6,6}},{1.001,1.001,1.0,1.0,.987,.99,1.0,1.0,1.04,.991,1.0,.972,1.013,.989,1.036,1.016}},
+{{{2,4},{3,32},{1,576},{4,2}},{1.012,1.019,1.0,.992,1.02,.976,1.0,.997,1.003,1.002,1.004,.988,1.035,1.011,1.007,1.007}},
+{{{2,44},{9,17},{4,2},{5,1}},{1.014,.992,.991,.992,.99,1.004,1.033,.996,1.02,1.0,1.01,.981,1.015,.991,1.005,1.009}},
+{{{2,4},{0,21},{6,111},{2,67}},{1.0,.978,1.006,1.014,1.0,1.0,1.027,.987,1.0,.998,1.0,.995,1.0,1.0,1.0,1.003}},
+{{{2,4},{1,32},{6,9},{3,32}},{1.0,.995,.997,.989,1.0,1.032,1.021,1.002,1.0,1.0,.999,1.002,1.0,.999,1.002,.997}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.996,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.996,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{1,232},{1,1728},{0,9223372036854775807LL}},{1.0,.997,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{1,232},{1,1728},{0,9223372036854775807LL}},{1.0,.998,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.998,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{4,8},{2,64},{1,336},{1,64}},{1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.012,.992}},
+{{{4,8},{2,64},{1,336},{1,64}},{1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.01,.993}},
+{{{4,8},{2,64},{7,2},{2,8576}},{1.0,.998,1.0,.998,1.0,1.007,1.009,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
+{{{4,8},{2,64},{7,2},{2,8576}},{1.0,.998,1.0,.998,1.0,1.006,1.008,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
+{{{4,8},{2,64},{1,336},{2,8576}},{1.0,.998,1.0,.998,1.0,1.006,1.007,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
+{{{4,8},{2,64},{1,336},{5,16}},{1.0,1.0,1.0,.999,1.0,1.0,1.006,1.0,1.0,.998,1.0,1.0,1.0,1.005,1.0,.996}},
+{{{1,64},{2,2687},{7,17},{1,336}},{.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.997,1.0,.998,1.0,1.0}},
+{{{1,64},{2,2687},{7,17},{1,514}},{.998,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.997,1.0,.999,1.0,1.0}},
+{{{1,10},{0,32},{1,120},{4,2}},{1.0,1.009,1.037,.993,1.0,.99,1.0,.997,1.0,1.017,1.0,.989,1.0,1.019,1.0,1.01}},
+{{{1,10},{6,120},{1,128},{4,2}},{1.007,1.01,1.032,.989,1.0,1.0,1.0,.993,1.0,1.016,1.0,.993,1.0,1.0,1.0,1.014}},
+{{{1,10},{6,120},{1,95},{6,720}},{1.006,1.013,1.006,.994,1.0,1.0,1.0,.996,1.0,1.0,1.029,.988,1.0,1.0,1.0,1.009}},
+{{{1,10},{7,14},{0,18},{4,2}},{1.0,1.0,1.0,.994,1.0,1.006,1.022,.994,1.0,1.0,1.0,1.015,1.0,1.013,1.0,.998}},
+{{{1,6},{6,120},{2,3237},{1,40}},{1.0,1.004,.998,.996,1.0,1.008,1.025,.991,1.0,.999,1.0,.995,1.0,1.006,1.0,1.003}},
+{{{1,6},{7,14},{6,720},{1,64}},{1.0,1.012,1.001,1.0,1.0,1.0,1.022,.993,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.005}},
+{{{1,6},{0,256},{2,33728},{2,10468}},{1.001,.999,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.019,.99,1.0,.995,1.0,1.001}},
+{{{1,6},{0,256},{4,4},{1,145}},{1.001,1.001,1.019,1.0,1.0,1.0,1.0,.993,1.0,.991,1.0,1.0,1.0,1.006,1.0,1.001}},
+{{{1,17},{1,633},{4,2},{0,4}},{1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.018,.99,1.0,1.002,.999,.997,1.0,1.005}},
+{{{1,17},{1,633},{4,2},{2,11528}},{1.001,1.0,1.0,1.0,.999,.997,1.0,1.0,1.016,.992,1.0,1.002,1.0,1.0,1.0,1.004}},
+{{{1,17},{1,633},{4,2},{2,11528}},{1.001,1.0,1.0,1.0,.999,.998,1.0,1.0,1.014,.993,1.0,1.002,1.0,1.0,1.0,1.004}},
+{{{1,17},{1,64},{4,2},{2,8885}},{1.0,1.0,1.0,1.0,.999,1.002,1.0,1.0,1.011,.996,1.0,.998,1.0,.997,1.0,1.004}},
+{{{1,17},{2,12312},{1,633},{0,5}},{1.0,1.002,1.0,1.001,1.0,1.0,1.0,1.0,.999,.999,1.011,.997,1.0,1.0,1.0,1.004}},
+{{{1,17},{4,2},{1,633},{2,11528}},{1.0,1.0,.999,.999,1.0,1.0,1.0,1.0,1.009,.994,1.0,1.001,1.0,1.002,1.0,1.003}},
+{{{1,17},{2,15736},{4,2},{5,2}},{1.0,1.0,1.0,1.001,1.0,.999,1.0,.999,1.0,1.0,1.008,.995,.999,.999,1.0,1.002}},
+{{{1,17},{2,12312},{1,336},{0,5}},{1.0,1.002,1.0,1.001,1.0,1.0,1.0,1.0,.999,.999,1.007,.997,1.0,1.0,1.0,1.003}},
+{{{7,29},{6,560},{0,4408},{7,11}},{1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.111,1.006,1.016,1.0,1.0,.988,.998}},
+{{{7,30},{6,272},{6,368},{6,1160}},{.993,1.097,1.029,1.0,1.0,1.0,.996,1.027,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0}},
+{{{7,29},{6,368},{9,15},{6,120}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982,1.073,1.0,1.0,1.024,1.0,.991,1.009}},
+{{{7,29},{6,792},{0,2432},{7,27}},{1.0,1.0,1.001,1.0,.992,1.0,1.0,1.0,.993,1.047,1.001,1.002,1.009,1.002,.994,.997}},
+{{{7,29},{6,368},{9,15},{6,120}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.044,1.0,1.0,1.021,1.0,.995,1.003}},
+{{{1,10},{1,56},{4,64},{1,288}},{1.024,.991,1.0,1.004,1.0,1.0,1.0,.997,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.018}},
+{{{1,10},{4,4},{7,28},{6,1160}},{1.008,.998,1.0,.997,1.019,.996,1.0,1.015,1.0,1.0,1.0,1.0,1.0,.993,1.0,.999}},
+{{{1,10},{0,640},{3,128},{2,46580}},{1.001,1.002,1.018,.996,1.004,1.021,1.0,.991,1.0,.995,1.0,1.007,1.0,1.0,1.0,.996}},
+{{{5,4},{0,600},{9,25},{4,2}},{.981,1.021,1.001,1.0,.988,1.001,.998,1.002,1.001,1.005,1.0,.995,1.008,1.027,.999,.995}},
+{{{5,8},{1,192},{4,2},{6,416}},{.991,1.016,.997,1.0,1.003,.999,.995,1.009,1.016,1.001,.98,.994,.99,1.001,1.009,1.02}},
+{{{4,1},{1,64},{0,88},{1,28}},{1.009,1.01,1.0,1.0,1.008,1.002,1.0,1.0,.994,1.001,.981,1.012,1.001,.985,.998,1.003}},
+{{{1,20},{4,2},{1,160},{4,32}},{1.024,.998,1.0,1.004,1.0,.984,1.0,1.006,1.0,1.0,1.0,.991,1.0,1.0,1.0,1.006}},
+{{{1,20},{4,2},{8,30},{1,64}},{1.017,.995,1.0,.997,1.007,1.0,1.0,.993,1.0,1.004,1.0,1.004,1.0,.976,1.0,1.004}},
+{{{1,20},{4,2},{0,47},{5,1}},{1.0,.988,1.0,1.002,1.0,1.008,1.0,.999,1.0,.997,1.0,1.006,1.021,.99,1.0,.999}},
+{{{1,20},{4,2},{8,30},{7,25}},{1.012,.989,.999,.998,1.0,1.0,1.0,1.0,1.002,1.008,1.001,1.003,1.006,.982,1.0,1.001}},
+{{{1,20},{4,2},{0,965},{2,13584}},{1.012,1.005,1.0,1.001,1.0,1.0,1.0,.995,1.006,.987,1.0,1.002,1.001,1.001,1.0,.995}},
+{{{1,640},{4,2},{7,23},{1,64}},{1.004,1.0,1.005,1.0,.997,1.0,.981,1.0,1.002,1.015,1.004,1.004,.986,.975,1.005,1.03}},
+{{{0,312},{4,1},{9,21},{4,32}},{.982,1.006,1.012,1.0,1.0,.987,1.031,1.008,1.0,1.0,1.006,.99,1.0,1.0,1.014,.997}},
+{{{1,512},{5,2},{4,1},{8,11}},{1.001,1.006,1.001,1.0,1.005,1.007,1.004,1.0,.993,.976,.997,1.006,1.016,1.002,.995,1.014}},
+{{{0,256},{4,1},{2,18560},{4,32}},{.98,1.0,1.016,1.004,1.008,.993,1.001,1.0,1.0,1.0,1.005,.994,1.0,1.0,1.003,1.0}},
+{{{4,2},{7,23},{1,128},{3,8}},{1.0,1.001,1.006,1.005,1.016,1.002,.977,1.006,1.002,.999,.995,.989,1.0,.999,1.0,1.005}},
+{{{2,2171},{9,21},{6,920},{6,95}},{.999,1.011,1.0,1.0,1.0,1.0,1.0,1.0,.998,.996,1.034,1.002,1.0,1.0,.995,.998}},
+{{{1,34},{1,64},{0,29},{4,2}},{1.0,1.0,1.0,1.002,1.009,.992,1.0,.986,1.001,.999,1.0,1.01,1.009,.99,1.0,1.002}},
+{{{6,550},{9,21},{2,2171},{4,2}},{.991,.998,1.003,.999,1.013,.99,1.0,.991,1.001,1.002,1.025,1.001,.998,.999,1.004,.999}},
+{{{1,598},{4,1},{6,420},{7,25}},{.993,1.0,1.0,1.006,1.0,1.0,1.0,1.0,1.007,1.001,.989,.997,.993,.986,1.001,1.017}},
+{{{1,64},{4,1},{1,199},{4,32}},{.996,1.008,.999,1.005,1.0,.981,1.0,1.006,1.0,1.0,.986,.995,1.0,1.0,1.0,1.009}},
+{{{9,18},{0,4480},{5,2},{6,420}},{1.009,1.003,1.0,1.0,.992,.998,1.0,1.0,.994,.997,1.0,1.001,.998,1.01,1.001,.995}},
+{{{1,64},{2,3080},{8,24},{1,34}},{1.002,1.0,1.006,1.0,1.0,1.0,1.0,1.0,.995,.996,.991,1.0,1.0,1.018,.992,1.0}},
+{{{0,384},{2,1344},{4,1},{1,199}},{1.0,1.0,1.0,1.004,1.001,.994,1.003,.998,.998,1.0,.997,.985,1.017,1.002,1.002,1.0}},
+{{{4,1},{1,199},{2,1344},{2,3376}},{1.0,.995,.998,1.015,.994,1.006,.997,1.001,1.0,1.0,1.0,1.0,1.01,.998,.987,1.001}},
+{{{4,1},{6,252},{4,4},{0,6592}},{1.004,1.008,.987,1.005,1.0,.995,1.0,1.002,1.0,1.0,1.001,.999,1.0,1.0,1.0,.996}},
+{{{4,1},{1,199},{2,1344},{4,32}},{1.0,1.0,.998,1.0,1.004,1.004,.989,1.001,1.0,.995,1.0,1.013,1.0,.997,1.0,.999}},
+{{{4,2},{2,6},{3,4},{4,4}},{1.007,1.0,.967,1.012,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.056,1.0,1.024}},
+{{{4,2},{2,6},{2,256},{9,8}},{1.004,1.052,.999,.998,1.0,1.0,.987,1.002,1.003,1.0,.996,1.001,1.0,1.0,.981,1.021}},
+{{{2,6},{5,2},{2,320},{9,30}},{1.05,.998,1.0,1.001,1.0,.981,1.0,1.012,1.0,.997,1.0,.998,1.0,.999,1.0,.997}},
+{{{2,6},{4,2},{7,31},{3,4}},{1.005,.978,1.0,1.004,1.0,1.002,1.0,1.0,1.0,1.002,1.043,1.007,1.0,1.0,1.0,1.002}},
+{{{2,6},{5,2},{9,13},{2,4656}},{1.042,.991,1.0,.998,1.001,.993,1.0,1.002,1.0,.997,1.0,.997,1.0,.997,1.0,1.015}},
+{{{2,6},{5,2},{7,25},{2,12544}},{1.038,1.001,1.0,.999,1.001,.989,1.0,1.001,1.0,.999,1.0,.997,1.0,.998,1.0,1.01}},
+{{{2,6},{5,2},{9,13},{2,1399}},{1.035,.993,1.0,.999,1.001,1.0,1.0,1.0,1.0,.997,1.0,.997,1.0,.994,1.0,1.008}},
+{{{2,6},{5,2},{4,16},{4,256}},{1.031,.992,1.0,1.003,1.0,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007}},
+{{{3,4},{0,7438},{0,64},{0,9223372036854775807LL}},{1.0,.997,1.0,1.0,.992,1.018,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{3,4},{0,7438},{0,64},{0,9223372036854775807LL}},{1.0,.998,1.0,1.0,.993,1.014,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.005,1.0,.993,1.011,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.004,1.0,.994,1.01,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{3,64},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.004,1.0,.994,1.009,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.003,1.0,.995,1.008,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.003,1.0,.996,1.008,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.002,1.0,.997,1.007,.998,.998,.998,.998,.998,.998,.998,.998}},
+{{{2,110},{4,2},{2,744},{6,252}},{1.046,.994,.999,.988,1.0,.995,1.0,1.009,1.003,.999,1.0,1.002,1.0,.981,1.0,1.016}},
+{{{2,110},{4,2},{2,648},{2,256}},{1.031,1.007,.999,.994,1.0,1.0,1.0,1.0,1.0,.993,1.0,.996,1.0,.986,1.0,1.011}},
+{{{2,56},{1,16},{5,32},{2,1010}},{1.0,1.026,1.023,.994,1.0,1.001,1.0,.994,1.0,1.0,1.0,.996,1.0,1.001,1.0,1.011}},
+{{{2,110},{4,2},{2,474},{6,16}},{1.003,1.007,.996,.999,1.0,.999,1.0,.999,1.022,.999,1.0,.995,1.0,.99,1.0,1.005}},
+{{{1,16},{2,80},{4,32},{9,27}},{.999,1.015,1.023,.992,1.0,.995,1.0,1.002,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.004}},
+{{{1,16},{2,80},{4,32},{0,48}},{1.0,.999,1.0,1.003,1.0,1.0,1.0,1.0,.999,1.014,1.02,.995,1.0,.996,1.0,1.003}},
+{{{1,16},{2,80},{2,1010},{0,36}},{1.0,.996,1.0,1.002,1.0,1.0,1.0,1.0,.999,1.008,1.018,.992,1.0,1.0,1.0,1.003}},
+{{{1,16},{1,896},{3,256},{0,1560}},{1.0,.995,1.0,1.005,1.0,1.008,1.0,1.0,1.016,1.0,1.0,1.002,1.0,1.0,1.0,1.0}},
+{{{4,1},{1,128},{1,64},{7,23}},{1.001,.997,1.0,1.0,1.001,.998,.997,.999,.998,.988,1.0,1.0,1.0,1.001,.979,1.014}},
+{{{4,1},{1,192},{2,41856},{4,2}},{1.0,1.004,.98,.989,1.0,.998,.999,1.021,1.0,.997,1.0,1.007,1.0,1.0,1.0,1.012}},
+{{{4,1},{1,64},{1,296},{2,41856}},{.999,.992,1.002,1.002,1.0,1.0,.982,1.003,1.0,.995,1.0,1.002,1.0,1.0,.999,1.016}},
+{{{4,1},{1,128},{2,12321},{5,4}},{1.003,1.001,.995,.996,1.0,1.001,.986,1.017,.997,.993,1.001,1.002,1.0,.998,1.0,1.005}},
+{{{4,1},{9,21},{5,1},{4,2}},{.998,1.02,.993,.993,1.003,.993,.991,1.0,1.0,.998,1.0,1.0,1.0,.997,1.0,1.005}},
+{{{4,1},{1,64},{7,26},{6,112}},{1.001,1.0,.998,.999,1.0,1.0,1.0,1.015,.996,.997,1.002,.997,1.002,.994,.988,1.002}},
+{{{1,816},{6,112},{4,2},{8,22}},{1.001,1.015,1.005,1.001,.998,1.0,.995,.998,1.0,1.0,.989,.989,1.0,1.0,1.0,1.004}},
+{{{4,1},{2,12321},{5,4},{9,20}},{1.002,.998,.998,1.014,1.001,.999,1.001,.997,.999,.998,.991,1.0,.997,.998,1.0,1.003}},
+{{{2,6},{9,20},{5,2},{6,392}},{1.101,1.001,1.0,1.0,.999,.995,1.0,1.006,1.0,.995,1.011,.99,1.0,1.009,1.0,1.032}},
+{{{2,6},{4,2},{6,392},{5,32}},{1.06,1.004,1.041,1.005,1.007,.961,1.004,1.022,1.0,.995,1.0,.993,1.0,1.0,1.0,1.017}},
+{{{2,6},{5,2},{9,28},{2,128}},{1.072,1.001,.999,.993,1.0,1.0,1.0,1.004,1.0,.995,1.0,1.005,1.0,.991,1.0,1.016}},
+{{{2,6},{5,2},{8,25},{0,1536}},{1.06,1.001,.999,1.005,1.003,.993,1.0,1.011,1.0,1.002,1.0,.988,1.003,.995,1.0,1.007}},
+{{{2,6},{4,2},{9,12},{4,32}},{1.036,1.008,1.0,1.0,1.003,.973,1.027,1.012,1.0,1.0,1.0,.992,1.0,1.0,1.002,1.002}},
+{{{2,6},{0,8064},{4,32},{8,25}},{1.045,1.001,1.0,.999,.999,.997,1.0,.996,1.003,1.007,1.0,.992,1.003,1.002,1.0,1.002}},
+{{{2,6},{5,2},{1,488},{4,2}},{1.006,1.008,1.0,1.003,1.022,.978,1.0,.983,1.0,1.004,1.0,.996,1.023,1.004,.999,1.004}},
+{{{2,6},{7,8},{2,64},{0,1368}},{1.0,1.012,1.034,.989,1.0,1.001,1.0,1.002,1.0,.999,1.002,.999,1.0,1.0,1.0,.999}},
+{{{1,5},{7,30},{0,5427},{7,19}},{.998,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.037,.998,1.0,1.021,.995,.989,1.008,.993}},
+{{{1,5},{0,965},{7,30},{0,5427}},{1.001,.998,1.03,.994,1.0,1.021,1.0,1.002,1.0,1.0,.996,.99,1.0,1.0,1.007,.994}},
+{{{1,5},{0,965},{7,21},{1,615}},{1.001,.994,1.003,1.0,1.0,1.013,1.023,.99,1.0,.999,1.0,1.0,1.0,1.001,1.0,1.005}},
+{{{6,960},{1,70},{7,21},{1,103}},{1.0,1.0,1.0,1.0,1.024,.986,.99,.998,1.0,1.0,.996,1.0,1.0,1.0,1.006,1.004}},
+{{{1,5},{7,30},{6,960},{2,22772}},{1.013,.996,1.005,1.014,.995,.992,1.0,.997,1.0,1.003,1.0,1.0,1.0,.997,1.0,1.009}},
+{{{3,2},{4,1},{2,2118},{2,18408}},{.999,1.006,.996,1.008,.99,1.008,1.008,.998,1.0,1.0,1.0,1.0,1.003,1.0,1.003,.998}},
+{{{7,29},{6,960},{1,505},{2,456}},{1.007,1.0,.999,1.0,.999,1.001,1.0,1.0,.998,1.015,.992,.994,.997,1.0,1.0,1.004}},
+{{{1,5},{7,19},{6,960},{1,505}},{.996,.999,1.014,1.002,1.0,1.0,.996,.994,1.0,.998,1.0,.999,1.0,1.0,1.0,1.003}},
+{{{7,30},{0,2904},{7,19},{9,4}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.0,1.0,1.0,.992,1.046,.998,1.003}},
+{{{7,30},{6,632},{1,2},{7,19}},{1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.996,1.0,.993,1.037,.997,1.003}},
+{{{7,30},{0,5464},{1,2},{9,29}},{1.011,1.0,.996,1.0,.999,1.026,.996,.993,.999,1.0,1.001,1.0,1.0,1.002,1.001,1.006}},
+{{{7,29},{9,16},{1,40},{2,576}},{1.003,1.0,.999,1.003,1.0,1.003,1.001,1.0,1.004,1.021,.994,1.0,.988,1.005,.998,1.004}},
+{{{1,7},{1,16},{2,128},{8,18}},{1.001,1.001,1.0,1.005,1.014,.99,1.0,.998,1.001,1.0,1.0,1.0,1.0,.994,1.0,1.004}},
+{{{7,29},{9,16},{0,30},{7,19}},{.995,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.019,.995,1.002}},
+{{{7,29},{4,1},{2,576},{0,344}},{.997,1.0,1.005,1.002,.995,1.0,.995,1.004,.993,1.002,1.002,1.001,1.009,1.015,.997,.997}},
+{{{1,7},{1,16},{3,2},{0,604}},{1.001,1.0,1.0,.994,1.004,.996,1.0,1.004,1.01,1.0,1.0,1.003,1.003,.991,1.0,.998}},
+{{{4,2},{7,29},{2,821},{7,25}},{.972,1.03,1.0,1.0,.999,.994,1.0,1.0,.995,1.002,1.001,1.021,1.013,1.01,1.001,1.059}},
+{{{7,29},{4,2},{2,256},{6,112}},{.978,1.0,1.021,1.0,1.02,1.0,1.003,1.0,.992,1.0,1.005,1.01,.993,1.002,1.007,1.048}},
+{{{7,29},{4,2},{2,200},{6,112}},{.981,1.0,1.015,1.0,1.019,1.0,1.003,1.0,.993,1.0,1.004,1.009,.994,1.002,1.005,1.037}},
+{{{7,26},{7,6},{2,64},{0,3}},{1.008,1.0,.999,1.0,1.002,1.0,1.004,1.002,.991,1.0,1.002,1.0,1.014,1.0,.994,1.029}},
+{{{7,29},{1,40},{2,64},{7,22}},{.995,1.0,1.003,1.0,1.021,1.0,.996,1.0,1.0,1.0,1.001,.998,1.0,1.0,1.006,1.023}},
+{{{5,4},{7,29},{2,1472},{3,2}},{.999,1.013,1.0,1.0,.989,.991,1.0,1.003,.993,1.005,1.0,1.008,1.009,1.001,1.002,1.017}},
+{{{4,2},{2,821},{7,29},{1,4736}},{.982,1.005,1.018,.996,1.0,1.004,1.0,1.013,.996,1.013,.991,1.001,1.0,1.001,1.0,1.007}},
+{{{7,26},{9,20},{6,80},{1,40}},{1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,.99,1.015,1.011,1.0}},
+{{{1,16},{1,174},{4,1},{2,3008}},{1.011,.994,1.0,.989,1.046,1.004,1.0,1.017,1.005,1.002,1.0,.989,1.006,.981,1.0,1.025}},
+{{{1,16},{1,32},{7,3},{9,26}},{1.004,.995,1.0,.997,1.046,.985,1.0,1.006,1.0,1.0,1.0,1.0,1.001,.988,1.0,1.018}},
+{{{1,16},{1,600},{2,192},{4,2}},{.997,.984,1.0,.991,1.032,1.014,1.0,.989,1.004,1.011,1.0,1.013,1.023,.992,1.0,1.015}},
+{{{1,16},{1,32},{2,98},{5,32}},{1.0,.996,1.0,1.008,1.031,.985,1.0,.999,.995,.998,1.0,.997,1.01,1.004,1.0,1.009}},
+{{{1,16},{2,128},{1,1440},{4,2}},{.997,.986,1.025,1.012,1.0,.997,1.0,.987,.999,1.006,1.015,.996,1.0,1.0,1.0,1.013}},
+{{{1,16},{8,1},{2,79},{5,32}},{.999,.992,.999,1.009,1.001,1.006,1.024,.996,.996,.995,1.0,.998,1.001,.994,1.006,1.007}},
+{{{5,1},{7,30},{5,16},{6,192}},{1.006,1.001,.998,1.001,1.0,.994,1.0,.998,1.018,.992,.992,.996,1.0,1.005,1.0,1.017}},
+{{{1,16},{2,192},{4,2},{6,368}},{.996,.989,1.019,1.017,1.0,1.005,1.005,.993,1.0,.997,1.005,.984,1.0,1.003,1.004,1.005}},
+{{{1,552},{6,406},{4,2},{1,40}},{1.003,1.0,1.003,1.0,1.024,1.0,.998,1.0,.997,1.007,1.001,.972,.988,1.008,1.003,1.032}},
+{{{1,1848},{1,25},{1,64},{4,2}},{1.006,1.0,.998,1.0,1.0,1.0,.989,.996,1.022,1.0,.986,1.0,1.0,1.0,1.004,1.02}},
+{{{1,3648},{1,25},{1,128},{4,2}},{1.006,1.0,1.002,1.0,1.0,1.0,.981,1.004,1.019,1.0,.991,1.0,1.0,1.0,1.005,1.014}},
+{{{6,406},{4,2},{1,96},{2,1080}},{.999,1.0,1.011,1.007,1.019,.996,.998,1.014,1.004,1.007,.991,.987,.99,.979,.996,1.008}},
+{{{0,1472},{9,24},{4,16},{2,1216}},{1.012,1.009,1.008,.995,.995,.993,1.017,.998,.998,.998,1.003,1.001,.999,.989,1.007,.999}},
+{{{1,20},{1,192},{4,32},{0,21}},{1.001,.997,1.0,1.013,1.0,1.0,1.0,.997,1.017,1.003,1.0,1.001,1.0,.99,1.0,1.003}},
+{{{1,20},{5,1},{9,19},{8,14}},{1.002,.992,1.009,.998,1.0,1.0,1.0,1.0,1.0,1.021,1.007,.994,1.0,.999,1.001,1.003}},
+{{{1,40},{1,64},{8,30},{4,2}},{1.004,.998,1.0,1.003,1.0,1.0,1.0,.975,1.009,.992,1.0,1.002,1.0,.999,1.0,1.0}},
+{{{7,24},{2,16},{1,19},{7,0}},{1.0,1.0,1.007,1.0,.994,1.0,.991,1.0,1.0,1.0,1.045,1.043,1.032,1.045,1.004,1.021}},
+{{{1,19},{1,2392},{2,25},{0,16}},{1.0,.994,1.0,1.0,1.0,.986,1.0,1.002,.998,1.017,1.0,1.036,1.044,1.003,1.0,1.022}},
+{{{1,19},{1,629},{2,21},{5,64}},{.998,1.01,1.0,1.028,1.035,.998,1.0,1.008,1.0,1.0,1.0,1.0,.992,1.002,1.0,1.024}},
+{{{8,0},{1,19},{2,16},{3,128}},{1.0,1.0,.991,1.018,.998,1.036,.994,1.004,1.0,1.0,1.0,1.004,1.003,.991,1.0,.995}},
+{{{9,24},{0,8832},{4,2},{1,88}},{1.01,1.017,1.005,.996,1.002,1.004,1.002,.984,.995,.976,1.0,.991,1.0,1.021,1.0,1.006}},
+{{{0,16},{4,16},{1,74},{0,82}},{1.0,.992,.992,.999,.98,1.007,1.003,1.003,1.0,1.02,1.0,.986,1.0,.999,1.0,1.003}},
+{{{2,7},{6,12},{1,19},{2,128}},{1.0,.997,1.0,.993,.993,.992,1.015,1.0,1.0,1.002,1.0,1.028,1.0,1.003,1.0,1.0}},
+{{{5,1},{7,30},{7,29},{5,16}},{1.002,.999,1.0,1.0,1.04,.982,.986,1.0,1.0,.999,1.0,1.0,1.0,1.01,1.0,1.01}},
+{{{2,9},{6,440},{5,4},{0,2816}},{1.092,.999,1.0,1.005,1.0,1.004,1.0,1.034,.996,1.009,1.003,.987,1.0,.992,1.0,1.029}},
+{{{2,9},{6,440},{4,2},{1,88}},{1.0,1.007,1.0,1.0,1.0,1.002,1.0,.999,1.043,1.008,1.003,.963,1.055,.998,1.0,1.024}},
+{{{2,9},{6,616},{4,2},{9,11}},{1.041,1.015,1.0,1.0,1.013,.994,1.0,1.0,.996,.994,1.003,.97,1.048,1.004,1.0,1.017}},
+{{{2,9},{0,1416},{7,12},{2,100}},{1.002,1.024,1.0,1.0,1.049,.988,1.002,.998,1.0,.996,1.0,1.0,1.0,1.009,1.0,1.001}},
+{{{2,24},{1,3569},{6,28},{7,27}},{.997,1.011,1.0,1.0,1.041,.99,.995,1.001,1.0,1.0,1.0,1.0,1.001,1.001,1.001,1.009}},
+{{{2,2},{7,19},{2,41},{8,26}},{1.006,1.026,1.038,.981,1.0,1.001,1.0,.994,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.005}},
+{{{2,2},{7,19},{4,2},{8,13}},{1.009,1.019,1.01,1.002,.998,1.005,1.0,.981,1.0,1.001,1.002,.973,1.001,1.003,1.028,1.004}},
+{{{2,2},{4,16},{7,27},{0,32}},{1.0,.991,1.0,.996,1.0,1.0,1.0,1.0,1.035,1.008,.999,.994,1.002,.998,1.0,1.003}},
+{{{2,2},{2,100},{6,308},{5,2}},{1.136,1.001,1.0,.996,1.01,.994,1.0,1.004,1.0,.991,1.0,1.01,1.0,1.004,1.0,1.051}},
+{{{2,2},{2,146},{6,436},{1,1432}},{1.005,1.006,1.0,.99,1.014,1.01,1.0,1.01,1.114,.984,1.0,1.014,.996,.999,1.0,1.037}},
+{{{2,2},{1,8256},{2,200},{5,4}},{1.097,.997,.997,.994,1.0,.998,1.0,.996,1.0,1.003,1.0,.999,1.0,1.019,1.0,1.022}},
+{{{2,2},{6,370},{2,424},{4,2}},{1.003,.997,1.008,.999,1.0,.999,1.0,.985,1.084,.996,.997,1.003,1.0,.998,1.0,1.019}},
+{{{2,2},{1,8861},{5,4},{1,258}},{1.001,1.01,1.0,1.0,1.0,.993,1.0,1.0,1.069,.991,.997,.996,1.0,1.006,1.0,1.012}},
+{{{2,2},{6,436},{2,5122},{1,95}},{1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.06,.994,1.001,1.001,1.0,.995,1.0,1.016}},
+{{{2,2},{9,15},{4,2},{2,24}},{.999,1.002,1.003,1.005,1.053,1.008,.997,.995,1.0,.996,1.0,.982,1.0,.994,1.0,1.005}},
+{{{2,2},{1,8861},{4,2},{2,64}},{1.002,.998,1.0,1.001,1.046,.997,.997,.995,1.0,.985,1.0,1.0,1.0,1.004,1.0,1.011}},
+{{{4,2},{6,98},{0,45},{2,1216}},{.999,.981,1.0,1.0,1.074,1.0,.998,1.016,1.0,1.0,1.0,1.0,1.0,1.001,1.013,.999}},
+{{{4,2},{5,2},{8,10},{1,56}},{.994,.978,1.058,1.001,1.007,1.001,1.007,1.001,1.0,.998,1.003,.999,1.0,1.022,1.001,1.001}},
+{{{4,2},{7,24},{5,2},{0,40}},{.988,.988,1.0,1.0,1.006,.991,1.0,1.0,1.009,.99,.994,1.02,1.038,1.003,1.0,1.002}},
+{{{2,96},{0,144},{0,9520},{4,2}},{1.008,.992,1.038,.993,1.0,1.0,.998,1.015,.989,.996,1.014,.995,1.0,1.0,1.0,.999}},
+{{{0,30},{2,32},{6,36},{1,9}},{.995,1.0,1.0,1.009,1.0,1.0,1.0,1.012,.995,1.007,.991,1.002,1.0,1.037,1.0,.996}},
+{{{6,483},{5,2},{2,104},{4,16}},{.997,1.0,1.016,.999,.981,1.0,.999,1.013,.998,1.022,.997,1.0,1.0,1.0,.997,1.001}},
+{{{6,483},{0,40},{0,10816},{7,24}},{.99,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.029,1.0,1.0,1.0,.999}},
+{{{6,483},{5,2},{2,32},{2,17}},{.993,1.021,1.013,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.001,1.0,.983,1.0,1.002,1.007}},
+{{{1,494},{1,11},{2,17},{0,12171}},{1.0,1.0,1.004,1.015,1.009,1.0,.989,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{2,17},{9,19},{1,11},{8,28}},{1.0,1.009,1.0,1.0,1.012,.991,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.001}},
+{{{2,17},{1,11},{8,25},{2,58}},{1.0,1.0,1.012,.999,1.0,1.0,1.006,.995,1.0,1.009,1.0,.993,1.0,1.0,1.0,1.005}},
+{{{2,17},{1,11},{1,3835},{2,36}},{1.0,1.0,1.015,1.001,1.0,1.0,1.0,.996,1.0,1.009,1.0,.998,1.0,1.0,1.0,1.006}},
+{{{2,17},{1,11},{1,79},{2,58}},{1.0,1.0,1.0,1.0,1.0,1.0,1.013,.995,1.0,1.009,1.0,.994,1.0,1.0,1.0,1.002}},
+{{{2,17},{1,25},{6,169},{8,28}},{1.0,1.009,1.011,.993,1.0,1.0,.999,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.005,.999}},
+{{{8,10},{5,64},{0,39},{8,26}},{.999,.999,1.0,1.0,1.016,.998,.998,.998,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0}},
+{{{2,17},{1,11},{6,5336},{0,12423}},{1.0,1.008,1.012,.998,1.0,1.0,1.0,1.006,1.0,1.0,.999,1.001,1.0,1.0,1.0,.998}},
+{{{1,168},{4,2},{1,48},{1,15}},{1.04,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,.982,1.0,.99,.98,1.0,1.03}},
+{{{5,8},{2,10440},{6,160},{5,1}},{.998,1.0,.999,1.0,1.023,1.0,.991,1.0,.999,1.004,1.001,1.007,.998,1.02,.982,1.014}},
+{{{1,10},{1,145},{4,2},{7,28}},{1.031,.991,1.0,1.005,1.0,1.0,1.0,1.008,1.005,1.0,1.0,.974,1.0,.989,1.0,1.015}},
+{{{1,10},{1,561},{4,2},{1,37}},{1.029,.999,1.0,1.0,1.0,.987,1.0,1.0,1.0,.989,1.0,.992,1.0,1.002,1.0,1.015}},
+{{{1,6},{0,261},{4,1},{1,88}},{.999,1.0,1.013,1.001,1.005,1.002,1.016,.987,1.0,.984,1.0,.991,1.0,1.008,1.0,1.0}},
+{{{1,6},{1,561},{2,5056},{5,32}},{1.006,1.001,1.0,1.015,1.012,.99,1.0,.996,1.0,.998,1.0,1.005,1.014,1.004,1.0,1.006}},
+{{{1,6},{4,2},{0,3080},{2,2707}},{1.0,1.003,1.0,1.002,1.0,1.0,1.0,1.0,1.024,.988,1.0,1.003,1.002,1.003,1.0,.986}},
+{{{1,10},{0,896},{4,1},{5,2}},{1.0,.986,1.0,.997,1.0,1.009,1.0,1.001,1.006,1.002,1.006,1.002,1.003,1.001,1.014,.991}},
+{{{2,16},{6,660},{4,2},{5,16}},{1.05,1.005,1.001,.962,1.051,1.018,1.003,1.032,1.0,.993,1.0,1.0,1.0,.997,1.0,1.031}},
+{{{2,16},{1,640},{4,2},{1,40}},{1.0,1.005,1.0,1.0,1.0,1.029,1.0,1.0,1.01,1.008,1.038,.966,1.02,.993,1.044,1.021}},
+{{{2,40},{6,378},{1,25},{4,2}},{1.001,1.011,1.0,1.0,1.029,.992,1.014,.974,1.0,1.027,1.0,1.0,1.017,.993,1.04,1.015}},
+{{{2,2},{1,25},{1,704},{5,2}},{1.0,1.013,1.011,1.0,1.0,1.0,1.048,.991,1.0,1.023,1.0,.998,1.0,1.0,1.0,1.011}},
+{{{2,16},{7,23},{2,40},{1,40}},{1.0,.998,1.0,1.002,1.0,1.02,1.0,1.012,1.007,1.017,1.039,.991,1.0,.99,1.0,1.003}},
+{{{2,2},{1,25},{0,24},{0,6904}},{1.0,1.0,1.0,.985,1.0,1.028,1.028,1.003,1.0,1.0,1.0,1.0,1.0,1.0,.999,.993}},
+{{{2,7},{7,10},{2,104},{3,16}},{.995,1.011,1.031,1.003,1.0,.994,1.0,1.002,.997,1.012,1.001,.984,1.0,.995,1.0,1.001}},
+{{{1,25},{9,16},{2,49},{4,2}},{1.0,1.015,1.0,1.002,1.008,.989,1.0,.979,1.0,1.001,1.0,1.024,1.02,.994,1.0,1.004}},
+{{{1,6},{4,4},{2,136},{1,320}},{.995,.966,1.0,1.036,1.113,1.006,1.0,1.005,1.0,.999,1.0,1.017,1.0,.997,1.0,1.025}},
+{{{1,6},{0,300},{4,1},{7,29}},{.996,.974,1.01,.999,1.025,1.009,1.037,.982,1.0,.989,1.089,1.004,1.0,1.043,1.01,1.001}},
+{{{1,6},{2,2118},{4,2},{1,120}},{1.003,.984,1.094,1.023,1.016,1.015,1.0,.974,1.0,.982,1.0,1.003,1.0,1.017,1.0,1.005}},
+{{{1,6},{0,300},{4,64},{1,32}},{1.007,1.004,1.077,.983,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.002,1.0,1.018,1.0,1.001}},
+{{{1,6},{2,1344},{4,2},{1,736}},{.995,.982,1.063,1.021,1.008,1.012,1.0,.992,1.0,.997,1.0,.985,1.0,.998,1.0,1.003}},
+{{{7,30},{6,672},{2,216},{4,2}},{.984,.997,.999,1.0,1.013,1.051,.998,.986,1.009,1.013,1.0,1.0,.993,1.038,.993,1.005}},
+{{{1,11},{0,368},{1,40},{4,2}},{1.0,1.002,1.055,.995,1.0,.994,1.0,.99,1.007,1.004,1.0,.981,1.0,1.003,1.0,1.005}},
+{{{7,30},{9,11},{0,2432},{3,1}},{.996,1.006,1.005,.994,1.0,1.0,1.002,1.002,1.002,1.045,.988,1.012,1.0,1.0,1.001,.988}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
