@@ -85,28 +85,45 @@ __device__ __forceinline__ void copy_piece(unsigned to, const Half* from, int le
     }
 }
 
-// Start copying the tiles of the step that begins at k0 to the stage at `to`. Outside of the matrices are zeros.
-template <bool ASYNC>
-__device__ __forceinline__ void start_copies(unsigned to, const Half* a, const Half* b, Tile tile, int k0, int m, int n,
-                                             int k, int of_a, int of_b)
-{
-    // Makes the compiler work the addresses out at every step, instead of keeping them all in registers.
-    asm volatile("" : "+r"(k0), "+r"(of_a), "+r"(of_b));
-    constexpr int WRITTEN_OUT = ASYNC ? 64 : 1;
-    constexpr int OF_A = BK / PIECE, OF_B = BN / PIECE;  // pieces in a row
-#pragma unroll WRITTEN_OUT
-    for (int piece = threadIdx.x; piece < BM * OF_A; piece += THREADS) {
-        const int row = piece / OF_A, depth = k0 + piece % OF_A * PIECE, at = tile.row + row;
-        copy_piece<ASYNC>(to + a_place(row, piece % OF_A), a + static_cast<long long>(at) * of_a + depth,
-                          at < m ? k - depth : 0);
+// A and B, and the lengths of their rows.
+struct Operands {
+    const Half *a, *b;
+    int m, n, k, of_a, of_b;
+    bool are_aligned;
+
+    // Start copying the tiles of the step that begins at k0 to the stage at `to`. Outside of the matrices are zeros.
+    __device__ __forceinline__ void start_copies(unsigned to, Tile tile, int k0) const
+    {
+        if (PADDED || are_aligned) start<true>(to, tile, k0);
+        else start<false>(to, tile, k0);
     }
+
+    template <bool ASYNC>
+    __device__ __forceinline__ void start(unsigned to, Tile tile, int k0) const
+    {
+        constexpr int WRITTEN_OUT = ASYNC ? 64 : 1;
+        constexpr int IN_A = BK / PIECE, IN_B = BN / PIECE;  // pieces in a row
+        int pitch_a = of_a, pitch_b = of_b;
+        // Makes the compiler work the addresses out at every step, instead of keeping them all in registers.
+        asm volatile("" : "+r"(k0), "+r"(pitch_a), "+r"(pitch_b));
 #pragma unroll WRITTEN_OUT
-    for (int piece = threadIdx.x; piece < BK * OF_B; piece += THREADS) {
-        const int row = piece / OF_B, at = k0 + row, col = tile.col + piece % OF_B * PIECE;
-        copy_piece<ASYNC>(to + A_BYTES + b_place(row, piece % OF_B), b + static_cast<long long>(at) * of_b + col,
-                          at < k ? n - col : 0);
+        for (int i = 0; i < (BM * IN_A + THREADS - 1) / THREADS; ++i) {
+            const int piece = threadIdx.x + i * THREADS;
+            if (BM * IN_A % THREADS && piece >= BM * IN_A) break;
+            const int row = piece / IN_A, depth = k0 + piece % IN_A * PIECE, at = tile.row + row;
+            copy_piece<ASYNC>(to + a_place(row, piece % IN_A), a + static_cast<long long>(at) * pitch_a + depth,
+                              at < m ? k - depth : 0);
+        }
+#pragma unroll WRITTEN_OUT
+        for (int i = 0; i < (BK * IN_B + THREADS - 1) / THREADS; ++i) {
+            const int piece = threadIdx.x + i * THREADS;
+            if (BK * IN_B % THREADS && piece >= BK * IN_B) break;
+            const int row = piece / IN_B, at = k0 + row, col = tile.col + piece % IN_B * PIECE;
+            copy_piece<ASYNC>(to + A_BYTES + b_place(row, piece % IN_B), b + static_cast<long long>(at) * pitch_b + col,
+                              at < k ? n - col : 0);
+        }
     }
-}
+};
 
 // ---------------------------------------------------------------- products
 
@@ -150,14 +167,13 @@ struct Fragments {
 
 // sum += A[tile.row .., ..] B[.., tile.col ..] for one warp's tile, whose first row and column within the block's are
 // `warp_row` and `warp_col`.
-template <bool ASYNC>
-__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, const Half* a, const Half* b, Tile tile,
-                                           int m, int n, int k, int of_a, int of_b, int warp_row, int warp_col)
+__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, const Operands& from, Tile tile, int warp_row,
+                                           int warp_col)
 {
-    const int steps = (k + BK - 1) / BK;
+    const int steps = (from.k + BK - 1) / BK;
 #pragma unroll 1
     for (int step = 0; step < STAGES - 1; ++step) {
-        start_copies<ASYNC>(shared_at + step * STAGE_BYTES, a, b, tile, step * BK, m, n, k, of_a, of_b);
+        from.start_copies(shared_at + step * STAGE_BYTES, tile, step * BK);
         close_group();
     }
     int stage = 0, free = STAGES - 1;  // the one in use, and the one that was used last
@@ -166,8 +182,9 @@ __device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, const 
 
     Fragments now, next;
     next.read(shared_at, warp_row, warp_col, 0);
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        start_copies<ASYNC>(shared_at + free * STAGE_BYTES, a, b, tile, (step + STAGES - 1) * BK, m, n, k, of_a, of_b);
+        from.start_copies(shared_at + free * STAGE_BYTES, tile, (step + STAGES - 1) * BK);
         close_group();  // even if nothing was left to copy: await_groups counts groups
 #pragma unroll
         for (int s = 0; s < BK / 16; ++s) {
@@ -193,16 +210,13 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     const Tile tile(blockIdx.x, m, n);
     const int warp = threadIdx.x / 32;
     const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
-    int of_a = k, of_b = n;
+    Operands from = {a, b, m, n, k, k, n, rows_are_pieces(a, k) && rows_are_pieces(b, n)};
 #if PADDED
-    if (!rows_are_pieces(a, k)) a = padded_a, of_a = padded(k);
-    if (!rows_are_pieces(b, n)) b = padded_b, of_b = padded(n);
+    if (!rows_are_pieces(a, k)) from.a = padded_a, from.of_a = padded(k);
+    if (!rows_are_pieces(b, n)) from.b = padded_b, from.of_b = padded(n);
 #endif
     Sums sum = {};
-    if (PADDED || (rows_are_pieces(a, k) && rows_are_pieces(b, n)))
-        accumulate<true>(sum, shared_address(shared), a, b, tile, m, n, k, of_a, of_b, warp_row, warp_col);
-    else
-        accumulate<false>(sum, shared_address(shared), a, b, tile, m, n, k, of_a, of_b, warp_row, warp_col);
+    accumulate(sum, shared_address(shared), from, tile, warp_row, warp_col);
 
     const bool wide = rows_are_pieces(c, n);
     const int col = tile.col + warp_col;

@@ -47,8 +47,8 @@ constexpr int DEPTH = 64;   // of a step of k: 128 bytes, the longest row that w
 constexpr int GROUP = 128;  // threads
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (CONSUMERS + 1) * GROUP;
-constexpr int WM = BM / CONSUMERS;
-constexpr int SLABS = WM / 64;  // of 64 rows, for one wgmma
+constexpr int ROWS_EACH = BM / CONSUMERS;
+constexpr int SLABS = ROWS_EACH / 64;  // of 64 rows, for one wgmma
 constexpr int ROW_BYTES = 128;
 constexpr int PANELS = BN / 64;  // of 64 columns of B, a row each for every k
 constexpr int PANEL_BYTES = DEPTH * ROW_BYTES;
@@ -281,7 +281,7 @@ struct Consumer {
         unsigned before = 0;  // the barrier of the stage that is read no more when the next products are under way
         for (int step = 0; step < steps; ++step) {
             await(ring.full(), ring.parity);
-            const unsigned long long a = descriptor(ring.a() + group * WM * ROW_BYTES, 16);
+            const unsigned long long a = descriptor(ring.a() + group * ROWS_EACH * ROW_BYTES, 16);
             const unsigned long long b = descriptor(ring.b(), PANEL_BYTES);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
@@ -309,7 +309,7 @@ struct Consumer {
     }
 
     // This thread's first row in the block's tile.
-    __device__ int row() const { return group * WM + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4; }
+    __device__ int row() const { return group * ROWS_EACH + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4; }
 
     __device__ __forceinline__ void store(Result* c, Tile tile, int m, int n) const
     {

@@ -27,17 +27,18 @@ def product(m, n, k, dtype="float16", out_dtype=None):
 
 def wmma_tiles(BM, BN, BK, WM, WN, **others):
     """A configuration of the wmma source by its tiles."""
-    return {"VARIANT": "wmma", "BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN, **others}
+    tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN}
+    return {"VARIANT": "wmma", **tiles, "RASTER": 8, **others}
 
 
 def mma_tiles(BM, BN, BK, WM, WN, STAGES, **others):
     """A configuration of the mma source by its tiles."""
-    return {**wmma_tiles(BM, BN, BK, WM, WN), "VARIANT": "mma", "STAGES": STAGES, **others}
+    return {**wmma_tiles(BM, BN, BK, WM, WN, STAGES=STAGES), "VARIANT": "mma", **others}
 
 
 def wgmma_tiles(BM, BN, STAGES, **others):
     """A configuration of the wgmma source by its tiles."""
-    return {"VARIANT": "wgmma", "BM": BM, "BN": BN, "STAGES": STAGES, **others}
+    return {"VARIANT": "wgmma", "BM": BM, "BN": BN, "STAGES": STAGES, "RASTER": 8, **others}
 
 
 hgemm = Kernel(
@@ -94,7 +95,7 @@ hgemm = Kernel(
         mma_tiles(128, 256, 64, 64, 64, STAGES=3),
         mma_tiles(256, 128, 32, 64, 64, STAGES=4),
         mma_tiles(128, 128, 32, 64, 64, STAGES=4, MIN_BLOCKS=2),
-        mma_tiles(128, 128, 32, 64, 32, STAGES=4, MIN_BLOCKS=2),
+        mma_tiles(128, 128, 32, 64, 32, STAGES=4),
         mma_tiles(128, 128, 32, 64, 64, STAGES=4, PADDED=True),
         mma_tiles(64, 64, 64, 32, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(32, 64, 64, 32, 32, STAGES=5, MIN_BLOCKS=2),
@@ -236,7 +237,7 @@ def grid(c, p, device):
     tiles = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
     if c.VARIANT != "wgmma" or c.SPLITK > 1:
         return tiles
-    return minimum(tiles, device.sm_count // c.CLUSTER * c.CLUSTER)
+    return minimum(tiles, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER)
 
 
 @hgemm.scratch
