@@ -3,8 +3,10 @@
 //
 // A is m x k, B is k x n, C is m x n, with dimensions to 2^30.
 //
-// The plan. A block computes BM x BN of C; tiles of A and B for the next STAGES - 1 steps of BK are on their way from
-// global to shared memory by cp.async. A warp computes WM x WN of it as a grid of 16 x 8 tiles, the size of an mma.
+// The plan. A block computes BM x BN of C; tiles of A and B for the next STAGES - 2 steps of BK are on their way from
+// global to shared memory by cp.async. Barriers in shared memory tell when a stage is full, and when all warps have
+// read it. It is filled anew a step later, so that warps need not keep step: no warp waits for the slowest, which would
+// leave the tensor cores idle at every step. A warp computes WM x WN of it as a grid of 16 x 8 tiles, the size of an mma.
 // ldmatrix brings the operands of an mma: of A as it lies, of B turned, so that both may lie row by row. While the
 // tensor cores multiply 16 of k, the next 16 are read.
 //
@@ -27,7 +29,7 @@
 #define WN 64  // columns of C per warp
 #endif
 #ifndef STAGES
-#define STAGES 4  // pairs of tiles in shared memory: one in use, the others on their way
+#define STAGES 5  // pairs of tiles in shared memory: one in use, one that slow warps still read, others on their way
 #endif
 #ifndef LAYOUT
 #define LAYOUT_swizzle 1
@@ -52,7 +54,50 @@ constexpr int TILES_M = WM / 16, TILES_N = WN / 8;  // mma tiles of a warp
 
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
 static_assert(WM % 16 == 0 && WN % 32 == 0, "a warp is whole mma tiles, four side by side");
-static_assert((BK == 32 || BK == 64) && BN >= 64 && STAGES >= 2, "what the swizzle is made for");
+static_assert((BK == 32 || BK == 64) && BN >= 64 && STAGES >= 3, "what the swizzle is made for");
+
+// ---------------------------------------------------------------- barriers
+
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void arrive(unsigned barrier)
+{
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+
+// Arrive once this thread's copies so far are complete.
+__device__ __forceinline__ void arrive_after_copies(unsigned barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Until the phase of that parity is over.
+__device__ __forceinline__ void await(unsigned barrier, unsigned parity)
+{
+#if __CUDA_ARCH__ >= 900
+#define WAITED "mbarrier.try_wait.parity.shared.b64"
+#else
+#define WAITED "mbarrier.test_wait.parity.shared.b64"
+#endif
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again: " WAITED " done, [%0], %1;\n"
+        "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// Steps of k take the stages in turn: the one of a step, and the parity of its barriers' phase.
+struct Turn {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
 
 // ---------------------------------------------------------------- global to shared memory
 
@@ -166,36 +211,44 @@ struct Fragments {
 };
 
 // sum += A[tile.row .., ..] B[.., tile.col ..] for one warp's tile, whose first row and column within the block's are
-// `warp_row` and `warp_col`.
-__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, const Operands& from, Tile tile, int warp_row,
-                                           int warp_col)
+// `warp_row` and `warp_col`. `barriers`: full and empty of each stage.
+__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, unsigned barriers, const Operands& from,
+                                           Tile tile, int warp_row, int warp_col)
 {
+    constexpr int AHEAD = STAGES - 2;
+    const auto stage_at = [=](Turn turn) { return shared_at + turn.stage * STAGE_BYTES; };
+    const auto full = [=](Turn turn) { return barriers + 16 * turn.stage; };
+    const auto empty = [=](Turn turn) { return barriers + 16 * turn.stage + 8; };
     const int steps = (from.k + BK - 1) / BK;
+    Turn use, fill;
+    const auto start_copies = [&](int step) {
+        if (step >= steps) return;
+        from.start_copies(stage_at(fill), tile, step * BK);
+        if (PADDED || from.are_aligned) arrive_after_copies(full(fill));
+        else arrive(full(fill));
+        fill.advance();
+    };
 #pragma unroll 1
-    for (int step = 0; step < STAGES - 1; ++step) {
-        from.start_copies(shared_at + step * STAGE_BYTES, tile, step * BK);
-        close_group();
-    }
-    int stage = 0, free = STAGES - 1;  // the one in use, and the one that was used last
-    await_groups<STAGES - 2>();
-    __syncthreads();
+    for (int step = 0; step < AHEAD; ++step) start_copies(step);
+    if (steps == 0) return;
 
     Fragments now, next;
-    next.read(shared_at, warp_row, warp_col, 0);
+    await(full(use), use.parity);
+    next.read(stage_at(use), warp_row, warp_col, 0);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        from.start_copies(shared_at + free * STAGE_BYTES, tile, (step + STAGES - 1) * BK);
-        close_group();  // even if nothing was left to copy: await_groups counts groups
+        if (step + AHEAD < steps) await(empty(fill), fill.parity ^ 1);  // at once the first time round
+        start_copies(step + AHEAD);
 #pragma unroll
         for (int s = 0; s < BK / 16; ++s) {
             now = next;
             if (s == BK / 16 - 1) {
-                await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
-                __syncthreads();             // everybody's is, and nobody reads the last one any more
-                free = stage;
-                stage = stage == STAGES - 1 ? 0 : stage + 1;
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) arrive(empty(use));
+                use.advance();
+                if (step + 1 < steps) await(full(use), use.parity);
             }
-            next.read(shared_at + stage * STAGE_BYTES, warp_row, warp_col, (s + 1) % (BK / 16));
+            next.read(stage_at(use), warp_row, warp_col, (s + 1) % (BK / 16));
             now.multiply(sum);
         }
     }
@@ -215,8 +268,15 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     if (!rows_are_pieces(a, k)) from.a = padded_a, from.of_a = padded(k);
     if (!rows_are_pieces(b, n)) from.b = padded_b, from.of_b = padded(n);
 #endif
+    __shared__ unsigned long long barriers[2 * STAGES];
+    const unsigned barriers_at = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
+    if (threadIdx.x < STAGES) {
+        barrier_init(barriers_at + 16 * threadIdx.x, THREADS);
+        barrier_init(barriers_at + 16 * threadIdx.x + 8, THREADS / 32);
+    }
+    __syncthreads();
     Sums sum = {};
-    accumulate(sum, shared_address(shared), from, tile, warp_row, warp_col);
+    accumulate(sum, shared_address(shared), barriers_at, from, tile, warp_row, warp_col);
 
     const bool wide = rows_are_pieces(c, n);
     const int col = tile.col + warp_col;

@@ -83,7 +83,8 @@ __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Arrive at the barrier of that place in a block of the cluster.
+// Arrive at the barrier of that place in a block of the cluster. That a stage was read is known before; `.release` for
+// the cluster would make every warp wait for all of its memory, a microsecond each time.
 __device__ __forceinline__ void arrive_at(unsigned barrier, int block)
 {
     if constexpr (CLUSTER == 1) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void arrive_at(unsigned barrier, int block)
     } else {
         asm volatile(
             "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-            "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(barrier), "r"(block) : "memory");
+            "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier), "r"(block) : "memory");
     }
 }
 

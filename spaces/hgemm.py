@@ -6,7 +6,18 @@ Three sources with the same arguments: `wmma` (kernels/hgemm_wmma.cu), the tenso
 
 import numpy as np
 
-from autotune import BFloat16, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import (
+    BFloat16,
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+    minimum,
+)
 
 #: The largest integer up to which all are numbers of a type.
 WHOLE = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24}
@@ -91,22 +102,22 @@ hgemm = Kernel(
         wgmma_tiles(128, 64, 8, SPLITK=2),
         wgmma_tiles(128, 128, 6, SPLITK=4),
         wgmma_tiles(128, 64, 8, PADDED=True),
-        mma_tiles(128, 256, 32, 64, 64, STAGES=4),
-        mma_tiles(128, 256, 64, 64, 64, STAGES=3),
-        mma_tiles(256, 128, 32, 64, 64, STAGES=4),
-        mma_tiles(128, 128, 32, 64, 64, STAGES=4, MIN_BLOCKS=2),
-        mma_tiles(128, 128, 32, 64, 32, STAGES=4),
-        mma_tiles(128, 128, 32, 64, 64, STAGES=4, PADDED=True),
+        mma_tiles(128, 256, 32, 64, 64, STAGES=5),
+        mma_tiles(128, 256, 64, 64, 64, STAGES=4),
+        mma_tiles(256, 128, 32, 64, 64, STAGES=5),
+        mma_tiles(128, 128, 32, 64, 64, STAGES=5, MIN_BLOCKS=2),
+        mma_tiles(128, 128, 32, 64, 32, STAGES=5),
+        mma_tiles(128, 256, 32, 64, 64, STAGES=5, PADDED=True),
         mma_tiles(64, 64, 64, 32, 32, STAGES=4, MIN_BLOCKS=2),
-        mma_tiles(32, 64, 64, 32, 32, STAGES=5, MIN_BLOCKS=2),
+        mma_tiles(32, 64, 64, 32, 32, STAGES=6, MIN_BLOCKS=2),
         wmma_tiles(128, 128, 32, 64, 32),
     ],
     # for GPUs that nobody tuned: wgmma is Hopper's alone
-    default=mma_tiles(128, 128, 32, 64, 32, STAGES=4),
+    default=mma_tiles(128, 128, 32, 64, 32, STAGES=5),
     variants={
         "naive": wmma_tiles(64, 64, 32, 32, 32),
-        "mma": mma_tiles(128, 256, 32, 64, 64, STAGES=4),
-        "wgmma": wgmma_tiles(128, 256, 4),
+        "mma": mma_tiles(128, 256, 32, 64, 64, STAGES=5),
+        "wgmma": wgmma_tiles(128, 256, 4, CLUSTER=2),
     },
     VARIANT=("mma", "wgmma", "wmma"),
     BM=(32, 64, 128, 256),  # rows of C per block
@@ -114,9 +125,8 @@ hgemm = Kernel(
     BK=(32, 64),  # depth of one pair of tiles; wgmma: always 64
     WM=(16, 32, 64),  # rows of C per warp
     WN=(32, 64),  # columns of C per warp
-    STAGES=(2, 3, 4, 5, 6, 8),  # pairs of tiles in shared memory
+    STAGES=(3, 4, 5, 6, 8),  # pairs of tiles in shared memory
     LAYOUT=("swizzle", "padded"),  # mma: how rows in shared memory avoid each other's banks
-    FRAGMENT=("m16n16", "m32n8", "m8n32"),  # wmma: what a warp holds as one
     CLUSTER=(1, 2),  # wgmma: blocks that share tiles of B
     SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
     PADDED=(False, True),  # rows that are not aligned are copied first to where they are
@@ -141,11 +151,6 @@ def mma(VARIANT):
     return VARIANT == "mma"
 
 
-@hgemm.applies("FRAGMENT")
-def wmma(VARIANT):
-    return VARIANT == "wmma"
-
-
 @hgemm.applies("CLUSTER", "SPLITK")
 def wgmma(VARIANT):
     return VARIANT == "wgmma"
@@ -164,12 +169,6 @@ def warps_make_a_block(VARIANT, BM, BN, WM, WN):
     if VARIANT == "wgmma":
         return BM >= 128 and BM * BN <= 128 * 256
     return BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8
-
-
-@hgemm.constraint
-def fragments_make_a_warp(VARIANT, WM, FRAGMENT):
-    """wmma: a warp tile is whole fragments."""
-    return VARIANT != "wmma" or WM % {"m16n16": 16, "m32n8": 32, "m8n32": 8}[FRAGMENT] == 0
 
 
 @hgemm.constraint
@@ -317,6 +316,27 @@ def work(p):
     )
 
 
+@hgemm.call
+def call(a, b, out=None, *, out_dtype=None):
+    """Of two matrices; C is in their type unless ``out`` or ``out_dtype`` says float32."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"a is {a} and b is {b}: two matrices are needed, m x k and k x n")
+    (m, k), n = a.shape, b.shape[1]
+    if out is None:
+        out = Operand.new((m, n), out_dtype or a.dtype)
+    if a.dtype not in ("float16", "bfloat16") or b.dtype != a.dtype:
+        raise ValueError(f"a is {a} and b is {b}: both in float16 or bfloat16 are needed")
+    if out.shape != (m, n) or out.dtype not in (a.dtype, "float32"):
+        raise ValueError(f"out is {out}: {a.dtype}[{m}, {n}] or float32 is needed")
+    for name, array in {"a": a, "b": b, "out": out}.items():
+        if not array.is_contiguous or array.offset % PIECE:
+            raise ValueError(f"{name} is {array}: rows without gaps from 16 bytes on; copy it")
+    if not m * n:
+        return NothingToDo((out,))
+    problem = product(m, n, k, a.dtype, out.dtype)
+    return problem, {"a": a, "b": b, "c": out, "m": m, "n": n, "k": k}
+
+
 @hgemm.baseline("cublas")
 def cublas(a, b, c, m, n, k):
     """cublasGemmEx with float32 sums. It is column-major, so it is asked for C' = B' A'."""
@@ -324,4 +344,6 @@ def cublas(a, b, c, m, n, k):
 
     given, made = VENDOR_TYPE[a.dtype.name], VENDOR_TYPE[c.dtype.name]
     operands = (1.0, b, given, n, a, given, k, 0.0, c, made, n)
-    return cublas_call("cublasGemmEx", PLAIN, PLAIN, n, m, k, *operands, FLOAT32_SUMS, ANY_ALGORITHM)
+    return cublas_call(
+        "cublasGemmEx", PLAIN, PLAIN, n, m, k, *operands, FLOAT32_SUMS, ANY_ALGORITHM
+    )
