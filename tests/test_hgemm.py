@@ -46,9 +46,9 @@ def test_every_source_compiles_in_every_type(arch: str) -> None:
     for number, configuration in enumerate(kinds.values()):
         problem = product(64, 64, 64, *TYPES[number % len(TYPES)])
         binary = compiled_for(KERNEL, configuration, problem, device)
-        assert binary.entry("hgemm").spill_bytes == 0 or configuration["BK"] == 64
-        if configuration["VARIANT"] == "wgmma":
-            assert binary.entry("hgemm").spill_bytes == 0
+        is_wgmma = configuration["VARIANT"] == "wgmma"
+        assert binary.entry("hgemm").spill_bytes <= (0 if is_wgmma else 128)
+        if is_wgmma:
             assert "wgmma" not in binary.log  # the compiler says so where it makes them wait
 
 
