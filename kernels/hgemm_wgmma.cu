@@ -33,6 +33,9 @@
 #ifndef CLUSTER
 #define CLUSTER 2  // blocks that share tiles of B
 #endif
+#ifndef LEAD
+#define LEAD 0  // steps by which one consumer is ahead, so that it multiplies while the other stores; 0: none
+#endif
 #ifndef RASTER
 #define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
 #endif
@@ -181,12 +184,24 @@ __device__ __forceinline__ void describe(unsigned map, const Half* matrix, int h
         : "memory");
 }
 
-// Copy a description to global memory, where `to` is, and make it known to the accelerator. A whole warp's work.
-__device__ __forceinline__ void publish(const void* to, unsigned map)
+// Describe A and B to the accelerator, in global memory at `maps`. `here`: room for both in shared memory. A whole
+// warp's work, whose threads may then use them.
+__device__ __forceinline__ void describe_both(char* maps, unsigned here, const Half* a, const Half* b, int m, int k,
+                                              int of_a, int of_b)
 {
+    const int lane = threadIdx.x % 32;
+    for (int i = lane; i < 2 * MAP_BYTES / 4; i += 32)
+        asm volatile("st.shared.b32 [%0], 0;" ::"r"(here + 4 * i) : "memory");
+    __syncwarp();
+    if (lane < 2)
+        describe(here + lane * MAP_BYTES, lane ? b : a, lane ? k : m, lane ? of_b : of_a, lane ? DEPTH : BM);
+    __syncwarp();
     asm volatile(
-        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;\n"
-        "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(to), "r"(map) : "memory");
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%2], 128;\n"
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%1], [%3], 128;\n"
+        "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;\n"
+        "fence.proxy.tensormap::generic.acquire.gpu [%1], 128;"
+        ::"l"(maps), "l"(maps + MAP_BYTES), "r"(here), "r"(here + MAP_BYTES) : "memory");
 }
 
 // Start bringing the part of a matrix whose first column and row are given to `to`; `full` gets its bytes. SHARED: to
@@ -275,10 +290,13 @@ __device__ __forceinline__ void start_product(Sums& sum, unsigned long long a, u
 struct Consumer {
     Sums sum[SLABS];
     int group = threadIdx.x / GROUP;
+    bool is_first = true;
 
     // The product of a tile of C.
     __device__ __forceinline__ void multiply(Ring& ring, int steps)
     {
+        // The stages keep the distance that consumers begin with: who is ahead waits for a stage that the other frees.
+        if (LEAD > 0 && is_first && group == 1) asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * GROUP) : "memory");
         unsigned before = 0;  // the barrier of the stage that is read no more when the next products are under way
         for (int step = 0; step < steps; ++step) {
             await(ring.full(), ring.parity);
@@ -296,7 +314,10 @@ struct Consumer {
             if (step > 0) release(before);
             before = ring.empty();
             ring.advance();
+            if (LEAD > 0 && is_first && group == 0 && step == min(LEAD, steps) - 1)
+                asm volatile("bar.arrive 2, %0;" ::"n"(CONSUMERS * GROUP) : "memory");
         }
+        is_first = false;
 #pragma unroll
         for (int slab = 0; slab < SLABS; ++slab)  // named, so that nobody reads them before
             asm volatile("wgmma.wait_group.sync.aligned 0;" : ALL(sum[slab])::"memory");
@@ -382,6 +403,18 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     const Share_of_work work(m, n, k);
     Ring ring(head);
     const int group = threadIdx.x / GROUP;
+    const int number = blockIdx.z * gridDim.x + blockIdx.x;
+    maps += (MAP_BYTES - reinterpret_cast<unsigned long long>(maps) % MAP_BYTES) % MAP_BYTES;
+    maps += static_cast<long long>(number) * (2 * MAP_BYTES);
+    const bool is_producer = threadIdx.x / 32 == CONSUMERS * GROUP / 32;
+    if (is_producer) {
+        int of_a = k, of_b = n;
+#if PADDED
+        if (!rows_are_pieces(a, k)) a = padded_a, of_a = padded(k);
+        if (!rows_are_pieces(b, n)) b = padded_b, of_b = padded(n);
+#endif
+        describe_both(maps, head + MAPS_AT, a, b, m, k, of_a, of_b);
+    }
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.barriers + 16 * stage, 1);
@@ -393,29 +426,7 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x / 32 == CONSUMERS * GROUP / 32) {
-            int of_a = k, of_b = n;
-#if PADDED
-            if (!rows_are_pieces(a, k)) a = padded_a, of_a = padded(k);
-            if (!rows_are_pieces(b, n)) b = padded_b, of_b = padded(n);
-#endif
-            const unsigned here = head + MAPS_AT;
-            const int number = blockIdx.z * gridDim.x + blockIdx.x, lane = threadIdx.x % 32;
-            maps += (MAP_BYTES - reinterpret_cast<unsigned long long>(maps) % MAP_BYTES) % MAP_BYTES;
-            char* const map_a = maps + static_cast<long long>(number) * (2 * MAP_BYTES);
-            char* const map_b = map_a + MAP_BYTES;
-            for (int i = lane; i < 2 * MAP_BYTES / 4; i += 32)
-                asm volatile("st.shared.b32 [%0], 0;" ::"r"(here + 4 * i) : "memory");
-            __syncwarp();
-            if (lane == 0) {
-                describe(here, a, m, of_a, BM);
-                describe(here + MAP_BYTES, b, k, of_b, DEPTH);
-            }
-            __syncwarp();
-            publish(map_a, here);
-            publish(map_b, here + MAP_BYTES);
-            if (lane == 0) produce(ring, work, map_a, map_b);
-        }
+        if (is_producer && threadIdx.x % 32 == 0) produce(ring, work, maps, maps + MAP_BYTES);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         Consumer consumer;

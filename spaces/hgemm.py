@@ -108,6 +108,7 @@ hgemm = Kernel(
         mma_tiles(128, 128, 32, 64, 64, STAGES=5, MIN_BLOCKS=2),
         mma_tiles(128, 128, 32, 64, 32, STAGES=5),
         mma_tiles(128, 256, 32, 64, 64, STAGES=5, PADDED=True),
+        mma_tiles(128, 128, 32, 64, 32, STAGES=5, PADDED=True),
         mma_tiles(64, 64, 64, 32, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(32, 64, 64, 32, 32, STAGES=6, MIN_BLOCKS=2),
         wmma_tiles(128, 128, 32, 64, 32),

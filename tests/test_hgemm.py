@@ -7,10 +7,13 @@ import pytest
 
 from autotune import Problem
 from autotune.arrays import widened_bfloat16
+from autotune.calling.binding import bind
 from autotune.cli.kernels import ptx_of
 from autotune.devices.device import for_arch
+from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Draw
@@ -42,7 +45,7 @@ def test_every_source_compiles_in_every_type(arch: str) -> None:
         (c["VARIANT"], c["PADDED"], c["CLUSTER"], c["SPLITK"] > 1, c["BN"], c["BK"]): c
         for c in members
     }
-    assert len(kinds) >= (10 if arch == "sm_90" else 4)
+    assert len(kinds) >= (10 if arch == "sm_90" else 3)
     for number, configuration in enumerate(kinds.values()):
         problem = product(64, 64, 64, *TYPES[number % len(TYPES)])
         binary = compiled_for(KERNEL, configuration, problem, device)
@@ -111,3 +114,32 @@ def test_a_grid_is_whole_clusters(size: tuple[int, int, int]) -> None:
             assert launch.grid[2] == configuration["SPLITK"]
             maps = KERNEL.workspaces(configuration, problem, device)["maps"]
             assert maps.shape == 128 * (2 * launch.grid[0] * launch.grid[2] + 1)
+
+
+def operand(*shape: int, dtype: str = "float16") -> Operand:
+    return Operand.new(shape, dtype)
+
+
+def test_calls_say_what_is_multiplied() -> None:
+    a, b = operand(5, 64, dtype="bfloat16"), operand(64, 8, dtype="bfloat16")
+    found = bind(KERNEL, (a, b), {}, find_kernel)
+    assert found.problem == product(5, 8, 64, "bfloat16", "bfloat16")
+    wide = bind(KERNEL, (a, b), {"out_dtype": "float32"}, find_kernel)
+    assert (wide.problem["out_dtype"], wide.results[0].dtype) == ("float32", "float32")
+    assert isinstance(bind(KERNEL, (operand(0, 64), operand(64, 8)), {}, find_kernel), NothingToDo)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((operand(5, 64), operand(63, 8)), "two matrices are needed, m x k and k x n"),
+        ((operand(5, 64), operand(64, 8, dtype="bfloat16")), "both in float16 or bfloat16"),
+        ((operand(5, 64), operand(8, 64).T), "rows without gaps from 16 bytes on; copy it"),
+        ((operand(5, 64), operand(64, 8), operand(5, 8, dtype="float64")), "or float32 is needed"),
+    ],
+)
+def test_products_that_are_not_possible_are_refused(
+    args: tuple[Operand, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        bind(KERNEL, args, {}, find_kernel)
