@@ -3,10 +3,8 @@
 //
 // A is m x k, B is k x n, C is m x n, with dimensions to 2^30.
 //
-// The plan. A block computes BM x BN of C; tiles of A and B for the next STAGES - 2 steps of BK are on their way from
-// global to shared memory by cp.async. Barriers in shared memory tell when a stage is full, and when all warps have
-// read it. It is filled anew a step later, so that warps need not keep step: no warp waits for the slowest, which would
-// leave the tensor cores idle at every step. A warp computes WM x WN of it as a grid of 16 x 8 tiles, the size of an mma.
+// The plan. A block computes BM x BN of C; tiles of A and B for the next STAGES - 1 steps of BK are on their way from
+// global to shared memory by cp.async. A warp computes WM x WN of it as a grid of 16 x 8 tiles, the size of an mma.
 // ldmatrix brings the operands of an mma: of A as it lies, of B turned, so that both may lie row by row. While the
 // tensor cores multiply 16 of k, the next 16 are read.
 //
@@ -29,7 +27,7 @@
 #define WN 64  // columns of C per warp
 #endif
 #ifndef STAGES
-#define STAGES 5  // pairs of tiles in shared memory: one in use, one that slow warps still read, others on their way
+#define STAGES 4  // pairs of tiles in shared memory: one in use, the others on their way
 #endif
 #ifndef LAYOUT
 #define LAYOUT_swizzle 1
@@ -54,50 +52,8 @@ constexpr int TILES_M = WM / 16, TILES_N = WN / 8;  // mma tiles of a warp
 
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
 static_assert(WM % 16 == 0 && WN % 32 == 0, "a warp is whole mma tiles, four side by side");
-static_assert((BK == 32 || BK == 64) && BN >= 64 && STAGES >= 3, "what the swizzle is made for");
-
-// ---------------------------------------------------------------- barriers
-
-__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void arrive(unsigned barrier)
-{
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
-}
-
-// Arrive once this thread's copies so far are complete.
-__device__ __forceinline__ void arrive_after_copies(unsigned barrier)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-// Until the phase of that parity is over.
-__device__ __forceinline__ void await(unsigned barrier, unsigned parity)
-{
-#if __CUDA_ARCH__ >= 900
-#define WAITED "mbarrier.try_wait.parity.shared.b64"
-#else
-#define WAITED "mbarrier.test_wait.parity.shared.b64"
-#endif
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "again: " WAITED " done, [%0], %1;\n"
-        "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
-}
-
-// Steps of k take the stages in turn: the one of a step, and the parity of its barriers' phase.
-struct Turn {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
+static_assert(STAGE_BYTES % 128 == 0 || IS_PADDED, "places in a stage are found by changing bits");
+static_assert((BK == 32 || BK == 64) && BN >= 64 && STAGES >= 2, "what the swizzle is made for");
 
 // ---------------------------------------------------------------- global to shared memory
 
@@ -112,60 +68,91 @@ __device__ __forceinline__ int b_place(int k, int piece)
     return k * B_PITCH + (IS_PADDED ? piece : piece ^ k % 8) * 16;
 }
 
-// Start copying a piece of which `left` halves exist. Without ASYNC, half by half, it is there at once.
-template <bool ASYNC>
-__device__ __forceinline__ void copy_piece(unsigned to, const Half* from, int left)
-{
-    if constexpr (ASYNC) {
-        copy_async_or_zero<4>(to, reinterpret_cast<const float*>(from), left > 0);
-    } else {
-        unsigned word[PIECE / 2];
-#pragma unroll
-        for (int i = 0; i < PIECE / 2; ++i) {
-            const unsigned low = 2 * i < left ? from[2 * i] : 0, high = 2 * i + 1 < left ? from[2 * i + 1] : 0;
-            word[i] = low | high << 16;
-        }
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                     ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
-    }
-}
+// What a thread copies: of A's tiles every ROWS_A-th piece of a column of pieces, of B's every ROWS_B-th of another.
+// Addresses go from step to step by one addition. This kernel has few instructions to spare: a multiprocessor's eight
+// warps start one at a time beside each mma.
+struct Copies {
+    static constexpr int IN_A = BK / PIECE, IN_B = BN / PIECE;  // pieces in a row
+    static constexpr int ROWS_A = THREADS / IN_A, ROWS_B = THREADS / IN_B;
+    static_assert(THREADS % IN_A == 0 && THREADS % IN_B == 0, "");
 
-// A and B, and the lengths of their rows.
-struct Operands {
-    const Half *a, *b;
-    int m, n, k, of_a, of_b;
+    const Half *a, *b;     // this thread's first pieces of the next step
+    int pitch_a, pitch_b;  // halves from row to row
+    int rows_a, left_b;    // rows of A from the tile's first on, and columns of B from this thread's on, that exist
+    int depth;             // of k from the next step on
     bool are_aligned;
 
-    // Start copying the tiles of the step that begins at k0 to the stage at `to`. Outside of the matrices are zeros.
-    __device__ __forceinline__ void start_copies(unsigned to, Tile tile, int k0) const
+    static __device__ __forceinline__ int row_a() { return threadIdx.x / IN_A; }
+    static __device__ __forceinline__ int row_b() { return threadIdx.x / IN_B; }
+    static __device__ __forceinline__ int piece_a() { return threadIdx.x % IN_A; }
+    static __device__ __forceinline__ int piece_b() { return threadIdx.x % IN_B; }
+
+    __device__ Copies(const Half* from_a, const Half* from_b, Tile tile, int m, int n, int k, int of_a, int of_b)
+        : pitch_a(of_a), pitch_b(of_b), rows_a(m - tile.row), depth(k)
     {
-        if (PADDED || are_aligned) start<true>(to, tile, k0);
-        else start<false>(to, tile, k0);
+        const int col = tile.col + piece_b() * PIECE;
+        a = from_a + static_cast<long long>(tile.row + row_a()) * of_a + piece_a() * PIECE;
+        b = from_b + static_cast<long long>(row_b()) * of_b + col;
+        left_b = n - col;
+        are_aligned = PADDED || (rows_are_pieces(from_a, of_a) && rows_are_pieces(from_b, of_b));
     }
 
-    template <bool ASYNC>
-    __device__ __forceinline__ void start(unsigned to, Tile tile, int k0) const
+    // Start copying the next step's tiles to the stage at `to`. Outside of the matrices are zeros.
+    __device__ __forceinline__ void start(unsigned to)
     {
-        constexpr int WRITTEN_OUT = ASYNC ? 64 : 1;
-        constexpr int IN_A = BK / PIECE, IN_B = BN / PIECE;  // pieces in a row
-        int pitch_a = of_a, pitch_b = of_b;
-        // Makes the compiler work the addresses out at every step, instead of keeping them all in registers.
-        asm volatile("" : "+r"(k0), "+r"(pitch_a), "+r"(pitch_b));
-#pragma unroll WRITTEN_OUT
-        for (int i = 0; i < (BM * IN_A + THREADS - 1) / THREADS; ++i) {
-            const int piece = threadIdx.x + i * THREADS;
-            if (BM * IN_A % THREADS && piece >= BM * IN_A) break;
-            const int row = piece / IN_A, depth = k0 + piece % IN_A * PIECE, at = tile.row + row;
-            copy_piece<ASYNC>(to + a_place(row, piece % IN_A), a + static_cast<long long>(at) * pitch_a + depth,
-                              at < m ? k - depth : 0);
+        if (depth > 0) {
+            if (are_aligned && depth >= BK) copy<true, true>(to);
+            else if (are_aligned) copy<true, false>(to);
+            else copy<false, false>(to);
         }
+        a += BK;
+        b += static_cast<long long>(BK) * pitch_b;
+        depth -= BK;
+    }
+
+    // ASYNC: in pieces, by copies that go on meanwhile; WHOLE: all of the step's k exist.
+    template <bool ASYNC, bool WHOLE>
+    __device__ __forceinline__ void copy(unsigned to) const
+    {
+        constexpr int WRITTEN_OUT = WHOLE ? 64 : 1;
+        const int first_a = a_place(row_a(), piece_a()), first_b = A_BYTES + b_place(row_b(), piece_b());
+        const Half* from = a;
 #pragma unroll WRITTEN_OUT
-        for (int i = 0; i < (BK * IN_B + THREADS - 1) / THREADS; ++i) {
-            const int piece = threadIdx.x + i * THREADS;
-            if (BK * IN_B % THREADS && piece >= BK * IN_B) break;
-            const int row = piece / IN_B, at = k0 + row, col = tile.col + piece % IN_B * PIECE;
-            copy_piece<ASYNC>(to + A_BYTES + b_place(row, piece % IN_B), b + static_cast<long long>(at) * pitch_b + col,
-                              at < k ? n - col : 0);
+        for (int i = 0; i < (BM + ROWS_A - 1) / ROWS_A; ++i) {
+            const int row = row_a() + i * ROWS_A;
+            if (BM % ROWS_A && row >= BM) break;
+            const int left = row < rows_a ? (WHOLE ? PIECE : depth - piece_a() * PIECE) : 0;
+            // Eight rows are a turn of the swizzle.
+            const int at = ROWS_A % 8 ? a_place(row, piece_a()) : first_a + i * ROWS_A * A_PITCH;
+            copy_piece<ASYNC>(to + at, from, left);
+            from += ROWS_A * pitch_a;
+        }
+        from = b;
+#pragma unroll WRITTEN_OUT
+        for (int i = 0; i < (BK + ROWS_B - 1) / ROWS_B; ++i) {
+            const int row = row_b() + i * ROWS_B;
+            if (BK % ROWS_B && row >= BK) break;
+            const int at = ROWS_B % 8 ? A_BYTES + b_place(row, piece_b()) : first_b + i * ROWS_B * B_PITCH;
+            copy_piece<ASYNC>(to + at, from, WHOLE || row < depth ? left_b : 0);
+            from += ROWS_B * pitch_b;
+        }
+    }
+
+    // Copy a piece of which `left` halves exist; half by half, it is there at once.
+    template <bool ASYNC>
+    static __device__ __forceinline__ void copy_piece(unsigned to, const Half* from, int left)
+    {
+        if constexpr (ASYNC) {
+            copy_async_or_zero<4>(to, reinterpret_cast<const float*>(from), left > 0);
+        } else {
+            unsigned word[PIECE / 2];
+#pragma unroll
+            for (int i = 0; i < PIECE / 2; ++i) {
+                const unsigned low = 2 * i < left ? from[2 * i] : 0, high = 2 * i + 1 < left ? from[2 * i + 1] : 0;
+                word[i] = low | high << 16;
+            }
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                         ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
         }
     }
 };
@@ -178,20 +165,21 @@ using Sums = float[TILES_M][TILES_N * 4];
 struct Fragments {
     unsigned a[TILES_M][4], b[TILES_N][2];
 
-    // Those of step `s` of the stage at `stage`.
-    __device__ __forceinline__ void read(unsigned stage, int warp_row, int warp_col, int s)
+    // Those of step `s` of a stage. `from_a`, `from_b`: where this lane's first row of the stage's A and B lies. Further
+    // rows of A and of k lie at distances that are known; further pieces are found by changing bits of the place.
+    __device__ __forceinline__ void read(unsigned from_a, unsigned from_b, int s)
     {
-        const int row = threadIdx.x % 16, upper = threadIdx.x % 32 / 16;
+        from_a = IS_PADDED ? from_a + 32 * s : from_a ^ 32 * s;
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                          : "=r"(a[i][0]), "=r"(a[i][1]), "=r"(a[i][2]), "=r"(a[i][3])
-                         : "r"(stage + a_place(warp_row + 16 * i + row, 2 * s + upper)) : "memory");
+                         : "r"(from_a + 16 * i * A_PITCH) : "memory");
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                          : "=r"(b[j][0]), "=r"(b[j][1]), "=r"(b[j + 1][0]), "=r"(b[j + 1][1])
-                         : "r"(stage + A_BYTES + b_place(16 * s + row, warp_col / PIECE + j + upper)) : "memory");
+                         : "r"((IS_PADDED ? from_b + 16 * j : from_b ^ 16 * j) + 16 * s * B_PITCH) : "memory");
     }
 
     __device__ __forceinline__ void multiply(Sums& sum) const
@@ -211,44 +199,40 @@ struct Fragments {
 };
 
 // sum += A[tile.row .., ..] B[.., tile.col ..] for one warp's tile, whose first row and column within the block's are
-// `warp_row` and `warp_col`. `barriers`: full and empty of each stage.
-__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, unsigned barriers, const Operands& from,
-                                           Tile tile, int warp_row, int warp_col)
+// `warp_row` and `warp_col`.
+__device__ __forceinline__ void accumulate(Sums& sum, unsigned shared_at, Copies copies, int k, int warp_row,
+                                           int warp_col)
 {
-    constexpr int AHEAD = STAGES - 2;
-    const auto stage_at = [=](Turn turn) { return shared_at + turn.stage * STAGE_BYTES; };
-    const auto full = [=](Turn turn) { return barriers + 16 * turn.stage; };
-    const auto empty = [=](Turn turn) { return barriers + 16 * turn.stage + 8; };
-    const int steps = (from.k + BK - 1) / BK;
-    Turn use, fill;
-    const auto start_copies = [&](int step) {
-        if (step >= steps) return;
-        from.start_copies(stage_at(fill), tile, step * BK);
-        if (PADDED || from.are_aligned) arrive_after_copies(full(fill));
-        else arrive(full(fill));
-        fill.advance();
-    };
+    const int steps = (k + BK - 1) / BK;
 #pragma unroll 1
-    for (int step = 0; step < AHEAD; ++step) start_copies(step);
-    if (steps == 0) return;
+    for (int step = 0; step < STAGES - 1; ++step) {
+        copies.start(shared_at + step * STAGE_BYTES);
+        close_group();
+    }
+    int stage = 0, free = STAGES - 1;  // the one in use, and the one that was used last
+    await_groups<STAGES - 2>();
+    __syncthreads();
 
+    const int row = threadIdx.x % 16, upper = threadIdx.x % 32 / 16;
+    unsigned first_a = shared_at + a_place(warp_row + row, upper);
+    unsigned first_b = shared_at + A_BYTES + b_place(row, warp_col / PIECE + upper);
+    asm volatile("" : "+r"(first_a), "+r"(first_b));  // or the compiler works them out at every step
     Fragments now, next;
-    await(full(use), use.parity);
-    next.read(stage_at(use), warp_row, warp_col, 0);
+    next.read(first_a, first_b, 0);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        if (step + AHEAD < steps) await(empty(fill), fill.parity ^ 1);  // at once the first time round
-        start_copies(step + AHEAD);
+        copies.start(shared_at + free * STAGE_BYTES);
+        close_group();  // even if nothing was left to copy: await_groups counts groups
 #pragma unroll
         for (int s = 0; s < BK / 16; ++s) {
             now = next;
             if (s == BK / 16 - 1) {
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) arrive(empty(use));
-                use.advance();
-                if (step + 1 < steps) await(full(use), use.parity);
+                await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
+                __syncthreads();             // everybody's is, and nobody reads the last one any more
+                free = stage;
+                stage = stage == STAGES - 1 ? 0 : stage + 1;
             }
-            next.read(stage_at(use), warp_row, warp_col, (s + 1) % (BK / 16));
+            next.read(first_a + stage * STAGE_BYTES, first_b + stage * STAGE_BYTES, (s + 1) % (BK / 16));
             now.multiply(sum);
         }
     }
@@ -263,20 +247,13 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     const Tile tile(blockIdx.x, m, n);
     const int warp = threadIdx.x / 32;
     const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
-    Operands from = {a, b, m, n, k, k, n, rows_are_pieces(a, k) && rows_are_pieces(b, n)};
+    int of_a = k, of_b = n;
 #if PADDED
-    if (!rows_are_pieces(a, k)) from.a = padded_a, from.of_a = padded(k);
-    if (!rows_are_pieces(b, n)) from.b = padded_b, from.of_b = padded(n);
+    if (!rows_are_pieces(a, k)) a = padded_a, of_a = padded(k);
+    if (!rows_are_pieces(b, n)) b = padded_b, of_b = padded(n);
 #endif
-    __shared__ unsigned long long barriers[2 * STAGES];
-    const unsigned barriers_at = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
-    if (threadIdx.x < STAGES) {
-        barrier_init(barriers_at + 16 * threadIdx.x, THREADS);
-        barrier_init(barriers_at + 16 * threadIdx.x + 8, THREADS / 32);
-    }
-    __syncthreads();
     Sums sum = {};
-    accumulate(sum, shared_address(shared), barriers_at, from, tile, warp_row, warp_col);
+    accumulate(sum, shared_address(shared), Copies(a, b, tile, m, n, k, of_a, of_b), k, warp_row, warp_col);
 
     const bool wide = rows_are_pieces(c, n);
     const int col = tile.col + warp_col;

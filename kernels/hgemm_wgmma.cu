@@ -194,7 +194,7 @@ __device__ __forceinline__ void describe_both(char* maps, unsigned here, const H
         asm volatile("st.shared.b32 [%0], 0;" ::"r"(here + 4 * i) : "memory");
     __syncwarp();
     if (lane < 2)
-        describe(here + lane * MAP_BYTES, lane ? b : a, lane ? k : m, lane ? of_b : of_a, lane ? DEPTH : BM);
+        describe(here + lane * MAP_BYTES, lane ? b : a, lane ? k : m, lane ? of_b : of_a, lane ? DEPTH : min(BM, m));
     __syncwarp();
     asm volatile(
         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%2], 128;\n"
@@ -220,8 +220,10 @@ __device__ __forceinline__ void bring(unsigned to, const void* map, int col, int
             ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(full) : "memory");
 }
 
-// One thread's.
-__device__ __forceinline__ void produce(Ring ring, const Share_of_work& work, const char* map_a, const char* map_b)
+// One thread's. `stage_bytes`: what a stage gets. Where C has few rows, copies do without those outside, whose zeros
+// take long; what lies there instead only feeds rows of C that are never stored.
+__device__ __forceinline__ void produce(Ring ring, const Share_of_work& work, const char* map_a, const char* map_b,
+                                        int stage_bytes)
 {
     const int rank = blockIdx.x % CLUSTER;
     for (int block = blockIdx.x; block < work.tiles; block += gridDim.x) {
@@ -229,7 +231,7 @@ __device__ __forceinline__ void produce(Ring ring, const Share_of_work& work, co
         for (int step = 0; step < work.steps; ++step) {
             const int k0 = work.k0 + step * DEPTH;
             await(ring.empty(), ring.parity ^ 1);  // at once the first time round
-            arrive_and_expect(ring.full(), STAGE_BYTES);
+            arrive_and_expect(ring.full(), stage_bytes);
             bring<false>(ring.a(), map_a, k0, tile.row, ring.full());
 #pragma unroll
             for (int i = 0; i < PANELS / CLUSTER; ++i) {
@@ -426,7 +428,8 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (is_producer && threadIdx.x % 32 == 0) produce(ring, work, maps, maps + MAP_BYTES);
+        if (is_producer && threadIdx.x % 32 == 0) 
+            produce(ring, work, maps, maps + MAP_BYTES, min(BM, m) * ROW_BYTES + B_BYTES);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         Consumer consumer;
