@@ -1,4 +1,4 @@
-"""cublasLt's own choices for a float32 matrix product, as calls to time: the vendor at its best.
+"""cublasLt's own choices for a matrix product with float32 sums, as calls to time: the vendor at its best.
 
 cublasSgemm picks one algorithm; cublasLt's heuristics name several, of which one is often faster. Called
 through ctypes, as no Python package that is needed elsewhere wraps it. Names and numbers of constants: cuBLAS
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 _FLOAT32 = 0  # CUDA_R_32F
+#: cudaDataType by the name of a CuPy array's type, to which bits of bfloat16 are integers.
+_TYPES = {"float32": _FLOAT32, "float16": 2, "uint16": 14}
 _COMPUTE_FLOAT32 = 68  # CUBLAS_COMPUTE_32F: products and sums in float32, never TF32
 _FIRST_TRANSPOSED, _SECOND_TRANSPOSED = 3, 4  # CUBLASLT_MATMUL_DESC_TRANSA, _TRANSB
 _TRANSPOSED = 1  # CUBLAS_OP_T
@@ -63,7 +65,8 @@ def products(
     """Calls of C = alpha A B + beta C, one for each heuristic, on the current stream; best guess first.
 
     Row-major: the library is column-major, so it is asked for C' = B' A'. Of one row or column, C and C' lie
-    alike, and it may be asked for C = A B with the matrix transposed instead: other algorithms answer that.
+    alike, and it may be asked for C = A B with the matrix transposed instead: other algorithms answer that. A, B
+    and C are of float32, halves or, as uint16, bfloat16.
     """
     import cupy
     from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  # it loads cublasLt
@@ -72,10 +75,12 @@ def products(
     handle = _handle()
     operation = _made("cublasLtMatmulDescCreate", _COMPUTE_FLOAT32, _FLOAT32)
     operands = (b, a)
-    left, right, result = _layout(n, k), _layout(k, m), _layout(n, m)
+    given, made = a.dtype.name, c.dtype.name
+    left, right, result = _layout(n, k, given), _layout(k, m, given), _layout(n, m, made)
     if turned:
-        operands, result = (a, b), _layout(m, n)
-        left, right = (_layout(k, m), _layout(k, 1)) if n == 1 else (_layout(1, k), _layout(n, k))
+        operands, result = (a, b), _layout(m, n, made)
+        shapes = ((k, m), (k, 1)) if n == 1 else ((1, k), (n, k))
+        left, right = (_layout(*shape, given) for shape in shapes)
         transposed = ctypes.c_int(_TRANSPOSED)
         _checked(
             "cublasLtMatmulDescSetAttribute",
@@ -141,9 +146,9 @@ def _made(name: str, *args: Any) -> ctypes.c_void_p:
     return handle
 
 
-def _layout(rows: int, columns: int) -> ctypes.c_void_p:
+def _layout(rows: int, columns: int, kind: str) -> ctypes.c_void_p:
     sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
-    return _made("cublasLtMatrixLayoutCreate", _FLOAT32, *sizes)
+    return _made("cublasLtMatrixLayoutCreate", _TYPES[kind], *sizes)
 
 
 @cache

@@ -17,6 +17,7 @@ STATES = {"cold": "ratio", "clean": "ratio_clean", "hot": "ratio_hot"}
 _SHOWN = {
     "sgemm": 13,
     "sgemm_tf32x3": 5,
+    "hgemm": 8,
     "reduce": 9,
     "transpose": 6,
     "gemv": 8,
@@ -108,10 +109,11 @@ def describe(size: Mapping[str, int | str]) -> str:
     """A size in a few characters: ``1024^3``, ``4096 x 64``, ``2^20``."""
     if set(size) == {"n"}:
         return _number(int(size["n"]))
-    if set(size) == {"m", "n", "k"} and len(set(size.values())) == 1:
-        return f"{size['m']}^3"
-    if set(size) in ({"m", "n", "k"}, {"m", "n"}):
-        return " x ".join(map(str, size.values()))
+    if {"m", "n"} <= set(size):
+        *extents, last = sides = [size[name] for name in ("m", "n", "k") if name in size]
+        text = f"{last}^3" if extents == [last, last] else " x ".join(map(str, sides))
+        types = dict.fromkeys(size[name] for name in ("dtype", "out_dtype") if name in size)
+        return ", ".join([text, *([" to ".join(map(str, types))] if types else [])])
     count = _number(int(size["n"]))
     if "warps_per_sm" in size:
         warps = f"{size['warps_per_sm']} warps" if size["warps_per_sm"] else "full"

@@ -54,6 +54,7 @@ _USUAL = {
     "sgemm": "cublasSgemm",
     "sgemm_tf32x3": "cublasSgemm",
     "gemv": "cublasSgemv",
+    "hgemm": "cublasGemmEx",
     "transpose": "cublasSgeam",
     "reduce": "CUB in CuPy",
     "prefetch": "plain loop",

@@ -33,6 +33,9 @@ _TEMPORARY_BYTES = 1 << 20
 def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[str, Call]:
     if kernel in ("sgemm", "sgemm_tf32x3"):
         return _products(**arguments)
+    if kernel == "hgemm":
+        calls = cublaslt.products(alpha=1.0, beta=0.0, **arguments)
+        return {f"cublasLt {i}": call for i, call in enumerate(calls, 1)}
     if kernel == "gemv":
         return _vector_products(**arguments)
     if kernel == "reduce" and cub is not None:

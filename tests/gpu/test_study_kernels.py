@@ -17,6 +17,12 @@ NAMES = (
 #: The smallest problem that OpenCL tunes, and what only CUDA has.
 CASES = [(name, find_kernel(name).first_problem("opencl")) for name in NAMES]
 CASES.append(("conv1d", Problem(n=100003, taps=9, mask_in="constant")))
+#: Rows that are whole pieces of 16 bytes, and such that are not.
+CASES += [
+    ("hgemm", Problem(m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype))
+    for m, n, k in ((200, 264, 264), (333, 777, 555))
+    for dtype, out_dtype in (("float16", "float16"), ("bfloat16", "float32"))
+]
 
 
 @pytest.mark.gpu
