@@ -118,7 +118,7 @@ def work(p):
 
 
 @gather.baseline("cupy.take")
-def take(x, index, out, pattern):
+def take(x, index, out, pattern, **others):
     """Of random places; it reads the index, too."""
     if PATTERNS[int(pattern)] != "random":
         return None

@@ -82,5 +82,6 @@ def work(p):
 
 
 @table.baseline("cupy.take")
-def take(x, values, out):
-    return lambda: values.take(x, out=out)
+def take(x, out, n, values=None):
+    """Of a table in global memory."""
+    return None if values is None else lambda: values.take(x, out=out)
