@@ -27,7 +27,7 @@ from typing import Any
 
 import study_probes
 from harness import command_line, finish, provenance
-from study_rows import METRIC, ROWS, Experiment
+from study_rows import METRIC, ROWS, Experiment, experiments
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
@@ -294,7 +294,9 @@ def measure(options: argparse.Namespace) -> int:
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(DeviceWorker(device_actor(device)))
         notes = Notes(device, worker, compilers, threads, profiler())
-        prepared = {name: attempt(notes.all_of, ROWS.get(name, [])) for name in rows}
+        prepared = {
+            name: attempt(notes.all_of, experiments(name, device.sm_count)) for name in rows
+        }
         for name in rows:
             if time.monotonic() - began > options.until:
                 print(f"time is up: {name} and later ones are left", file=sys.stderr)

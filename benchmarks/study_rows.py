@@ -414,3 +414,25 @@ ROWS: Mapping[str, list[Experiment]] = {
         )
     ],
 }  # fmt: skip
+
+
+def experiments(row: str, sm_count: int) -> list[Experiment]:
+    """Return the experiments of a row; E18 asks for whole waves of blocks, which depend on the device."""
+    return [*ROWS.get(row, ()), *(_waves(sm_count) if row == "E18" else ())]
+
+
+def _waves(sm_count: int) -> list[Experiment]:
+    """Products with a block a tile, a multiprocessor a block: whole waves, and a block more."""
+    tiles = {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "UNROLL": 8, "VEC": 4}
+    direct = {"ALG": "register", "DOUBLE_SHARED": False, "DOUBLE_FRAGMENT": False, **tiles}
+    return [
+        Experiment(
+            f"{count} waves{' and a block' if more else ''}",
+            "sgemm",
+            Problem(m=128 * (count * sm_count + more), n=128, k=256),
+            {"direct": direct},
+            counts=(),
+        )
+        for count in (1, 8)
+        for more in (0, 1)
+    ]
