@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from harness import ROOT
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
@@ -89,8 +92,19 @@ def numbers(device: Device) -> dict[str, Any]:
     return {name: attributes[name] for name in wanted if name in attributes}
 
 
+def transfers(device: Device) -> dict[str, Any]:
+    """Copies between host and GPU, chunks and streams: E30 by the example, in a process of its own."""
+    script = ROOT / "examples" / "transfers" / "transfers.py"
+    command = [sys.executable, str(script), "--json", "--floats", str(1 << 25)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise AutotuneError(f"{script.name}: {done.stderr.strip()[-300:]}")
+    return dict(json.loads(done.stdout))
+
+
 PROBES: Mapping[str, Callable[[Device], dict[str, Any]]] = {
     "E14": winners,
     "E20": stride_on_the_cpu,
+    "E30": transfers,
     "E31": numbers,
 }

@@ -423,7 +423,7 @@ def experiments(row: str, sm_count: int) -> list[Experiment]:
 
 def _waves(sm_count: int) -> list[Experiment]:
     """Products with a block a tile, a multiprocessor a block: whole waves, and a block more."""
-    tiles = {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "UNROLL": 8, "VEC": 4}
+    tiles = {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "UNROLL": 8, "MIN_BLOCKS": 1}
     direct = {"ALG": "register", "DOUBLE_SHARED": False, "DOUBLE_FRAGMENT": False, **tiles}
     return [
         Experiment(
