@@ -95,7 +95,7 @@ def numbers(device: Device) -> dict[str, Any]:
 def transfers(device: Device) -> dict[str, Any]:
     """Copies between host and GPU, chunks and streams: E30 by the example, in a process of its own."""
     script = ROOT / "examples" / "transfers" / "transfers.py"
-    command = [sys.executable, str(script), "--json", "--floats", str(1 << 25)]
+    command = [sys.executable, str(script), "--floats", str(1 << 25)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         raise AutotuneError(f"{script.name}: {done.stderr.strip()[-300:]}")

@@ -1,12 +1,14 @@
 """Times copies between host and GPU, and what streams hide of them: python examples/transfers/transfers.py
 
-Three questions: what pinned memory is worth; whether copies in, kernels and copies out overlap when the work is cut into
-chunks on several streams; whether kernels that are too small for the device run at the same time. Needs CuPy.
+Three questions: what pinned memory is worth; whether copies in, kernels and copies out overlap when the work is
+cut into chunks on several streams; whether kernels that are too small for the device run at the same time. Needs
+CuPy.
 """
 
 import argparse
 import json
 import subprocess
+import sys
 import time
 from statistics import median
 
@@ -137,16 +139,8 @@ def measured(n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--floats", type=int, default=1 << 26)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found = measured(options.floats)
-    if options.json:
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        parts = value if isinstance(value, dict) else {"": value}
-        for part, number in parts.items():
-            print(f"{name:18s} {part:16s} {number if number is None else round(number, 3)}")
+    found = measured(parser.parse_args().floats)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
