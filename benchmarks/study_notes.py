@@ -25,8 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import study_claims
+import study_page
 import study_probes
-from harness import command_line, finish, provenance
+from harness import ROOT, command_line, finish, provenance
 from study_rows import METRIC, ROWS, Experiment, experiments
 
 from autotune.arrays import usable_cores
@@ -53,9 +55,12 @@ from autotune.measure.sanitize import Trial
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
 
 FORMAT = "autotune study notes"
+PAGE = ROOT / "docs" / "study-notes.md"
 #: Rounds of a race among the variants of an experiment, and its longest time.
 _ROUNDS, _SECONDS = 21, 0.5
-_THREADS = 6
+_THREADS = 8
+#: Variants that one process counts; each process pays for a context.
+_AT_ONCE = 50
 
 
 @dataclass
@@ -101,67 +106,87 @@ class Notes:
         """Begin with the experiments of a row."""
         return [self.prepare(one) for one in experiments]
 
-    def row(self, prepared: Sequence[Prepared]) -> dict[str, Any]:
-        """Measure the experiments of a row."""
-        found, trials = {}, list[tuple[dict[str, Any], Trial]]()
-        asked: tuple[str, ...] = ()
+    def row(self, prepared: Sequence[Prepared]) -> Row:
+        """Verify and race the experiments of a row."""
+        found, uncounted = {}, list[Uncounted]()
         for one in prepared:
-            experiment = one.experiment
             began = time.perf_counter()
-            job, variants, raced = one.job(), dict[str, Any](), list[tuple[str, Contender]]()
-            for each in one.variants:
-                compiled = self.compilers.result(
-                    compile_job(
-                        one.setting.kernel, each.configuration, one.setting.problem, self.device
-                    )
-                )
-                if compiled.binary is None:
-                    variants[each.name] = {"failure": compiled.message}
-                    continue
-                check = self.worker.check(job, each.configuration, compiled.binary)
-                if check.status is not Status.OK:
-                    variants[each.name] = {"failure": f"{check.status}: {check.message}"}
-                    continue
-                raced.append((each.name, Contender(each.configuration, compiled.binary)))
-            for facts in facts_of(one.setting, one.variants):
-                variants[facts.name] = {**static_of(facts), **variants.get(facts.name, {})}
-            if raced:
-                rules = RaceRules(_ROUNDS, 0, _SECONDS, finals=True)
-                result = race(self.worker, job, [contender for _, contender in raced], rules)
-                for (name, contender), samples in zip(raced, result.samples, strict=True):
-                    variants[name] |= timed(samples.times_ms, samples.hot_ms, one.setting)
-                    if samples.failure:
-                        variants[name]["failure"] = samples.failure.message
-                    elif experiment.counts:
-                        assert contender.binary is not None
-                        trial = Trial(job, contender.configuration, contender.binary)
-                        trials.append((variants[name], trial))
-            asked = tuple(dict.fromkeys((*asked, *experiment.counts)))
-            found[experiment.name] = {
-                "kernel": experiment.kernel,
+            variants, counted = self.raced(one)
+            uncounted += counted
+            found[one.experiment.name] = {
+                "kernel": one.experiment.kernel,
                 "problem": dict(one.setting.problem),
                 "variants": variants,
                 "seconds": round(time.perf_counter() - began, 1),
             }
-        note = self.count(trials, asked)
-        return {"experiments": found, **({"note": note} if note else {})}
+        return Row({"experiments": found}, uncounted)
 
-    def count(self, trials: Sequence[tuple[dict[str, Any], Trial]], asked: Sequence[str]) -> str:
+    def raced(self, one: Prepared) -> tuple[dict[str, Any], list[Uncounted]]:
+        """Verify and race the variants of an experiment; return their figures, and what is to be counted."""
+        experiment, setting, job = one.experiment, one.setting, one.job()
+        failures, contenders = dict[str, str](), dict[str, Contender]()
+        for each in one.variants:
+            asked = compile_job(setting.kernel, each.configuration, setting.problem, self.device)
+            compiled = self.compilers.result(asked)
+            if compiled.binary is None:
+                failures[each.name] = compiled.message
+                continue
+            check = self.worker.check(job, each.configuration, compiled.binary)
+            if check.status is not Status.OK:
+                failures[each.name] = f"{check.status}: {check.message}"
+                continue
+            contenders[each.name] = Contender(each.configuration, compiled.binary)
+        facts = self.threads.submit(facts_of, setting, one.variants)
+        rules = RaceRules(_ROUNDS, 0, _SECONDS, finals=experiment.is_hot)
+        result = race(self.worker, job, list(contenders.values()), rules) if contenders else None
+        variants = {each.name: static_of(each) for each in facts.result()}
+        uncounted = list[Uncounted]()
+        samples = result.samples if result else ()
+        for (name, contender), taken in zip(contenders.items(), samples, strict=True):
+            variants[name] |= timed(taken.times_ms, taken.hot_ms, setting)
+            if taken.failure:
+                failures[name] = taken.failure.message
+            elif experiment.counts and contender.binary is not None:
+                trial = Trial(job, contender.configuration, contender.binary)
+                uncounted.append(Uncounted(variants[name], trial, experiment.counts))
+        for name, failure in failures.items():
+            variants[name]["failure"] = failure
+        return variants, uncounted
+
+    def count(self, uncounted: Sequence[Uncounted]) -> str:
         """Put counters into variants, all of them counted by one process; return why there are none."""
-        if not trials:
+        if not uncounted:
             return ""
         if not self.ncu:
             return f"no counters: {MISSING}"
+        asked = dict.fromkeys(name for each in uncounted for name in each.counts)
         metrics = [METRIC[name] for name in asked]
-        names = {METRIC[name]: name for name in asked}
-        counted = counters_of(self.ncu, [trial for _, trial in trials], metrics)
-        for (variant, _), counters in zip(trials, counted, strict=True):
-            variant["counters"] = {
-                names[metric]: value for metric, value in counters.values.items()
+        counted = counters_of(self.ncu, [each.trial for each in uncounted], metrics)
+        for each, counters in zip(uncounted, counted, strict=True):
+            values = counters.values
+            each.variant["counters"] = {
+                name: values[METRIC[name]] for name in each.counts if METRIC[name] in values
             }
-            if counters.values and counters.absent:
-                variant["absent"] = [names[metric] for metric in counters.absent]
         return next((f"no counters: {each.failure}" for each in counted if each.failure), "")
+
+
+@dataclass(frozen=True)
+class Uncounted:
+    """A variant whose counters are not read yet."""
+
+    #: Its figures, to which they are added.
+    variant: dict[str, Any]
+    trial: Trial
+    #: Short names.
+    counts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a row, but for counters."""
+
+    figures: dict[str, Any]
+    uncounted: Sequence[Uncounted] = ()
 
 
 def variants_of(setting: Setting, experiment: Experiment) -> list[KernelVariant]:
@@ -270,9 +295,12 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     """Measure and write; exit code 1 where a row failed."""
     options = parsed()
-    failed = 0
-    if not options.page:
-        failed = measure(options)
+    failed = 0 if options.page else measure(options)
+    files = sorted(options.out.glob("study-notes-NVIDIA_*.json"))
+    if not files:
+        raise UsageError(f"{options.out} has no study-notes-<device>.json of an NVIDIA GPU")
+    newest = max(map(read_results, files), key=lambda each: len(each["rows"]))
+    PAGE.write_text(study_page.page(study_claims.Results(newest)), encoding="utf-8")
     return failed
 
 
@@ -297,21 +325,31 @@ def measure(options: argparse.Namespace) -> int:
         prepared = {
             name: attempt(notes.all_of, experiments(name, device.sm_count)) for name in rows
         }
+        pending = dict[str, Row]()
+
+        def flush() -> None:
+            note = notes.count([each for row in pending.values() for each in row.uncounted])
+            document = read_results(file)
+            head = {"format": FORMAT, "device": device.name, "arch": device.arch}
+            for name, row in pending.items():
+                figures = row.figures | ({"note": note} if note and row.uncounted else {})
+                document["rows"][name] = rounded({**figures, **provenance(device)})
+            write(file, {**head, "rows": document["rows"]})
+            print(f"written: {', '.join(pending)} {note}", file=sys.stderr, flush=True)
+            pending.clear()
+
         for name in rows:
             if time.monotonic() - began > options.until:
                 print(f"time is up: {name} and later ones are left", file=sys.stderr)
                 break
             start = time.perf_counter()
-            row = measured(notes, name, prepared[name])
-            failed |= "error" in row
-            row |= {"seconds": round(time.perf_counter() - start, 1), **provenance(device)}
-            document = read_results(file)
-            head = {"format": FORMAT, "device": device.name, "arch": device.arch}
-            write(file, {**head, "rows": {**document["rows"], name: rounded(row)}})
-            print(
-                f"{name}  {row['seconds']:.1f} s  {row.get('error', row.get('note', ''))}",
-                file=sys.stderr,
-            )
+            pending[name] = row = measured(notes, name, prepared[name])
+            failed |= "error" in row.figures
+            seconds = row.figures["seconds"] = round(time.perf_counter() - start, 1)
+            print(f"{name}  {seconds:.1f} s  {row.figures.get('error', '')}", file=sys.stderr)
+            if sum(len(each.uncounted) for each in pending.values()) >= _AT_ONCE:
+                flush()
+        flush()
     return int(failed)
 
 
@@ -323,20 +361,19 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any:
         return error
 
 
-def measured(notes: Notes, name: str, prepared: Any) -> dict[str, Any]:
+def measured(notes: Notes, name: str, prepared: Any) -> Row:
     """Measure one row; its error in place of figures where one was raised."""
 
-    def all_of_it() -> dict[str, Any]:
+    def all_of_it() -> Row:
         if isinstance(prepared, Exception):
             raise prepared
-        probe = study_probes.PROBES.get(name)
-        found = notes.row(prepared)
-        return {**found, **({"probe": probe(notes.device)} if probe else {})}
+        row, probe = notes.row(prepared), study_probes.PROBES.get(name)
+        return Row({**row.figures, "probe": probe(notes.device)}, row.uncounted) if probe else row
 
     found = attempt(all_of_it)
-    if isinstance(found, Exception):
-        return {"error": " ".join(f"{type(found).__name__}: {found}".split())}
-    return dict(found)
+    if isinstance(found, Row):
+        return found
+    return Row({"error": " ".join(f"{type(found).__name__}: {found}".split())})
 
 
 def write(file: Path, document: Mapping[str, Any]) -> None:
