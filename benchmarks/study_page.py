@@ -428,15 +428,15 @@ ROWS: Mapping[str, Row] = {
 
 
 INTRODUCTION = (
-    "This project began from study notes that teach CUDA by experiment. After this page you know which of their "
-    "claims hold on a GPU of today, what shows it, and how to see it yourself. Each experiment is a kernel of this repository; "
-    "its variants compute the same and differ in one idea."
+    "This project began from study notes that teach CUDA by experiment. After this page you know which of "
+    "their claims hold on a GPU of today, what shows it, and how to see it yourself. Each experiment is a "
+    "kernel of this repository; its variants compute the same and differ in one idea."
 )
 METHOD = (
-    "Times are medians of launches from cold caches, interleaved among the variants of an experiment; differences "
-    "below 3 % mean nothing. Counters are Nsight Compute's, of one launch. A sector is 32 bytes; *sectors* are those of one "
-    "request of a warp. `make study-notes` measures all of it again and writes this page; "
-    "`python benchmarks/study_notes.py --rows E08` measures one row."
+    "Times are medians of launches from cold caches, interleaved among the variants of an experiment; "
+    "differences below 3 % mean nothing. Counters are Nsight Compute's, of one launch. A sector is 32 bytes; "
+    "*sectors* are those of one request of a warp. `make study-notes` measures all of it again and writes "
+    "this page; `python benchmarks/study_notes.py --rows E08` measures one row."
 )
 
 

@@ -329,6 +329,14 @@ ROWS: Mapping[str, list[Experiment]] = {
         )
     ],
     "E15": [*_particles(3), *_particles(1)],
+    "E16": [
+        Experiment(
+            f"{n}^3", "hgemm", Problem(m=n, n=n, k=n, dtype="float16", out_dtype="float16"),
+            {"wmma": "naive", "mma": "mma", "wgmma": "wgmma", "best": "best"},
+            counts=(*RATES, "tensor", "occupancy", "stall_barrier"),
+        )
+        for n in (2048, 2047)
+    ],
     "E17": [
         Experiment(
             "cp.async",
