@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, Column] = {
     "bytes spilled": _figure("spill_bytes"),
     "occupancy": _figure("occupancy", ".0%"),
     "achieved %": _counter("occupancy", ".0f"),
-    "threads active": _counter("simt", ".1f"),
+    "threads active": _counter("pred", ".1f"),
     "sectors, load": _counter("sectors_ld"),
     "sectors, store": _counter("sectors_st"),
     "used, load %": _counter("used_ld"),
@@ -228,7 +228,7 @@ ROWS: Mapping[str, Row] = {
         ("µs", "threads active", "branches", "predicated", "sectors, store"),
         _explain(
             "branch",
-            "n=4194304,pattern=alternating,work=128",
+            "n=1048576,pattern=alternating,work=512",
             "FORM=stores",
             "FORM=ternary",
             "FORM=sorted",

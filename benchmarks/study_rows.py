@@ -27,7 +27,7 @@ METRIC = {name: figure.metric for name, figure in FIGURES.items()} | FURTHER
 
 SECTORS = ("sectors_ld", "sectors_st", "used_ld", "used_st", "l1_hit", "l2_hit")
 RATES = ("time", "dram", "sm", "dram_read", "dram_write")
-WARPS = ("simt", "uniform", "occupancy", "stall_long_scoreboard", "stall_barrier", "stall_wait")
+WARPS = ("simt", "pred", "occupancy", "stall_long_scoreboard", "stall_barrier", "stall_wait")
 SHARED = ("wave_ld", "wave_st", "bank_ld", "bank_st", "shared_loads", "stall_short_scoreboard")
 
 
@@ -103,6 +103,11 @@ _LADDER = {
     "wide": _rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
 }
 _FINISHES = {finish: _wide(FINISH=finish) for finish in ("kernel", "ticket", "atomic")}
+_LAUNCHES: dict[str, Variant] = {
+    "two launches": {"VARIANT": "portable", "BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot",
+                     "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", "FINISH": "kernel"},
+    "best": "best",
+}  # fmt: skip
 _UNROLLED = {
     tree: {"VARIANT": "portable", "BLOCK": 256, "VEC": 1, "ITEMS": 2, "BLOCK_RED": tree,
            "WARP_TAIL": "syncwarp", "FINISH": "kernel", "GRID_MODE": "oneshot"}
@@ -170,7 +175,7 @@ def _particles(fields: int) -> list[Experiment]:
 
 
 def _branches(pattern: str, work: int) -> Experiment:
-    problem = Problem(n=1 << 22 if work else _N, pattern=pattern, work=work)
+    problem = Problem(n=1 << 20 if work else _N, pattern=pattern, work=work)
     return Experiment(f"{pattern}, {work}", "branch", problem, _FORMS)
 
 
@@ -205,6 +210,10 @@ ROWS: Mapping[str, list[Experiment]] = {
         Experiment("ladder", "reduce_op", *_ladder(_N, **_LADDER), counts=(*RATES, *WARPS, *SHARED)),
         *(
             Experiment(f"finish, 2^{e}", "reduce_op", *_ladder(1 << e, "int32", **_FINISHES), counts=())
+            for e in (18, 24, 26)
+        ),
+        *(
+            Experiment(f"launches, 2^{e}", "reduce", Problem(n=1 << e), _LAUNCHES, counts=())
             for e in (18, 24)
         ),
         Experiment("unrolled", "reduce", Problem(n=_N), _UNROLLED, counts=()),
@@ -263,6 +272,7 @@ ROWS: Mapping[str, list[Experiment]] = {
             Experiment(f"stride {s}, 2^{e}", "gather", _places(1 << e, "stride", s), {"direct": {}})
             for e, s in ((20, 1), (20, 17), (24, 1), (24, 17))
         ),
+        Experiment("in order", "gather", _places(_N, "every", 1), {"direct": {}}),
         Experiment("swapped", "gather", _places(_N, "swapped"), {"direct": {}}),
         Experiment("random", "gather", _places(_N, "random"), {"direct": {}}),
         Experiment("stride 17, store", "gather", _places(_N, "stride", 17, "store"), {"direct": {}}),
@@ -290,7 +300,7 @@ ROWS: Mapping[str, list[Experiment]] = {
     ],
     "E10": [
         *(_branches(pattern, 0) for pattern in ("uniform", "alternating")),
-        *(_branches(pattern, 128) for pattern in ("uniform", "warps", "alternating", "tenth")),
+        *(_branches(pattern, 512) for pattern in ("uniform", "warps", "alternating", "tenth")),
         *(_branches("alternating", work) for work in (8, 32)),
     ],
     "E11": [

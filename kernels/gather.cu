@@ -55,7 +55,8 @@
 DEVICE i64 source(i64 i, i64 n, GLOBAL const int* RESTRICT index)
 {
 #if PATTERN_IS(stride)
-    return i * STRIDE % n;
+    /* Division of 64 bits would take longer than the load. */
+    return n <= 0x7fffffff / STRIDE ? (i64)((unsigned)i * STRIDE % (unsigned)n) : i * STRIDE % n;
 #elif PATTERN_IS(every)
     return i * STRIDE;
 #elif PATTERN_IS(swapped)
