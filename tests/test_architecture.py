@@ -50,7 +50,7 @@ LINES = {
     "interop": 1030,
     "kernel": 3440,
     "languages": 1020,
-    "measure": 5690,
+    "measure": 5700,
     "report": 1540,
     "retune": 1112,
     "run": 3875,
