@@ -206,6 +206,8 @@ def more_ahead_is_better(r: Results) -> Verdict:
         f"{full[0].rate:.0f} {full[1].rate:.0f}; local loads: "
         f"{'none' if in_registers else 'some'}"
     )
+    array = r.of("E11", "16, random, array", "registers").code("accesses").get("local loads", {})
+    figures += f"; an array with an index from memory: {sum(array.values())} local loads"
     always = full[1].rate > full[0].rate * (1 + _TIE)
     return HOLDS if always and ahead[3].rate > ahead[0].rate else IN_PART, figures
 
