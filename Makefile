@@ -17,7 +17,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-gpu test-archs headers docs lint format setup clean
+.PHONY: run test test-gpu test-archs headers study-notes docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -38,6 +38,10 @@ test-archs: $(TEST_READY)
 headers: $(TEST_READY)
 	for name in $$(basename -as .json reports/NVIDIA_*/*.json | sort -u); do \
 	  $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
+
+# What the study notes claim, measured on this machine's GPU; docs/study-notes.md from it.
+study-notes: $(TEST_READY)
+	$(PY) benchmarks/study_notes.py
 
 # The notice that it silences is of the theme's maker, not of these pages.
 docs: $(DOCS_READY)

@@ -29,6 +29,11 @@ SIZES: dict[str, list[Size]] = {
     name: [dict(problem) for problem in find_kernel(name).problems["cuda"][:count]]
     for name, count in _SHOWN.items()
 }
+#: Sizes of kernels of the study notes that have a rival or an aim; the README does not show them.
+STUDY: dict[str, list[Size]] = {
+    name: [dict(problem) for problem in find_kernel(name).problems["cuda"]]
+    for name in ("reduce_op", "conv1d", "spmm")
+}
 #: And then what else the space files tune on a GPU.
 TUNED: dict[str, list[Size]] = {
     name: [
@@ -143,7 +148,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def spreads(rows: Iterable[Row], column: str = "ratio") -> dict[str, str]:
     """By kernel, the geometric mean of a column of ratios and the worst; kernels without any are left out."""
-    by_kernel: dict[str, list[Row]] = {name: [] for name in SIZES}
+    by_kernel: dict[str, list[Row]] = {name: [] for name in (*SIZES, *STUDY)}
     for row in rows:
         if row["kernel"] in by_kernel and row.get(column) is not None:
             by_kernel[row["kernel"]].append(row)

@@ -13,21 +13,31 @@ import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cublaslt
+import cusparse
 
 from autotune.devices.nvrtc import find_program
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
+from autotune.values import Value
 from autotune.vendor import PLAIN, TRANSPOSED, cublas_call
 
 Call = Callable[[], object]
-#: Temporary memory for a sum: CUB asks for some bytes a block.
+#: Temporary memory for a reduction: CUB asks for some bytes a block.
 _TEMPORARY_BYTES = 1 << 20
+#: CUB's types of elements and of the result.
+_CUB_TYPES = {
+    "float32": ("float", "float"),
+    "float64": ("double", "double"),
+    "int32": ("int", "int"),
+    "float16": ("__half", "float"),
+    "bfloat16": ("__nv_bfloat16", "float"),
+}
 
 
 def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[str, Call]:
@@ -38,8 +48,10 @@ def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[st
         return {f"cublasLt {i}": call for i, call in enumerate(calls, 1)}
     if kernel == "gemv":
         return _vector_products(**arguments)
-    if kernel == "reduce" and cub is not None:
-        return _sums(cub, **arguments)
+    if kernel in ("reduce", "reduce_op") and cub is not None:
+        return _reductions(cub, **arguments)
+    if kernel == "spmm":
+        return dict(cusparse.products(**arguments))
     return {}
 
 
@@ -78,8 +90,8 @@ def _vector_products(
 # ---------------------------------------------------------------------- CUB
 
 
-def _sums(library: Path, x: Any, out: Any, n: Any) -> dict[str, Call]:
-    """The newest CUB's sum, the same from run to run, and in a single pass that is not."""
+def _reductions(library: Path, x: Any, out: Any, n: Any, **others: Any) -> dict[str, Call]:
+    """The newest CUB's reduction, the same from run to run, and in a single pass that is not."""
     import cupy
 
     temporary = cupy.empty(_TEMPORARY_BYTES, cupy.uint8)
@@ -96,7 +108,7 @@ def _sums(library: Path, x: Any, out: Any, n: Any) -> dict[str, Call]:
             ctypes.c_void_p(stream),
         )
         if status:
-            raise RuntimeError(f"cub::DeviceReduce::Sum, {name}: status {status}")
+            raise RuntimeError(f"cub::DeviceReduce::Reduce, {name}: status {status}")
 
     names = {"CUB run-to-run": "run_to_run", "CUB not_guaranteed": "not_guaranteed"}
     return {shown: partial(call, name) for shown, name in names.items()}
@@ -123,19 +135,27 @@ def newest_cub() -> tuple[Path, str] | None:
     return include, f"{newest // 100000}.{newest // 100 % 1000}.{newest % 100}"
 
 
-def build_cub(arch: str) -> Path:
-    """Compile the newest CUB's sums into a library, which is kept; the first time it takes some ten seconds."""
+def cub_symbols(kernel: str, problem: Mapping[str, Value]) -> tuple[str, ...] | None:
+    """What cub_reduce.cu is compiled with for a problem; None where CUB has nothing like the kernel."""
+    if kernel not in ("reduce", "reduce_op"):
+        return None
+    element, wide = _CUB_TYPES[str(problem.get("dtype", "float32"))]
+    return f"-DTYPE={element}", f"-DWIDE={wide}", f"-DOP={problem.get('op', 'sum')}"
+
+
+def build_cub(arch: str, symbols: tuple[str, ...]) -> Path:
+    """Compile the newest CUB's reductions into a library, which is kept; the first time it takes some ten seconds."""
     compiler, newest = find_program("nvcc"), newest_cub()
     if not compiler or newest is None:
-        raise AutotuneError("no nvcc, or no CUB: cub_sum.cu is not compiled")
+        raise AutotuneError("no nvcc, or no CUB: cub_reduce.cu is not compiled")
     include, version = newest
-    source = Path(__file__).with_name("cub_sum.cu")
-    key = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
-    library = cache_folder("vendor") / f"cub_sum-{version}-{arch}-{key}.so"
+    source = Path(__file__).with_name("cub_reduce.cu")
+    key = hashlib.sha256(source.read_bytes() + " ".join(symbols).encode()).hexdigest()[:8]
+    library = cache_folder("vendor") / f"cub_reduce-{version}-{arch}-{key}.so"
     if library.is_file():
         return library
     made = library.with_suffix(f".{os.getpid()}")
-    flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
+    flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC", *symbols]
     command = [compiler, *flags, f"-I{include}", source.name, "-o", str(made)]
     done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -104,8 +104,8 @@ class Comparison:
     seed: int
     #: Configurations, with their kernel, that were right on the odd sizes.
     _right: set[tuple[str, Configuration]] = field(default_factory=set)
-    #: Compiling `rivals.build_cub`, and what was wrong with that.
-    cub: Future[Path] | None = None
+    #: Compiling `rivals.build_cub` by its symbols, and what was wrong with that.
+    cub: Mapping[tuple[str, ...], Future[Path]] = field(default_factory=dict)
     cub_note: str = ""
 
     def job(self, kernel: Kernel, problem: Problem) -> Job:
@@ -142,7 +142,9 @@ class Comparison:
             )
             raced = replace(raced, accuracy=accuracy)
         row = judged(subject, raced, check, self.device, self.limits, self.seed)
-        note = row["note"] or (self.cub_note if kernel.name == "reduce" else "")
+        note = row["note"] or (
+            self.cub_note if rivals.cub_symbols(kernel.name, subject.problem) else ""
+        )
         return {**row, "note": note, "odd_sizes_verified": edges}
 
     def binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
@@ -178,27 +180,28 @@ class Comparison:
     def _entrants(self, subject: Subject, job: Job, binary: Binary) -> vendor_task.Entrants:
         """Ours, every vendor call that the space file names, and what stands for a vendor."""
         kernel = subject.kernel
-        rivals = {
+        named = {
             baseline.name: Contender(vendor=baseline.name)
             for baseline in kernel.baselines
             if baseline.backend == self.device.backend
         }
         on_gpu = self.device.backend == "cuda"
         if kernel.name == "prefetch" and on_gpu:
-            rivals |= self._plain(subject, job)
+            named |= self._plain(subject, job)
         return vendor_task.Entrants(
             ours=Contender(subject.configuration, binary),
-            rivals=rivals,
+            rivals=named,
             kernel=kernel.name if on_gpu else "",
-            cub=self._cub_library() if on_gpu and kernel.name == "reduce" else None,
+            cub=self._cub_library(subject) if on_gpu else None,
         )
 
-    def _cub_library(self) -> Path | None:
-        """What is compiled since the program began; None where it cannot be."""
-        if self.cub is None:
+    def _cub_library(self, subject: Subject) -> Path | None:
+        """What is compiled since the program began; None where it cannot be, or is not needed."""
+        symbols = rivals.cub_symbols(subject.kernel.name, subject.problem)
+        if symbols is None:
             return None
         try:
-            return self.cub.result()
+            return self.cub[symbols].result()
         except AutotuneError as error:
             self.cub_note = str(error)
             return None
@@ -427,7 +430,7 @@ def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
     """The sizes that are shown on a GPU, the quick ones elsewhere, and every size of the tuned record."""
     sizes: list[Mapping[str, int | str]] = [*kernel.quick_problems.get(device.backend, ())]
     if device.backend == "cuda":
-        sizes = [*problem_sizes.SIZES.get(kernel.name, [])]
+        sizes = [*problem_sizes.SIZES.get(kernel.name, problem_sizes.STUDY.get(kernel.name, []))]
     file = folder / device.folder / f"{kernel.name}.json"
     if file.is_file():
         sizes += [entry["problem"] for entry in json.loads(file.read_text())["problems"]]
@@ -634,7 +637,7 @@ def heading(device: Device, worker: DeviceWorker) -> dict[str, Any]:
 
 def parsed() -> argparse.Namespace:
     parser = command_line(__doc__, "vendor-<device>.json and unlisted-<device>.json")
-    known = ", ".join(problem_sizes.SIZES)
+    known = ", ".join((*problem_sizes.SIZES, *problem_sizes.STUDY))
     parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")
     parser.add_argument("--problem", action="append", default=[], help="n=65536; repeatable")
     parser.add_argument(
@@ -685,10 +688,10 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
         subjects = [subject for subject in subjects if key_of(subject.row) not in known]
     end_s = time.monotonic() + options.until
     with ExitStack() as stack:
-        cub = None
-        if device.backend == "cuda" and any(one.kernel.name == "reduce" for one in subjects):
-            beside = stack.enter_context(ThreadPoolExecutor(1))
-            cub = beside.submit(rivals.build_cub, device.arch)
+        asked = (rivals.cub_symbols(one.kernel.name, one.problem) for one in subjects)
+        symbols = dict.fromkeys(each for each in asked if each and device.backend == "cuda")
+        beside = stack.enter_context(ThreadPoolExecutor(max(1, usable_cores() // 4)))
+        cub = {each: beside.submit(rivals.build_cub, device.arch, each) for each in symbols}
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(DeviceWorker(device_actor()))
         limits = known_limits(device) if device.is_cuda else {}

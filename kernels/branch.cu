@@ -5,6 +5,7 @@
            chosen   if, else, and one store
            ternary  both results, and one of them taken: c ? f : g
            mask     both, put together by bits
+           sorted   a block puts its even elements first, in shared memory, so that all warps but one agree
    As soon as lanes disagree, a warp does both paths, one after the other. Short paths become predicates or selects,
    whatever the source says: see the SASS. Both is also what ternary and mask say, in every warp. */
 #ifndef BLOCK
@@ -18,6 +19,7 @@
 #define FORM_chosen 1
 #define FORM_ternary 2
 #define FORM_mask 3
+#define FORM_sorted 4
 #define FORM FORM_stores
 #endif
 #ifndef WORK
@@ -36,9 +38,45 @@ DEVICE unsigned path(unsigned v, unsigned factor, unsigned multiplier, unsigned 
 #define EVEN(v) path(v, 2u, 1664525u, 1013904223u)
 #define ODD(v) path(v, 3u, 22695477u, 12345u)
 
+#if FORM == FORM_sorted
+/* Where this thread's element goes when the even ones of a block come first. */
+DEVICE int sorted_place(int even, SHARED_PTR int* evens)
+{
+    const int tid = TID(0);
+    evens[tid] = even;
+    SYNC();
+    for (int apart = 1; apart < BLOCK; apart *= 2) {
+        const int before = tid >= apart ? evens[tid - apart] : 0;
+        SYNC();
+        evens[tid] += before;
+        SYNC();
+    }
+    return even ? evens[tid] - 1 : evens[BLOCK - 1] + tid - evens[tid];
+}
+#endif
+
 KERNEL(BLOCK, 1, 1)
 branch(GLOBAL const unsigned* RESTRICT x, GLOBAL unsigned* RESTRICT out, i64 n)
 {
+#if FORM == FORM_sorted
+    SHARED int evens[BLOCK];
+    SHARED unsigned values[BLOCK];
+    for (int item = 0; item < ITEMS; ++item) {
+        const i64 i = ((i64)BID(0) * ITEMS + item) * BLOCK + TID(0);
+        const unsigned v = i < n ? x[i] : 0u;
+        const int place = sorted_place(v % 2 == 0, evens);
+        values[place] = v;
+        SYNC();
+        const unsigned mine = values[TID(0)];
+        if (mine % 2 == 0)
+            values[TID(0)] = EVEN(mine);
+        else
+            values[TID(0)] = ODD(mine);
+        SYNC();
+        if (i < n) out[i] = values[place];
+        SYNC();
+    }
+#else
     UNROLL_ALL
     for (int item = 0; item < ITEMS; ++item) {
         const i64 i = ((i64)BID(0) * ITEMS + item) * BLOCK + TID(0);
@@ -64,4 +102,5 @@ branch(GLOBAL const unsigned* RESTRICT x, GLOBAL unsigned* RESTRICT out, i64 n)
         out[i] = (EVEN(v) & ~mask) | (ODD(v) & mask);
 #endif
     }
+#endif
 }

@@ -7,7 +7,8 @@
               broadcast  always 0: one sector
               random     index[i]
               reverse    n - 1 - i
-     STAGE    shared     swapped and reverse: a block turns its tile round in shared memory, which has no sectors */
+     STAGE    shared     swapped and reverse: a block turns its tile round in shared memory, which has no sectors
+              shuffle    reverse: a warp turns its piece round in registers */
 #ifndef BLOCK
 #define BLOCK 256
 #endif
@@ -17,6 +18,7 @@
 #ifndef STAGE
 #define STAGE_direct 0
 #define STAGE_shared 1
+#define STAGE_shuffle 2
 #define STAGE STAGE_direct
 #endif
 #ifndef PATTERN
@@ -27,6 +29,10 @@
 #endif
 #ifndef STRIDE
 #define STRIDE 17
+#endif
+
+#ifndef WARP
+#define WARP 32
 #endif
 
 #include "dialect.h"
@@ -49,7 +55,8 @@
 DEVICE i64 source(i64 i, i64 n, GLOBAL const int* RESTRICT index)
 {
 #if PATTERN_IS(stride)
-    return i * STRIDE % n;
+    /* Division of 64 bits would take longer than the load. */
+    return n <= 0x7fffffff / STRIDE ? (i64)((unsigned)i * STRIDE % (unsigned)n) : i * STRIDE % n;
 #elif PATTERN_IS(every)
     return i * STRIDE;
 #elif PATTERN_IS(swapped)
@@ -75,6 +82,15 @@ gather(GLOBAL const float* RESTRICT x, GLOBAL const int* RESTRICT index, GLOBAL 
     SYNC();
     const i64 base = PATTERN_IS(reverse) ? n - first - inside : first;
     for (int t = TID(0); t < inside; t += BLOCK) out[base + t] = tile[source(base + t, n, index) - first];
+#elif STAGE == STAGE_shuffle
+    const int lane = TID(0) % WARP;
+    UNROLL_ALL
+    for (int item = 0; item < ITEMS; ++item) {
+        const i64 i = first + item * BLOCK + TID(0), from = n - WARP - (i - lane) + lane;
+        float value = from >= 0 && from < n ? x[from] : 0.0f;
+        value = SHFL_XOR(value, WARP - 1); /* of lane WARP - 1 - lane */
+        if (i < n) out[i] = value;
+    }
 #else
     UNROLL_ALL
     for (int item = 0; item < ITEMS; ++item) {

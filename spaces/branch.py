@@ -24,7 +24,7 @@ branch = Kernel(
     static=("work",),
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4),  # elements per thread
-    FORM=("stores", "chosen", "ternary", "mask"),  # how the source says it
+    FORM=("stores", "chosen", "ternary", "mask", "sorted"),  # how the source says it
 )
 
 

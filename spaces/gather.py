@@ -33,8 +33,15 @@ gather = Kernel(
     static=("pattern", "stride", "side"),
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
-    STAGE=("direct", "shared"),  # where an order is turned
+    STAGE=("direct", "shared", "shuffle"),  # where an order is turned
+    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
 )
+
+
+@gather.constraint
+def warp_width_is_given(WARP, device):
+    """WARP is what the device calls a warp or a sub-group."""
+    return device.warp_size == WARP
 
 
 @gather.constraint
@@ -45,9 +52,11 @@ def blocks_are_allowed(BLOCK, device):
 
 @gather.requires
 def turns_tiles(c, p):
-    """shared: a block's tile comes from one block's tile."""
+    """shared: a block's tile comes from one block's tile; shuffle: the same of a warp."""
     if c.STAGE == "direct":
         return True
+    if c.STAGE == "shuffle":
+        return (p.side == "load") & (p.pattern == "reverse")
     return (p.side == "load") & ((p.pattern == "swapped") + (p.pattern == "reverse") == 1)
 
 
@@ -109,7 +118,7 @@ def work(p):
 
 
 @gather.baseline("cupy.take")
-def take(x, index, out, pattern):
+def take(x, index, out, pattern, **others):
     """Of random places; it reads the index, too."""
     if PATTERNS[int(pattern)] != "random":
         return None

@@ -2,25 +2,26 @@
 
 import numpy as np
 
-from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+from autotune import Constant, Kernel, Launch, Out, Problem, Work, ceil_div
 
 
-def entries_of(n, entries, index="random"):
-    return Problem(n=n, entries=entries, index=index)
+def entries_of(n, entries, index="random", table_in="array"):
+    return Problem(n=n, entries=entries, index=index, table_in=table_in)
 
 
 table = Kernel(
     "table.cu",
     problems={
         "cuda": [entries_of(1 << 26, 16, index) for index in ("uniform", "warps", "random")]
-        + [entries_of(1 << 26, entries) for entries in (4, 256, 4096, 65536)],
+        + [entries_of(1 << 26, entries) for entries in (4, 256, 4096, 65536)]
+        + [entries_of(1 << 26, 16, index, "constant") for index in ("uniform", "random")],
         "opencl": [entries_of(1 << 17, 16), entries_of(10**5 + 3, 4096)],
     },
     edge_problems=[entries_of(1, 4), entries_of(1001, 16, "warps"), entries_of(4097, 256)],
-    static=("entries",),
+    static=("entries", "table_in"),
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
-    TABLE=("global", "shared", "registers", "branches"),  # where the table lies
+    TABLE=("global", "shared", "registers", "branches", "pointers"),  # where the table lies
 )
 
 
@@ -30,9 +31,17 @@ def blocks_are_allowed(BLOCK, device):
     return device.max_threads_per_block >= BLOCK
 
 
+@table.constraint
+def pointers_are_cuda(TABLE, device):
+    """OpenCL has no addresses of functions."""
+    return TABLE != "pointers" or device.backend == "cuda"
+
+
 @table.requires
 def fits(c, p):
-    """shared: 32 KB; one in a thread's own hands: 16 entries."""
+    """shared: 32 KB; one in a thread's own hands: 16 entries. In constant memory it stays there."""
+    if p.table_in == "constant" and c.TABLE != "global":
+        return False
     return p.entries <= {"global": 1 << 30, "shared": 8192}.get(c.TABLE, 16)
 
 
@@ -51,8 +60,9 @@ def deterministic(c, p):
 def arguments(p, rng):
     drawn = rng.integers(0, p.entries, p.n)
     group = {"uniform": p.n, "warps": 32, "random": 1}[p.index]
-    x = drawn[np.arange(p.n) // group * group]
-    return {"x": x, "values": rng.standard_normal(p.entries), "out": Out(p.n), "n": np.int64(p.n)}
+    x, values = drawn[np.arange(p.n) // group * group], rng.standard_normal(p.entries)
+    placed = Constant(values) if p.table_in == "constant" else values
+    return {"x": x, "values": placed, "out": Out(p.n), "n": np.int64(p.n)}
 
 
 @table.reference
@@ -72,5 +82,6 @@ def work(p):
 
 
 @table.baseline("cupy.take")
-def take(x, values, out):
-    return lambda: values.take(x, out=out)
+def take(x, out, n, values=None):
+    """Of a table in global memory."""
+    return None if values is None else lambda: values.take(x, out=out)

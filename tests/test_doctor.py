@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
@@ -115,6 +116,34 @@ def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*checks.driver(healthy), *checks.gpus(healthy)]
     assert {finding.state for finding in found} == {"ok"}
     assert "H100" in found[0].text and "CUDA 13.0" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("program", "admins", "user", "state", "remedy"),
+    [
+        ("", 1, 1000, "absent", "apt-get install cuda-nsight-compute-13-0"),
+        ("/usr/bin/ncu", 1, 1000, "warn", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("/usr/bin/ncu", 1, 0, "ok", ""),
+        ("/usr/bin/ncu", 0, 1000, "ok", ""),
+    ],
+)
+def test_counters(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program: str,
+    admins: int,
+    user: int,
+    state: str,
+    remedy: str,
+) -> None:
+    (tmp_path / "proc" / "driver" / "nvidia").mkdir(parents=True)
+    params = tmp_path / "proc" / "driver" / "nvidia" / "params"
+    params.write_text(f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admins}\n")
+    monkeypatch.setattr("autotune.measure.profile.profiler", lambda: program)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    (found,) = checks.counters(replace(seen(monkeypatch), root=tmp_path))
+    assert found.state == state and remedy in found.remedy
+    assert list(checks.counters(NO_GPU)) == []
 
 
 def test_a_driver_older_than_cuda_12() -> None:

@@ -234,14 +234,12 @@ ASKED = [FIGURES[name].metric for name in ("time", "dram_read", "tensor", "used_
 
 def test_counters_are_read_from_the_table_of_ncu() -> None:
     words = NCU.format(*ASKED)
-    assert profile.parsed_counters(words, ASKED) == {
-        ASKED[0]: 31456.0,
-        ASKED[1]: 67108864.0,
-        ASKED[3]: 12.5,
-    }
+    of_first = {ASKED[0]: 31456.0, ASKED[1]: 67108864.0, ASKED[3]: 12.5}
+    assert profile.parsed_counters(words, ASKED) == [of_first, dict.fromkeys(ASKED, 1.0)]
     in_microseconds = words.replace('"nsecond"', '"usecond"')
-    assert profile.parsed_counters(in_microseconds, ASKED)[ASKED[0]] == pytest.approx(31456e3)
-    assert profile.parsed_counters("==PROF== Connected\n==ERROR== no kernels\n", ASKED) == {}
+    first = profile.parsed_counters(in_microseconds, ASKED)[0]
+    assert first[ASKED[0]] == pytest.approx(31456e3)
+    assert profile.parsed_counters("==PROF== Connected\n==ERROR== no kernels\n", ASKED) == []
 
 
 def test_a_reason_for_no_counters_has_a_remedy() -> None:
@@ -269,9 +267,11 @@ def test_a_metric_that_the_device_lacks_is_absent_and_not_0(tmp_path: Path) -> N
     kernel, problem = find_kernel("transpose"), Problem(m=64, n=64)
     job = Job(origin_of(kernel), problem, for_arch("sm_90"), ())
     trial = Trial(job, kernel.completed({"BLOCK_X": 32, "BLOCK_Y": 8}), Binary(b"", (), "", ""))
-    found = profile.counters_of(str(ncu), trial, ASKED)
-    assert found.values == {ASKED[0]: 31456.0, ASKED[1]: 67108864.0} and found.failure == ""
-    assert found.absent == (ASKED[2], ASKED[3])
+    first, second, third = profile.counters_of(str(ncu), [trial] * 3, ASKED)
+    assert first.values == {ASKED[0]: 31456.0, ASKED[1]: 67108864.0} and first.failure == ""
+    assert first.absent == (ASKED[2], ASKED[3])
+    assert second.values == dict.fromkeys(ASKED[:3], 1.0) and second.absent == (ASKED[3],)
+    assert not third.values and "no launch" in third.failure  # the table has two
 
 
 # ---------------------------------------------------------------------- counters on record, and advice

@@ -29,6 +29,7 @@ from autotune.devices.device import Clocks, for_arch
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
+from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
@@ -40,6 +41,7 @@ from autotune.run import verdict
 from autotune.run.recording import ProblemResult, RunResult
 from autotune.run.request import Request
 from autotune.store import Row
+from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import decode, read_all
 from autotune.tuned.record import (
     AnswerTable,
@@ -502,6 +504,30 @@ def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
     assert answer.winners(content).rows[0][1] == "1.250 ms"
     assert "1.250 ms" in write_markdown(content, tmp_path).read_text()
     write_html(content, tmp_path / "report.html")
+
+
+def test_counters_of_the_winner_and_others_are_a_section(tmp_path: Path) -> None:
+    """Beside the record as `explain --out` writes them; those of an older source stay out."""
+    winner = entry(SMALL, trials()[4].configuration)
+    content = from_rows([], record([winner]))
+    counted = CountedVariant(
+        problem=dict(SMALL),
+        configuration=dict(winner.configuration),
+        time_ms=1.25,
+        counters={FIGURES["sectors_ld"].metric: 4.0, FIGURES["l1_hit"].metric: 61.9},
+        source=winner.origin.source,
+        arguments="",
+        created="2026-11-27T00:00:00+00:00",
+    )
+    stale = msgspec.structs.replace(counted, time_ms=9.0, source="older", configuration={"bm": 1})
+    page = tmp_path / "matmul.html"
+    file = file_of(tmp_path.parent, tmp_path.name, "matmul")
+    add_counts(file, "matmul", content.record.device, [counted, stale])
+    text = write_html(content, page).read_text()
+    assert "sectors per load request" in text and "61.9 %" in text
+    assert "9.000 ms" not in text
+    file.unlink()
+    assert "sectors per load request" not in write_html(content, page).read_text()
 
 
 def test_the_command_needs_no_store_where_records_are_named(

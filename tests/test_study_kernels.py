@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from pathlib import Path
 
 import pytest
 
-from autotune import Problem
+from autotune import Constant, Problem
 from autotune.cli.kernels import ptx_of
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.compiler import compiled_for
+from autotune.measure.data import Draw
 from autotune.run.checking import check_kernel
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +75,16 @@ def test_the_default_compiles_for_gpus(name: str) -> None:
             kernel, kernel.default(), kernel.first_problem("cuda"), for_arch(arch)
         )
         assert binary.entry(name).spill_bytes == 0
+
+
+def test_vendor_calls_take_the_arguments_of_their_kernel() -> None:
+    """An array in constant memory is none of them."""
+    for kernel in map(find_kernel, MUTATIONS):
+        for problem in kernel.edge_problems:
+            given = kernel.call_hook("arguments", problem, Draw(True, 0))
+            names = [name for name, value in given.items() if not isinstance(value, Constant)]
+            for call in kernel.baselines:
+                inspect.signature(call.prepare).bind(**dict.fromkeys(names))
 
 
 def test_caps_spill_the_square_of_a_thread_alone() -> None:

@@ -152,6 +152,25 @@ def gpus(nvidia: Nvidia) -> Iterator[Finding]:
         yield from found or [Finding(f"gpu {index}", "ok", text)]
 
 
+def counters(nvidia: Nvidia) -> Iterator[Finding]:
+    """Look for what `autotune explain` reads counters with, and whether this user may read them."""
+    if not nvidia.gpus:
+        return
+    from autotune.measure.profile import PERMISSION_REMEDY, profiler
+
+    program, params = profiler(), nvidia.root / "proc" / "driver" / "nvidia" / "params"
+    is_admins = "RmProfilingAdminOnly: 1" in tried(params.read_text, "")
+    if not program:
+        package = "cuda-nsight-compute-{}-{}".format(*nvidia.cuda)
+        text = "ncu is not installed; autotune explain shows no counters"
+        yield Finding("counters", "absent", text, f"sudo apt-get install {package}")
+    elif is_admins and os.geteuid():
+        text = f"{program} may not read counters: the driver allows it to administrators alone"
+        yield Finding("counters", "warn", text, PERMISSION_REMEDY)
+    else:
+        yield Finding("counters", "ok", f"{program} reads them")
+
+
 def _faults(
     nvml: Any, index: int, handle: Any, throttle_reasons: Sequence[str]
 ) -> Iterator[Finding]:
@@ -246,6 +265,7 @@ CHECKS: tuple[Check, ...] = (
     ("nvrtc", nvrtc, install("nvrtc")),
     ("opencl", opencl, install("cpu")),
     ("gpu", gpus, "nvidia-smi -q"),
+    ("counters", counters, "ncu --version"),
     ("environment", environment, "env | grep -E 'AUTOTUNE|CUDA'"),
     ("store", store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
     ("cache", cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),

@@ -29,22 +29,22 @@ def measured(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], lis
         evaluator = DeviceEvaluator(kernel, job, bench.compilers, bench.worker, rule)
         with evaluator:
             known = {each.configuration: each for each in evaluator.measure(wanted)}
-        program = profiler() if device.is_cuda else ""
-        if device.is_cuda and not program:
-            notes.append(f"no counters: {MISSING}")
+        trials = {}
         for i, each in enumerate(facts):
             result = known.get(each.variant.configuration)
             if result and result.median_ms is None:
                 found[i] = replace(each, failure=f"{result.status}: {result.message}")
             elif result and result.median_ms is not None:
                 found[i] = with_time(setting, each, result.median_ms, False)
-            binary = evaluator.binary(each.variant.configuration) if program else None
-            if binary and not found[i].failure:
-                trial = Trial(job, each.variant.configuration, binary)
-                counted = counters_of(program, trial, METRICS)
-                if counted.failure:  # that of the next would be the same
-                    program = ""
-                    notes.append(f"no counters: {counted.failure}")
-                else:
-                    found[i] = replace(found[i], metrics=counted.values, absent=counted.absent)
+                binary = evaluator.binary(each.variant.configuration)
+                if binary:
+                    trials[i] = Trial(job, each.variant.configuration, binary)
+        program = profiler() if device.is_cuda else ""
+        if device.is_cuda and not program:
+            notes.append(f"no counters: {MISSING}")
+        counted = counters_of(program, list(trials.values()), METRICS) if program and trials else []
+        for i, counters in zip(trials, counted, strict=False):
+            found[i] = replace(found[i], metrics=counters.values, absent=counters.absent)
+        failures = dict.fromkeys(each.failure for each in counted if each.failure)
+        notes += [f"no counters: {failure}" for failure in failures]
     return found, notes

@@ -60,6 +60,10 @@ FIGURES: dict[str, Figure] = {
     "simt": Figure(
         "smsp__thread_inst_executed_per_inst_executed.ratio", "active threads of a warp's 32"
     ),
+    "pred": Figure(
+        "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
+        "of these, not switched off by a predicate",
+    ),
     "uniform": Figure(
         "smsp__sass_average_branch_targets_threads_uniform.pct", "uniform branches", "%"
     ),

@@ -1,4 +1,4 @@
-"""Reads a GPU's performance counters: launches one configuration under NVIDIA's Nsight Compute, ``ncu``.
+"""Reads a GPU's performance counters: launches configurations under NVIDIA's Nsight Compute, ``ncu``.
 
 It knows no metric. A metric that the device lacks is absent from the result, never 0.
 """
@@ -17,7 +17,7 @@ from autotune.measure.sanitize import Trial, launched_under
 
 #: Longest time of one process: ncu repeats a launch some ten times, and restores memory in between.
 TIMEOUT_S = 300.0
-#: Processes for one configuration: each but the last found metrics that the device does not have.
+#: Processes for the same configurations: each but the last found metrics that the device does not have.
 _MOST_TRIES = 4
 #: Why counters may not be read, as ncu's message names it.
 _PERMISSION = "ERR_NVGPUCTRPERM"
@@ -51,30 +51,44 @@ def profiler() -> str:
     return find_program("ncu")
 
 
-def counters_of(program: str, trial: Trial, metrics: Sequence[str]) -> Counters:
-    """Launch a configuration once under ncu, and return the counters of its main launch.
+def counters_of(program: str, trials: Sequence[Trial], metrics: Sequence[str]) -> list[Counters]:
+    """Launch configurations once each, in one process under ncu; return the counters of their main launches.
 
     Clocks stay as they are: ncu would hold them at their base otherwise.
     """
-    job = trial.job
-    kernel = load_kernel(job.origin, job.fingerprint)
-    plan = launch_sequence(kernel, trial.configuration, job.problem, job.device)
-    symbol = trial.binary.symbol(str(plan.main.entry))
+    names = [_launched(trial) for trial in trials]
+    mains = list(dict.fromkeys(launched[0] for launched in names))
+    wanted = "|".join(map(re.escape, mains))
     asked, words, failure = list(metrics), "", ""
     for _ in range(_MOST_TRIES):
         tool = [
             *("env", "LC_ALL=C", program, "--csv", "--page", "raw", "--print-units", "base"),
             *("--clock-control", "none", "--kernel-name-base", "mangled"),
-            *("--kernel-name", f"regex:^{re.escape(symbol)}$", "--metrics", ",".join(asked)),
+            *("--kernel-name", f"regex:^({wanted})$", "--metrics", ",".join(asked)),
         ]
-        words, _, failure = launched_under(tool, [trial], TIMEOUT_S)
+        words, _, failure = launched_under(tool, trials, TIMEOUT_S)
         unknown = refused(words, asked)
         asked = [metric for metric in asked if metric not in unknown]
         if not unknown or not asked:
             break
-    values = parsed_counters(words, asked)
-    absent = tuple(metric for metric in metrics if metric not in values)
-    return Counters(values, absent, "" if values else why_none(words) or failure or _NOTHING)
+    rows, found = parsed_counters(words, asked), []
+    why = why_none(words) or failure or _NOTHING
+    for main, launched in names:
+        seen = [name for name in launched if name in mains]
+        own, rows = rows[: len(seen)], rows[len(seen) :]
+        values = own[seen.index(main)] if len(own) == len(seen) else {}
+        absent = tuple(metric for metric in metrics if metric not in values)
+        found.append(Counters(values, absent, "" if values else why))
+    return found
+
+
+def _launched(trial: Trial) -> tuple[str, list[str]]:
+    """Return the symbols of a configuration's main launch, and of all its launches in order."""
+    job = trial.job
+    kernel = load_kernel(job.origin, job.fingerprint)
+    plan = launch_sequence(kernel, trial.configuration, job.problem, job.device)
+    names = [trial.binary.symbol(str(launch.entry)) for launch in plan.launches]
+    return trial.binary.symbol(str(plan.main.entry)), names
 
 
 _NOTHING = "ncu saw no launch of the kernel"
@@ -98,8 +112,8 @@ def why_none(words: str) -> str:
     return f"ncu: {errors[0].removeprefix('==ERROR==').strip()}" if errors else ""
 
 
-def parsed_counters(words: str, metrics: Iterable[str]) -> dict[str, float]:
-    """Return the counters of the first launch in the table of ``ncu --csv --page raw``.
+def parsed_counters(words: str, metrics: Iterable[str]) -> list[dict[str, float]]:
+    """Return the counters of every launch in the table of ``ncu --csv --page raw``.
 
     The table is one line of names, one of units, and one for each launch; lines of ncu itself begin
     with ``==``. What is no number (``n/a``, ``nan``) is left out.
@@ -107,14 +121,14 @@ def parsed_counters(words: str, metrics: Iterable[str]) -> dict[str, float]:
     lines = words.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
-        return {}
+        return []
     table = list(csv.reader(line for line in lines[first:] if line.startswith('"')))
-    if len(table) < 3:
-        return {}
-    names, units, launch = table[:3]
-    wanted, found = set(metrics), {}
-    for name, unit, text in zip(names, units, launch, strict=False):
-        number = text.replace(",", "")
-        if name in wanted and re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", number):
-            found[name] = float(number) * _UNITS.get(unit, 1.0)
+    wanted, found = set(metrics), []
+    for launch in table[2:]:
+        values = {}
+        for name, unit, text in zip(table[0], table[1], launch, strict=False):
+            number = text.replace(",", "")
+            if name in wanted and re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", number):
+                values[name] = float(number) * _UNITS.get(unit, 1.0)
+        found.append(values)
     return found

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
+from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.table import Table
+from autotune.tuned.counted import CountedVariant
 from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
 from autotune.values import Configuration, Problem, Value
 
@@ -96,6 +98,31 @@ def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
             }
         )
     return Table.of(rows, words=("Example",), wide="Example")
+
+
+def counters(
+    content: ReportContent, problem: ProblemContent, counted: Iterable[CountedVariant]
+) -> Table:
+    """Return the counters of `autotune explain`, a column for each configuration of the problem.
+
+    Counters of other sources than the record's entry are left out.
+    """
+    entry = problem.entry
+    alike = [
+        each
+        for each in counted
+        if entry
+        and each.source == entry.origin.source
+        and dict(each.problem) == dict(problem.problem)
+    ]
+    lines: dict[str, dict[str, str | None]] = {}
+    for each in sorted(alike, key=lambda each: each.time_ms):
+        name = content.text(each.configuration)
+        lines.setdefault("time", {"Figure": "time"})[name] = wording.time(each.time_ms)
+        for figure in FIGURES.values():
+            if text := figure.text(each.counters):
+                lines.setdefault(figure.words, {"Figure": figure.words})[name] = text
+    return Table.of(list(lines.values()))
 
 
 # ---------------------------------------------------------------------- importance of parameters

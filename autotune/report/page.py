@@ -21,6 +21,7 @@ from autotune.report import answer, evidence, wording
 from autotune.report.content import ReportContent
 from autotune.report.table import Table, unbroken
 from autotune.report.wording import markdown
+from autotune.tuned.counted import known_counts
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -80,6 +81,7 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
             answer=answer,
             evidence=evidence,
             figures=figures,
+            counted=known_counts([path.with_suffix(".explain.json")]).values(),
             data=packed(json.dumps(figures, separators=(",", ":"), allow_nan=False)),
             library="" if single else script.name,
             embedded=_library() if single else "",

@@ -1,0 +1,526 @@
+"""Writes docs/study-notes.md: a paragraph, a table and a command for each row, and the verdict of each claim."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from study_claims import CLAIMS, Found, Missing, Results
+
+#: A column of a table: a figure of a variant; Missing where it has none.
+Column = Callable[[Found], str]
+
+
+def _counter(name: str, digits: str = ".3g", scale: float = 1.0) -> Column:
+    return lambda found: format(found.count(name) * scale, digits)
+
+
+def _figure(name: str, digits: str = ".0f") -> Column:
+    return lambda found: format(found.number(name), digits)
+
+
+def _widths(kind: str) -> Column:
+    return lambda found: ", ".join(
+        f"{count} × {width}"
+        for width, count in sorted(found.code("accesses").get(kind, {}).items())
+    )
+
+
+def _ffma(found: Found) -> str:
+    loop = found.values.get("loop")
+    if not loop:
+        raise Missing("straight code")
+    return f"{loop['ffma'] / loop['instructions']:.0%}"
+
+
+def _ways(found: Found) -> str:
+    return f"{found.count('wave_ld') / found.count('shared_loads'):.3g}"
+
+
+COLUMNS: Mapping[str, Column] = {
+    "µs": lambda found: f"{found.us:.1f}",
+    "µs hot": lambda found: f"{1e3 * found.number('hot_ms'):.1f}",
+    "GB/s": _figure("gb_per_s"),
+    "TFLOP/s": lambda found: f"{found.number('gflop_per_s') / 1e3:.1f}",
+    "registers": _figure("registers"),
+    "bytes spilled": _figure("spill_bytes"),
+    "occupancy": _figure("occupancy", ".0%"),
+    "achieved %": _counter("occupancy", ".0f"),
+    "threads active": _counter("pred", ".1f"),
+    "sectors, load": _counter("sectors_ld"),
+    "sectors, store": _counter("sectors_st"),
+    "used, load %": _counter("used_ld"),
+    "used, store %": _counter("used_st"),
+    "L1 hits %": _counter("l1_hit", ".0f"),
+    "L2 hits %": _counter("l2_hit", ".0f"),
+    "read, MB": _counter("dram_read", ".0f", 1e-6),
+    "memory %": _counter("dram", ".0f"),
+    "conflicts": lambda found: f"{found.count('bank_ld', 'bank_st'):.3g}",
+    "wavefronts a load": _ways,
+    "local loads": _counter("local_ld"),
+    "waits for memory": _counter("stall_long_scoreboard", ".1f"),
+    "waits at barriers": _counter("stall_barrier", ".1f"),
+    "tensor %": _counter("tensor", ".0f"),
+    "global loads": _widths("global loads"),
+    "shared loads": _widths("shared loads"),
+    "calls": lambda found: str(found.code("calls")),
+    "branches": lambda found: str(found.code("branches")),
+    "predicated": lambda found: str(found.code("predicated")),
+    "FFMA in the loop": _ffma,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the notes on the page."""
+
+    title: str
+    text: str
+    columns: Sequence[str] = ()
+    #: Of `autotune explain`, or of another program.
+    command: str = ""
+    #: Row of the results with its experiments, where that is another one; and the first words of their names.
+    source: str = ""
+    only: str = ""
+    #: Lines from what the row measured beside kernels.
+    more: Callable[[Mapping[str, Any]], list[str]] | None = None
+
+
+def _explain(kernel: str, problem: str, *configs: str) -> str:
+    options = "".join(f" --config {config}" for config in configs)
+    return f"autotune explain {kernel} --device cuda:0 --problem {problem}{options}"
+
+
+def _winners(probe: Mapping[str, Any]) -> list[str]:
+    lines = ["| kernel | winners on record | below 50 % | below 25 % |", "|---|--:|--:|--:|"]
+    return lines + [
+        f"| {name} | {each['known']} | {each['below_half']} | {each['below_quarter']} |"
+        for name, each in probe.items()
+    ]
+
+
+def _steps(probe: Mapping[str, Any]) -> list[str]:
+    steps = probe["ms_by_step"]
+    return [
+        f"| step of the CPU | {' | '.join(steps)} |",
+        f"|---|{'--:|' * len(steps)}",
+        f"| ms, 2^26 ints | {' | '.join(f'{ms:.0f}' for ms in steps.values())} |",
+    ]
+
+
+def _transfers(probe: Mapping[str, Any]) -> list[str]:
+    link = probe["link_gb_per_s"]
+    rates = ", ".join(f"{name} {rate:.1f}" for name, rate in probe["copy_gb_per_s"].items())
+    chunks = ", ".join(f"{name} {ms:.1f}" for name, ms in probe["pipeline_ms"].items())
+    small = ", ".join(f"{name} {ms:.2f}" for name, ms in probe["small_kernels_ms"].items())
+    first = f"{probe['first_launch_ms']:.2f} ms, later ones {probe['later_launch_ms']:.3f} ms"
+    return [
+        f"- Copies, GB/s: {rates}; the link has {f'{link:.0f}' if link else 'an unknown rate'}.",
+        f"- Copy in, kernel, copy out of 2^25 floats, ms by chunks on streams: {chunks}.",
+        f"- Four kernels of one block, ms: {small}.",
+        f"- The first launch of a kernel with the wait for its end: {first}.",
+    ]
+
+
+def _numbers(probe: Mapping[str, Any]) -> list[str]:
+    lines = ["| attribute | value |", "|---|--:|"]
+    return lines + [f"| {name} | {value:,} |" for name, value in probe.items()]
+
+
+_COUNTED = ("µs", "sectors, load", "sectors, store", "memory %")
+
+ROWS: Mapping[str, Row] = {
+    "E01": Row(
+        "A ladder of reductions",
+        "Each rung mends one fault of the one before: idle lanes, conflicting banks, threads without work, "
+        "barriers that a warp does not need, too few loads under way. The last rung is what a library does: "
+        "wide loads, shuffles, a fixed grid, and the block that ends last adds up the others. Most of the "
+        "gain is in loads, not in the tree.",
+        ("µs", "GB/s", "threads active", "conflicts", "waits at barriers", "memory %"),
+        _explain(
+            "reduce_op",
+            "n=16777216,op=sum,dtype=float32",
+            "BLOCK_RED=interleaved,TAIL=barrier,FINISH=kernel",
+        ),
+    ),
+    "E02": Row(
+        "Copy in vectors",
+        "A thread that moves 16 bytes needs a quarter of the instructions. Look for `LDG.E.128` in SASS: the "
+        "width below is read there. What fills the memory's pipe is bytes under way, which several narrow "
+        "loads give as well.",
+        ("µs", "GB/s", "global loads", *_COUNTED[1:]),
+        _explain("copy", "n=16777216,mode=copy,offset_in=0,offset_out=0", "BLOCK=256,VEC=4", "BLOCK=256,VEC=1"),
+    ),
+    "E03": Row(
+        "Prefetch",
+        "A thread that computes for long on each value should have the next ones on their way. With 4 warps a "
+        "multiprocessor, distance is what counts; with all warps resident, they hide each other's latency. "
+        "Ahead lies in registers if indices are known to the compiler, else in shared memory; slots of a "
+        "thread side by side conflict unless their number is odd.",
+        ("µs", "GB/s", "registers", "local loads", "conflicts", "waits for memory"),
+        _explain(
+            "prefetch",
+            "n=16777216,intensity=32,warps_per_sm=4",
+            "MODE=none",
+            "MODE=reg_batch,PDIST=16,VEC=4",
+        ),
+    ),
+    "E04": Row(
+        "A product with two of everything",
+        "Tiles in shared memory in turn, so that the next one arrives while this one is used, and fragments "
+        "in registers the same way. It pays where loads would be waited for.",
+        ("µs", "TFLOP/s", "registers", "occupancy", "FFMA in the loop", "waits at barriers"),
+        _explain(
+            "sgemm",
+            "m=2048,n=2048,k=2048",
+            "ALG=register,BM=64,BN=64,BK=16,TM=4,TN=4,DOUBLE_SHARED=True",
+        ),
+    ),
+    "E05": Row(
+        "Matrix times vector",
+        "Each element of the matrix is used once: the read rate of the memory is all there is. A warp for a "
+        "row needs no barrier, a block for a row has more loads in flight, vectors have fewer instructions.",
+        ("µs", "GB/s", "global loads", "sectors, load", "memory %"),
+        _explain("gemv", "m=4096,n=4096", "BLOCK=128,LANES=32"),
+    ),
+    "E06": Row(
+        "A product without tiles",
+        "Each element of C reads 2 K floats. They do not come from memory: lanes of a warp share a row of A "
+        "and neighbours in B, and L1 has the rest.",
+        ("µs", "TFLOP/s", "L1 hits %", "L2 hits %", "read, MB", "tensor %"),
+        _explain("sgemm", "m=512,n=512,k=512", "ALG=naive,BLOCK_X=16,BLOCK_Y=16"),
+        only="512^3",
+    ),
+    "E07": Row(
+        "A product with tiles in shared memory",
+        "16 × 16 tiles divide the loads from L1 by 16, and each multiply-add still needs two loads from "
+        "shared memory. Tiles in registers (`register`: 4 × 4 elements a thread) divide those too, which is "
+        "where the time goes.",
+        ("µs", "TFLOP/s", "FFMA in the loop", "shared loads", "L1 hits %", "read, MB"),
+        _explain("sgemm", "m=2048,n=2048,k=2048", "ALG=tile,BLOCK_X=16,BLOCK_Y=16,BK=16,UNROLL=8"),
+        source="E06",
+        only="2048^3",
+    ),
+    "E08": Row(
+        "Gather",
+        "Memory moves sectors of 32 bytes. A stride of 17 floats gives each lane a sector of its own: 4 of 32 "
+        "bytes are used. In which order the lanes of a warp lie costs nothing. At 2^20 elements the L2 cache "
+        "serves what comes back.",
+        (*_COUNTED[:3], "used, load %", "L2 hits %", "read, MB"),
+        _explain("gather", "n=1048576,pattern=stride,stride=17,side=load"),
+    ),
+    "E09": Row(
+        "Alignment and pitch",
+        "Off by one element a warp's request touches a sector more, which its neighbour has fetched or will "
+        "need. What is lost are vectors, and `PEEL=shift` realigns them in registers. Rows of 1001 floats "
+        "begin anywhere; at a pitch of 1008 every row begins with a sector.",
+        ("µs", "GB/s", *_COUNTED[1:]),
+        _explain("pitch", "m=16384,n=1001,ldx=1008,ldo=1008", "VEC=4"),
+    ),
+    "E10": Row(
+        "Select",
+        "Even numbers take one path, odd ones the other. Short paths become predicates or selects, whatever "
+        "the source says. Long ones are branches, and a warp whose lanes disagree does both. `sorted` puts "
+        "the even elements of a block first.",
+        ("µs", "threads active", "branches", "predicated", "sectors, store"),
+        _explain(
+            "branch",
+            "n=1048576,pattern=alternating,work=512",
+            "FORM=stores",
+            "FORM=ternary",
+            "FORM=sorted",
+        ),
+    ),
+    "E11": Row(
+        "Lookup table",
+        "Constant memory serves one address at a time: perfect for one index, slow for many. Caches and "
+        "shared memory serve many. An array with an index that the compiler does not know lies in local "
+        "memory, and a function pointer is a real call, of one target at a time.",
+        ("µs", "GB/s", "threads active", "calls", "branches"),
+        _explain(
+            "table",
+            "n=16777216,entries=16,index=random,table_in=array",
+            "TABLE=pointers",
+            "TABLE=shared",
+        ),
+    ),
+    "E12": Row(
+        "Unrolling",
+        "No pragma is not no unrolling: the compiler unrolls a loop of known length. Unrolled steps share "
+        "address arithmetic and read shared memory in vectors, at the price of registers.",
+        ("µs", "TFLOP/s", "registers", "occupancy", "shared loads", "FFMA in the loop"),
+        _explain("unroll", "m=2048,n=2048,k=2048", "UNROLL=1", "UNROLL=8", "UNROLL=0"),
+    ),
+    "E13": Row(
+        "A cap on registers",
+        "The tutorial's tile fits into 32 registers and has nothing to spill. With 8 × 8 accumulators a "
+        "thread a cap of 64 sends them to local memory. Compilers ignore `-maxrregcount` for kernels with "
+        "launch bounds; `__maxnreg__` works.",
+        ("µs", "registers", "bytes spilled", "occupancy", "local loads"),
+        _explain("unroll", "m=2048,n=2048,k=2048", "SIDE=8,CAP=64", "SIDE=8"),
+    ),
+    "E14": Row(
+        "Occupancy",
+        "More warps hide more latency, until something else is full. Work under way per thread does the same. "
+        "Here a transpose with blocks kept away by ballast in shared memory, and the winners on record of all "
+        "tuned kernels.",
+        ("µs", "GB/s", "occupancy", "achieved %", "waits for memory"),
+        _explain(
+            "transpose",
+            "m=4096,n=4096",
+            "ALG=shared,TILE_Y=64,TILE_X=64,BLOCK=128,VEC=4,LAYOUT=xor,RESIDENT=3",
+        ),
+        more=_winners,
+    ),
+    "E15": Row(
+        "Particles",
+        "Three fields as structs of 12 or 16 bytes, as three arrays, or 32 of each in turn. Structs of 12 "
+        "bytes take 12 sectors a request and 3 requests, whose sectors L1 keeps: all bytes are used once. "
+        "With one field used, two thirds of what is moved are not.",
+        (*_COUNTED[:2], "used, load %", "L1 hits %", "read, MB", "GB/s"),
+        _explain("particles", "n=16777216,layout=aos12,fields=1", "STAGE=direct", "STAGE=shared"),
+    ),
+    "E16": Row(
+        "Half-precision product on tensor cores",
+        "One instruction multiplies whole matrices: m16n8k16 of `mma.sync`, 64 rows and up to 256 columns of "
+        "`wgmma`. WMMA is the portable interface, and leaves a part of the rate on the table.",
+        ("µs", "TFLOP/s", "tensor %", "registers", "occupancy"),
+        "autotune explain hgemm --device cuda:0",
+    ),
+    "E17": Row(
+        "Inline PTX",
+        "Where C++ has an intrinsic, both give the same instruction. PTX is for what it lacks: copies to "
+        "shared memory that pass no register (`cp.async`), `ldmatrix`, `wgmma`.",
+        ("µs", "GB/s", "registers", "memory %"),
+        _explain(
+            "prefetch",
+            "n=16777216,intensity=8,warps_per_sm=4",
+            "MODE=smem_roll,PDIST=16,VEC=4",
+            "MODE=smem_roll_async,PDIST=16,VEC=4",
+        ),
+    ),
+    "E18": Row(
+        "Launch shape",
+        "A block is whole warps, whatever is asked for: of 100 threads the last warp has 28 idle lanes. If "
+        "every multiprocessor holds one block, one block more than multiprocessors takes twice as long; among "
+        "many waves it is lost.",
+        ("µs",),
+        _explain("elementwise", "n=8388608,op=add,m=8388608", "BLOCK=48,VEC=1", "BLOCK=256,VEC=1"),
+    ),
+    "E19": Row(
+        "A ladder of latencies",
+        "A chain in which each load names the place of the next. Time over steps is the latency of the level "
+        "that the chain fits in; hot for caches, cold for memory. The launch is in it, spread over thousands "
+        "of steps.",
+        ("µs", "µs hot"),
+        _explain("chase", "n=8192,steps=16384,gap=32", "BLOCK=1", "BLOCK=1,LEVEL=shared"),
+    ),
+    "E20": Row(
+        "Strides and lines",
+        "Reading every second element moves the same lines as reading all of them. A CPU's line has 64 bytes, "
+        "16 ints; a GPU moves sectors of 32 bytes, 8 floats, so that what is moved for an element grows until "
+        "then.",
+        ("µs", "sectors, load", "used, load %", "read, MB"),
+        _explain("gather", "n=4194304,pattern=every,stride=8,side=load"),
+        more=_steps,
+    ),
+    "E21": Row(
+        "Reverse",
+        "Lanes in reverse order read the same sectors, so turning pieces round in shared memory or by "
+        "shuffles has nothing to mend; each is right for any size. The second launch argument of the notes, "
+        "the third in CUDA's order, is the size of dynamic shared memory: `transpose` and `sgemm` use it.",
+        ("µs", "GB/s", *_COUNTED[1:3]),
+        _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", "STAGE=direct", "STAGE=shuffle"),
+    ),
+    "E22": Row(
+        "Banks",
+        "32 banks, one word wide. Lanes `stride` words apart share banks by the common divisor of stride and "
+        "32; one word for all is no conflict. A word of padding after 32, or an exclusive or with the row, "
+        "makes columns as good as rows.",
+        ("µs", "wavefronts a load", "conflicts"),
+        _explain("banks", "n=262144,stride=32,reads=1024", "LAYOUT=plain", "LAYOUT=padded", "LAYOUT=xor"),
+    ),
+    "E23": Row(
+        "Convolution",
+        "8 bytes move for each output, however many taps: L1 serves the repeats. What limits is load "
+        "instructions, a load for an input and one for a weight with each multiply-add. Windows in registers "
+        "need one for several outputs, and constant memory serves weights as operands.",
+        ("µs", "GB/s", "registers", "FFMA in the loop", "L1 hits %", "memory %"),
+        _explain(
+            "conv1d",
+            "n=16777216,taps=9,mask_in=array",
+            "OUTPUTS=1,INPUT=direct,UNROLL=1",
+            "OUTPUTS=4,INPUT=shared,WINDOW=1,UNROLL=0",
+        ),
+    ),
+    "E24": Row(
+        "Sparse times dense",
+        "Rows of B are read as they lie; which rows is the matrix's choice. A team for each row is best if "
+        "rows are alike. Equal shares of entries pay atomics where rows are cut, and win where one row has "
+        "thousands.",
+        ("µs", "GB/s", "L2 hits %", "memory %", "achieved %"),
+        "python benchmarks/vendor.py --kernel spmm",
+    ),
+    "E25": Row(
+        "Triangles",
+        "Edges go from the vertex of lower degree to that of higher, so no list is long. Then three ways to "
+        "intersect two lists. On several GPUs, which nothing here measures: partition once and store the "
+        "parts if the graph is used again; external vertices are the ends of edges that a part does not own; "
+        "copies of their lists (ghosts), sent once in bulk, avoid asking during the count; and between GPUs "
+        "of one host the way is NVLink, not the host's memory.",
+        ("µs", "threads active", "L1 hits %", "L2 hits %", "achieved %"),
+        _explain("triangles", "kind=powerlaw,n=65536,each=16", "ALG=search,BLOCK=128,TEAM=32"),
+    ),
+    "E26": Row(
+        "Add, aligned and not",
+        "Two reads and a write of 2^23 floats, then the same one element further on.",
+        ("µs", "GB/s", *_COUNTED[1:3], "L1 hits %", "L2 hits %"),
+        _explain(
+            "elementwise",
+            "n=8388608,op=add,m=8388608,offset_a=1,offset_b=1,offset_out=1",
+            "BLOCK=256,VEC=1",
+        ),
+    ),
+    "E27": Row(
+        "Transpose, naive",
+        "Rows are read side by side and written a column at a time: 32 sectors a request with blocks 32 wide, "
+        "8 with blocks 8 wide, whose 8 rows are 8 sectors. Narrower blocks break the sectors of the reads.",
+        (*_COUNTED, "GB/s"),
+        "autotune explain transpose --device cuda:0 --problem m=1024,n=1024 --variants naive,narrow,register",
+        only="1024",
+    ),
+    "E28": Row(
+        "Transpose, 4 × 4 in registers",
+        "Each thread turns a square of 4 × 4 floats, so both sides move whole vectors, 16 sectors a request. "
+        "Rows are still written in pieces of 64 bytes, 16 rows at a time; tiles in shared memory write 256 "
+        "bytes in one piece.",
+        (*_COUNTED, "GB/s"),
+        "autotune explain transpose --device cuda:0 --problem m=4096,n=4096 --variants narrow,register,best",
+        source="E27",
+        only="4096",
+    ),
+    "E29": Row(
+        "Element by element",
+        "Sums, products and joining in vectors: a copy with a little arithmetic. Behind 1001 floats the "
+        "second array of a join begins off a boundary, so vectors stop there.",
+        ("µs", "GB/s", *_COUNTED[1:]),
+        _explain("elementwise", "n=4194304,op=concat,m=1001", "BLOCK=256,VEC=4"),
+    ),
+    "E30": Row(
+        "Transfers and streams",
+        "Pinned memory is copied by the device itself; pageable memory goes through a buffer of the driver. "
+        "Chunks on several streams let copies in, kernels and copies out overlap, until the link is full.",
+        command="python examples/transfers/transfers.py",
+        more=_transfers,
+    ),
+    "E31": Row(
+        "The machine",
+        "A grid is of blocks, a block of warps, a warp of 32 lanes; a block stays on one multiprocessor, "
+        "which has four parts, each with a scheduler and a quarter of the registers. L1 and shared memory are "
+        "one array. A request of a warp asks L1, then L2, then memory, in lines of 128 bytes of four sectors.",
+        command="autotune doctor",
+        more=_numbers,
+    ),
+}  # fmt: skip
+
+
+INTRODUCTION = (
+    "This project began from study notes that teach CUDA by experiment. After this page you know which of "
+    "their claims hold on a GPU of today, what shows it, and how to see it yourself. Each experiment is a "
+    "kernel of this repository; its variants compute the same and differ in one idea."
+)
+METHOD = (
+    "Times are medians of launches from cold caches, interleaved among the variants of an experiment; "
+    "differences below 3 % mean nothing. Counters are Nsight Compute's, of one launch. A sector is 32 bytes; "
+    "*sectors* are those of one request of a warp. `make study-notes` measures all of it again and writes "
+    "this page; `python benchmarks/study_notes.py --rows E08` measures one row."
+)
+
+
+def page(results: Results) -> str:
+    """Return the page."""
+    document = results.document
+    dates = sorted({str(row["date"])[:10] for row in document["rows"].values() if "date" in row})
+    when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
+    verdicts = [claim.judged(results) for claim in CLAIMS]
+    return "\n".join(
+        [
+            "# The study notes, measured",
+            "",
+            textwrap.fill(INTRODUCTION, 118),
+            "",
+            textwrap.fill(f"Measured on {document['device']}, {when}. {METHOD}", 118),
+            "",
+            "## Claims",
+            "",
+            *_claims(verdicts),
+            *(line for name, row in ROWS.items() for line in _row(name, row, results)),
+        ]
+    )  # fmt: skip
+
+
+def _claims(verdicts: Sequence[tuple[str, str]]) -> list[str]:
+    counted = {
+        verdict: len(list(group)) for verdict, group in groupby(sorted(v for v, _ in verdicts))
+    }
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
+    lines = [f"Of {len(CLAIMS)} claims: {summary}.", ""]
+    lines += ["| | claim | expected | measured | verdict | why |", "|---|---|---|---|---|---|"]
+    for claim, (verdict, figures) in zip(CLAIMS, verdicts, strict=True):
+        title = f"[{claim.rows}](#{_anchor(claim.rows, ROWS[claim.rows].title)})"
+        lines.append(
+            f"| {title} | {claim.text} | {claim.expected} | {figures} | **{verdict}** | {claim.why} |"
+        )
+    return [*lines, ""]
+
+
+def _anchor(name: str, title: str) -> str:
+    kept = "".join(each for each in f"{name} {title}".lower() if each.isalnum() or each in " -_")
+    return kept.replace(" ", "-")
+
+
+def _row(name: str, row: Row, results: Results) -> list[str]:
+    lines = [f"## {name} {row.title}", "", textwrap.fill(row.text, 118), ""]
+    try:
+        found = results.row(row.source or name)
+        if "error" in found:
+            raise Missing(f"open: {found['error']}")
+        table = _table(row, row.source or name, results, found)
+        more = row.more(found["probe"]) if row.more and "probe" in found else []
+        for part in (table, more):
+            lines += [*part, ""] if part else []
+    except Missing as error:
+        lines += [f"Open: {error}.", ""]
+    return [*lines, f"See it: `{row.command}`", ""]
+
+
+def _table(row: Row, name: str, results: Results, found: Mapping[str, Any]) -> list[str]:
+    variants: list[tuple[str, str, Found]] = [
+        (experiment, variant, results.of(name, experiment, variant))
+        for experiment, measured in found.get("experiments", {}).items()
+        if experiment.startswith(row.only)
+        for variant in measured["variants"]
+    ]
+    if not variants:
+        return []
+    shown = [column for column in row.columns if any(_cell(column, each) for *_, each in variants)]
+    lines = [f"| | | {' | '.join(shown)} |", f"|---|---|{'--:|' * len(shown)}"]
+    before = ""
+    for experiment, variant, each in variants:
+        if "failure" in each.values and "cold_ms" not in each.values:
+            cells = f"{each.values['failure']} |" + " |" * (len(shown) - 1)
+        else:
+            cells = " | ".join(_cell(column, each) for column in shown) + " |"
+        lines.append(f"| {'' if experiment == before else experiment} | {variant} | {cells}")
+        before = experiment
+    return lines
+
+
+def _cell(column: str, found: Found) -> str:
+    try:
+        return COLUMNS[column](found)
+    except Missing:
+        return ""
