@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -134,17 +135,19 @@ def write_sources(side: str, names: Sequence[str], folder: Path) -> None:
     for name in names:
         text = source_of(name) if side in ("theirs", "race") else ported(name)
         text = text.replace(OURS, A_FIFTH) if side == "fifth" else text
-        file = folder / f"{name if name in LIBRARY else 'tutorials'}.py"
-        file.write_text(text, encoding="utf-8")
+        (folder / f"{module_of(name)}.py").write_text(text, encoding="utf-8")
+
+
+def module_of(name: str) -> str:
+    """Return the module of a kernel's file as a side tunes it."""
+    return f"measured_{name if name in LIBRARY else 'tutorials'}"
 
 
 def call_of(name: str, torch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
     """Return a kernel, its grid and its arguments, in the size that is measured."""
+    module = import_module(module_of(name))
     if name not in LIBRARY:
-        import tutorials
-
-        return (*tutorials.calls(torch)[name], {})
-    import fla_layer_norm
+        return (*module.calls(torch)[name], {})
     import triton
 
     rows, columns = 1 << 16, 256
@@ -154,7 +157,7 @@ def call_of(name: str, torch: Any) -> tuple[Any, Any, tuple[Any, ...], dict[str,
     flags = {"HAS_RESIDUAL": False, "STORE_RESIDUAL_OUT": False, "IS_RMS_NORM": False}
     sizes = {"T": rows, "G": 1, "D": columns, "BD": columns, "NB": triton.cdiv(rows, 2048)}
     return (
-        fla_layer_norm.layer_norm_fwd_kernel,
+        module.layer_norm_fwd_kernel,
         lambda meta: (triton.cdiv(rows, meta["BT"]),),
         args,
         {**sizes, **flags, "HAS_WEIGHT": True, "HAS_BIAS": True},

@@ -225,7 +225,7 @@ def test_a_tutorial_is_ported_by_its_import(
     for side in ("theirs", "ours", "fifth"):
         (tmp_path / side).mkdir()
         triton_decorator.write_sources(side, names, tmp_path / side)
-        (tmp_path / side / "tutorials.py").rename(tmp_path / f"{side}.py")
+        (tmp_path / side / "measured_tutorials.py").rename(tmp_path / f"{side}.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     theirs, *both = map(import_module, ("theirs", "ours", "fifth"))
     for name in names:

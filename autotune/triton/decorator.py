@@ -167,7 +167,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Reader:
-    """How values of some types and names are read."""
+    """A way to read values of some types and names."""
 
     names: list[str]
     #: Of which values the number itself decides what is tuned or compiled.
