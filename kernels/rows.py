@@ -1,7 +1,8 @@
 """Kernels in Triton that work on the rows of matrices, in float32 whatever the type of the arrays.
 
 A program has ROWS rows. PLAN=whole holds them in registers, so that BLOCK is no less than the columns;
-PLAN=loop goes over them in steps of BLOCK columns, once for what it has to know and once to write.
+PLAN=loop goes over them in steps of BLOCK columns, once for what it has to know and once to write. The second
+time the L2 cache has them: the first pass asks it to keep them, and the second one to drop them.
 """
 
 import triton
@@ -9,6 +10,12 @@ import triton.language as tl
 
 #: The least float32: less than every number, and no infinity, whose difference with itself is NaN.
 LEAST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
+#: The logarithm of e to the base 2, what float32 rounds off it, and the logarithm of 2.
+LOG2E: tl.constexpr = tl.constexpr(1.4426950216293335)
+LOG2E_REST: tl.constexpr = tl.constexpr(1.925963033500e-08)
+LOG2: tl.constexpr = tl.constexpr(0.6931471805599453)
+#: Differences below this one have a power of 0.
+FAR: tl.constexpr = tl.constexpr(-150.0)
 
 
 @triton.jit
@@ -19,48 +26,81 @@ def places(rows, columns, ROWS: tl.constexpr):
 
 
 @triton.jit
-def loaded(x, begin, inside, start, columns, BLOCK: tl.constexpr, OTHER: tl.constexpr):
-    """Return columns from ``start`` on, as float32, OTHER where there are none; their places; which there are."""
+def span(inside, start, columns, BLOCK: tl.constexpr):
+    """Return the columns of a step, and which of its elements there are."""
     column = start + tl.arange(0, BLOCK)[None, :]
-    there = inside & (column < columns)
-    return (
-        tl.load(x + begin + column, mask=there, other=OTHER).to(tl.float32),
-        begin + column,
-        there,
-    )
+    return column, inside & (column < columns)
 
 
 @triton.jit
-def softmax_sums(x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def loaded(x, begin, column, there, OTHER: tl.constexpr, KEPT: tl.constexpr):
+    """Return elements as float32, OTHER where there are none; KEPT is what the L2 cache shall do."""
+    at = x + begin + column
+    return tl.load(at, mask=there, other=OTHER, eviction_policy=KEPT).to(tl.float32)
+
+
+@triton.jit
+def stored(y, begin, column, there, values):
+    """Write elements in the type of the array."""
+    tl.store(y + begin + column, values.to(y.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def power(x, difference):
+    """Return e to a difference that is no larger than 0, as precise as the type of x has use for."""
+    if x.dtype.element_ty != tl.float32:
+        return tl.exp(difference)
+    # The rounding error of the product is added where it is small: in the power's exponent it is not.
+    near = tl.maximum(difference, FAR, propagate_nan=tl.PropagateNan.ALL)
+    product = near * LOG2E
+    rest = tl.fma(near, LOG2E, -product) + near * LOG2E_REST
+    result = tl.exp2(product)
+    return tl.fma(result, rest * LOG2, result)
+
+
+@triton.jit
+def softmax_sums(
+    x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr
+):
     """Return the largest value of each row, and the sum of all powers over its power."""
-    top = tl.full([ROWS, BLOCK], LEAST, tl.float32)
+    most = tl.full([ROWS, 1], LEAST, tl.float32)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, columns, BLOCK):
-        values, _, _ = loaded(x, begin, inside, start, columns, BLOCK, -float("inf"))
-        higher = tl.maximum(top, values)
-        total = total * tl.exp(top - higher) + tl.exp(values - higher)
-        top = higher
-    most = tl.max(top, axis=1)[:, None]
-    return most, tl.where(inside, tl.sum(total * tl.exp(top - most), axis=1)[:, None], 1.0)
+    for start in tl.range(0, columns, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, columns, BLOCK)
+        values = loaded(x, begin, column, there, -float("inf"), "evict_last")
+        higher = tl.maximum(most, tl.max(values, axis=1)[:, None])
+        total = total * power(x, most - higher) + power(x, values - higher)
+        most = higher
+    return most, tl.where(inside, tl.sum(total, axis=1)[:, None], 1.0)
 
 
 @triton.jit
-def softmax(x, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, PLAN: tl.constexpr):
+def softmax(
+    x,
+    y,
+    rows,
+    columns,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PLAN: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
     """Write to y the softmax of each row of x."""
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
-        values, place, there = loaded(x, begin, inside, 0, columns, BLOCK, -float("inf"))
+        column, there = span(inside, 0, columns, BLOCK)
+        values = loaded(x, begin, column, there, -float("inf"), "")
         most = tl.maximum(tl.max(values, axis=1), LEAST)[:, None]
-        powers = tl.exp(values - most)
+        powers = power(x, values - most)
         total = tl.where(inside, tl.sum(powers, axis=1)[:, None], 1.0)
-        result = powers / total
-        tl.store(y + place, result.to(y.dtype.element_ty), mask=there)
+        stored(y, begin, column, there, powers * tl.div_rn(1.0, total))
     else:
-        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS)
-        for start in range(0, columns, BLOCK):
-            values, place, there = loaded(x, begin, inside, start, columns, BLOCK, -float("inf"))
-            result = tl.exp(values - most) / total
-            tl.store(y + place, result.to(y.dtype.element_ty), mask=there)
+        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS, num_stages)
+        scale = tl.div_rn(1.0, total)
+        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
+            column, there = span(inside, start, columns, BLOCK)
+            values = loaded(x, begin, column, there, -float("inf"), "evict_first")
+            stored(y, begin, column, there, power(x, values - most) * scale)
 
 
 @triton.jit
@@ -76,6 +116,7 @@ def rms_norm(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
+    num_stages: tl.constexpr = 1,
 ):
     """Write to y the rows of x over their root mean square, times weight.
 
@@ -83,29 +124,54 @@ def rms_norm(
     """
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
-        values, place, there = loaded(x, begin, inside, 0, columns, BLOCK, 0.0)
+        column, there = span(inside, 0, columns, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "")
         if RESIDUAL == "added":
-            values += loaded(residual, begin, inside, 0, columns, BLOCK, 0.0)[0]
-            tl.store(residual + place, values.to(residual.dtype.element_ty), mask=there)
+            values += loaded(residual, begin, column, there, 0.0, "")
+            stored(residual, begin, column, there, values)
+        factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
         squares = tl.sum(values * values, axis=1)[:, None]
-        factors, _, _ = loaded(weight, 0, True, 0, columns, BLOCK, 0.0)
-        result = values * tl.rsqrt(squares / columns + eps) * factors
-        tl.store(y + place, result.to(y.dtype.element_ty), mask=there)
+        stored(y, begin, column, there, values * tl.rsqrt(squares / columns + eps) * factors)
     else:
         squares = tl.zeros([ROWS, BLOCK], tl.float32)
-        for start in range(0, columns, BLOCK):
-            values, place, there = loaded(x, begin, inside, start, columns, BLOCK, 0.0)
+        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
+            column, there = span(inside, start, columns, BLOCK)
+            values = loaded(x, begin, column, there, 0.0, "evict_last")
             if RESIDUAL == "added":
-                values += loaded(residual, begin, inside, start, columns, BLOCK, 0.0)[0]
+                values += loaded(residual, begin, column, there, 0.0, "evict_last")
             squares += values * values
         scale = tl.rsqrt(tl.sum(squares, axis=1)[:, None] / columns + eps)
-        for start in range(0, columns, BLOCK):
-            values, place, there = loaded(x, begin, inside, start, columns, BLOCK, 0.0)
+        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
+            column, there = span(inside, start, columns, BLOCK)
+            values = loaded(x, begin, column, there, 0.0, "evict_first")
             if RESIDUAL == "added":
-                values += loaded(residual, begin, inside, start, columns, BLOCK, 0.0)[0]
-                tl.store(residual + place, values.to(residual.dtype.element_ty), mask=there)
-            factors, _, _ = loaded(weight, 0, True, start, columns, BLOCK, 0.0)
-            tl.store(y + place, (values * scale * factors).to(y.dtype.element_ty), mask=there)
+                values += loaded(residual, begin, column, there, 0.0, "evict_first")
+                stored(residual, begin, column, there, values)
+            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
+            stored(y, begin, column, there, values * scale * factors)
+
+
+@triton.jit
+def means(x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr):
+    """Return the mean of each row, and the mean square of the deviations from it, in one pass.
+
+    Each place of a step has mean and squares of its own, by Welford's update; they are joined at the end.
+    """
+    mean = tl.zeros([ROWS, BLOCK], tl.float32)
+    squares = tl.zeros([ROWS, BLOCK], tl.float32)
+    count = tl.zeros([ROWS, BLOCK], tl.float32)
+    steps = 0.0
+    for start in tl.range(0, columns, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, columns, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "evict_last")
+        steps += 1.0
+        apart = tl.where(there, values - mean, 0.0)
+        mean += apart * (1.0 / steps)
+        squares += apart * tl.where(there, values - mean, 0.0)
+        count += there.to(tl.float32)
+    middle = tl.sum(mean * count, axis=1)[:, None] / columns
+    apart = mean - middle
+    return middle, tl.sum(squares + count * apart * apart, axis=1)[:, None] / columns
 
 
 @triton.jit
@@ -120,37 +186,31 @@ def layer_norm(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
+    num_stages: tl.constexpr = 1,
 ):
     """Write to y the rows of x less their mean over their standard deviation, times weight plus bias.
 
-    The mean comes first and then the deviations from it: a sum of squares alone loses digits.
+    Squares are of deviations from a mean: a sum of squares alone loses digits.
     """
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
-        values, place, there = loaded(x, begin, inside, 0, columns, BLOCK, 0.0)
+        column, there = span(inside, 0, columns, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "")
         mean = tl.sum(values, axis=1)[:, None] / columns
         apart = tl.where(there, values - mean, 0.0)
         scale = tl.rsqrt(tl.sum(apart * apart, axis=1)[:, None] / columns + eps)
-        factors, _, _ = loaded(weight, 0, True, 0, columns, BLOCK, 0.0)
-        added, _, _ = loaded(bias, 0, True, 0, columns, BLOCK, 0.0)
-        tl.store(y + place, (apart * scale * factors + added).to(y.dtype.element_ty), mask=there)
+        factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
+        added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
+        stored(y, begin, column, there, apart * scale * factors + added)
     else:
-        total = tl.zeros([ROWS, BLOCK], tl.float32)
-        for start in range(0, columns, BLOCK):
-            total += loaded(x, begin, inside, start, columns, BLOCK, 0.0)[0]
-        mean = tl.sum(total, axis=1)[:, None] / columns
-        squares = tl.zeros([ROWS, BLOCK], tl.float32)
-        for start in range(0, columns, BLOCK):
-            values, _, there = loaded(x, begin, inside, start, columns, BLOCK, 0.0)
-            apart = tl.where(there, values - mean, 0.0)
-            squares += apart * apart
-        scale = tl.rsqrt(tl.sum(squares, axis=1)[:, None] / columns + eps)
-        for start in range(0, columns, BLOCK):
-            values, place, there = loaded(x, begin, inside, start, columns, BLOCK, 0.0)
-            factors, _, _ = loaded(weight, 0, True, start, columns, BLOCK, 0.0)
-            added, _, _ = loaded(bias, 0, True, start, columns, BLOCK, 0.0)
-            result = (values - mean) * scale * factors + added
-            tl.store(y + place, result.to(y.dtype.element_ty), mask=there)
+        mean, square = means(x, begin, inside, columns, BLOCK, ROWS, num_stages)
+        scale = tl.rsqrt(square + eps)
+        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
+            column, there = span(inside, start, columns, BLOCK)
+            values = loaded(x, begin, column, there, 0.0, "evict_first")
+            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
+            added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
+            stored(y, begin, column, there, (values - mean) * scale * factors + added)
 
 
 @triton.jit
@@ -165,6 +225,7 @@ def cross_entropy(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
+    num_stages: tl.constexpr = 1,
 ):
     """Write to loss the negative logarithm of the softmax of each row of x at the column ``target``.
 
@@ -175,20 +236,21 @@ def cross_entropy(
     right = tl.load(target + row, mask=inside, other=0)
     at_target = tl.load(x + begin + right, mask=inside, other=0.0).to(tl.float32)
     if PLAN == "whole":
-        values, place, there = loaded(x, begin, inside, 0, columns, BLOCK, -float("inf"))
+        column, there = span(inside, 0, columns, BLOCK)
+        values = loaded(x, begin, column, there, -float("inf"), "")
         most = tl.maximum(tl.max(values, axis=1), LEAST)[:, None]
-        powers = tl.exp(values - most)
+        powers = power(x, values - most)
         total = tl.where(inside, tl.sum(powers, axis=1)[:, None], 1.0)
         if GRADIENT == "written":
-            result = powers / total - (place == begin + right).to(tl.float32)
-            tl.store(gradient + place, result.to(gradient.dtype.element_ty), mask=there)
+            result = powers * tl.div_rn(1.0, total) - (column == right).to(tl.float32)
+            stored(gradient, begin, column, there, result)
     else:
-        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS)
+        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS, num_stages)
         if GRADIENT == "written":
-            for start in range(0, columns, BLOCK):
-                values, place, there = loaded(
-                    x, begin, inside, start, columns, BLOCK, -float("inf")
-                )
-                result = tl.exp(values - most) / total - (place == begin + right).to(tl.float32)
-                tl.store(gradient + place, result.to(gradient.dtype.element_ty), mask=there)
+            scale = tl.div_rn(1.0, total)
+            for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
+                column, there = span(inside, start, columns, BLOCK)
+                values = loaded(x, begin, column, there, -float("inf"), "evict_first")
+                result = power(x, values - most) * scale - (column == right).to(tl.float32)
+                stored(gradient, begin, column, there, result)
     tl.store(loss + row, tl.log(total) + most - at_target, mask=inside)

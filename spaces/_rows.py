@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from autotune import BFloat16, Problem, ceil_div
+from autotune import BFloat16, Problem, ceil_div, maximum
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Rows and columns: short rows, those of layers, and vocabularies.
@@ -12,29 +12,28 @@ SIZES = (
     *((65536, 128), (16384, 1024), (64, 1000), (1, 4096), (4096, 4096), (8192, 8192)),
     *((2048, 32768), (128, 131072)),
 )
-_QUICK = ((16384, 1024), (4096, 4096), (128, 131072))
+#: For a quick run: few rows, short rows, whole ones and loops; of all types only these two sizes.
+_FEW = ((16, 2048), (1024, 4096))
+_QUICK = (*_FEW, (32768, 128), (128, 32768))
 _EDGES = ((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64))
 
-#: Of a kernel: whole rows of up to 32768 columns in registers, or a loop.
+#: Of a kernel: whole rows in registers, or a loop.
 PARAMETERS = {
     "PLAN": ("whole", "loop"),
-    "BLOCK": tuple(2**e for e in range(7, 16)),  # columns of a step; whole: of the row
-    "ROWS": (1, 2, 4, 8, 16, 32),  # of a program
-    "num_warps": (1, 2, 4, 8, 16, 32),
+    "PER": (4, 8, 16, 32, 64),  # elements of a thread, in a step; of longer whole rows more
+    "WARPS": (1, 2, 4, 8, 16, 32),  # of a program; of longer whole rows more
     "num_stages": (1, 2, 3, 4),  # loop: steps in flight
 }
-DEFAULT = {"PLAN": "loop", "BLOCK": 2048, "ROWS": 1, "num_warps": 8, "num_stages": 2}
+DEFAULT = {"PLAN": "loop", "PER": 8, "WARPS": 8, "num_stages": 2}
 SEEDS = [
-    *({"PLAN": "whole", "BLOCK": 128, "ROWS": rows, "num_warps": rows // 4} for rows in (8, 32)),
-    *(
-        {"PLAN": "whole", "BLOCK": block, "ROWS": 1, "num_warps": max(1, block // per_warp)}
-        for block, per_warp in product((1024, 4096, 8192, 32768), (256, 1024))
-        if block // per_warp <= 32
-    ),
-    {"PLAN": "loop", "BLOCK": 4096, "ROWS": 1, "num_warps": 8, "num_stages": 3},
-    {"PLAN": "loop", "BLOCK": 8192, "ROWS": 1, "num_warps": 16, "num_stages": 3},
-    {"PLAN": "loop", "BLOCK": 16384, "ROWS": 1, "num_warps": 32, "num_stages": 2},
+    *({"PLAN": "whole", "PER": per, "WARPS": warps} for per in (8, 16, 32) for warps in (1, 4)),
+    {"PLAN": "loop", "PER": 8, "WARPS": 16, "num_stages": 3},
+    {"PLAN": "loop", "PER": 8, "WARPS": 32, "num_stages": 1},
 ]
+#: Threads of a warp, most warps of a program, and the longest whole row.
+WARP, MOST_WARPS, LONGEST = 32, 32, 32768
+#: The shortest row of a program's tile, as a power of 2.
+LEAST_EXPONENT = 4
 
 
 def problems(sizes, **fields):
@@ -50,6 +49,9 @@ def problems(sizes, **fields):
 
 def options(**fields):
     """Return what `Kernel` takes; ``fields`` are further problem fields, which are compiled in."""
+    first = {name: values[:1] for name, values in fields.items()}
+    quick = [each for each in problems(_QUICK, **first) if each.dtype != "float16"]
+    quick += [each for each in problems([(128, 65536)], **first) if each.dtype == "bfloat16"]
     return {
         "language": "triton",
         "static": list(fields),
@@ -57,7 +59,7 @@ def options(**fields):
         "default": DEFAULT,
         **PARAMETERS,
         "problems": problems(SIZES, **fields),
-        "quick_problems": problems(_QUICK, **{name: values[:1] for name, values in fields.items()}),
+        "quick_problems": list(dict.fromkeys([*quick, *problems(_FEW, **fields)])),
         "edge_problems": [
             problem
             for number, size in enumerate(_EDGES)
@@ -75,23 +77,36 @@ def share_rules(kernel):
         return PLAN == "loop"
 
     @kernel.constraint
-    def threads_have_elements(BLOCK, ROWS, num_warps):
-        """A thread has 1 to 64 elements of a step."""
-        return 32 * num_warps <= ROWS * BLOCK <= 64 * 32 * num_warps
+    def steps_are_long(PLAN, PER, WARPS):
+        """A step of a loop has 1024 to 16384 columns: shorter ones wait for each other."""
+        return PLAN == "whole" or 1024 <= WARP * PER * WARPS <= 16384
 
     @kernel.constraint
-    def long_rows_are_alone(BLOCK, ROWS):
-        """Several rows of a program are short ones."""
-        return ROWS == 1 or ROWS * BLOCK <= 8192
+    def short_rows_have_few_warps(PLAN, PER, WARPS):
+        """At least so many warps have a program of short whole rows, of at most 8192 elements."""
+        return PLAN == "loop" or WARP * PER * WARPS <= 8192
 
     @kernel.requires
     def requires(c, p):
-        return p.columns <= c.BLOCK if c.PLAN == "whole" else True
+        return p.columns <= LONGEST if c.PLAN == "whole" else True
+
+    @kernel.defines
+    def defines(c, p):
+        tile = WARP * c.PER * c.WARPS
+        if c.PLAN == "loop":
+            return {"BLOCK": tile, "ROWS": 1, "num_warps": c.WARPS}
+        block = 1 << max(LEAST_EXPONENT, (p.columns - 1).bit_length())
+        warps = min(MOST_WARPS, max(c.WARPS, block // (WARP * c.PER)))
+        return {"BLOCK": block, "ROWS": max(1, tile // block), "num_warps": warps}
 
 
 def grid(c, p):
-    """Return the programs of a launch."""
-    return (ceil_div(p.rows, c.ROWS),)
+    """Return the programs of a launch: each has as many whole rows as its tile has room for."""
+    rows, tile = 1, WARP * c.PER * c.WARPS
+    if c.PLAN == "whole":
+        for exponent in range(LEAST_EXPONENT, (tile // 2).bit_length()):
+            rows = maximum(rows, (p.columns <= 1 << exponent) * (tile >> exponent))
+    return (ceil_div(p.rows, rows),)
 
 
 def drawn(rng, shape, dtype):

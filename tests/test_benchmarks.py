@@ -221,25 +221,29 @@ def test_a_tutorial_is_ported_by_its_import(
 ) -> None:
     """Two lines in place of one; both decorators take all of its configurations."""
     pytest.importorskip("triton")
-    assert triton_decorator.lines_changed() == 2
-    (tmp_path / "ported.py").write_text(
-        triton_decorator.ported(triton_decorator.SOURCE.read_text())
-    )
+    names = [name for name in triton_decorator.KERNELS if name not in triton_decorator.LIBRARY]
+    for side in ("theirs", "ours", "fifth"):
+        (tmp_path / side).mkdir()
+        triton_decorator.write_sources(side, names, tmp_path / side)
+        (tmp_path / side / "measured_tutorials.py").rename(tmp_path / f"{side}.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    theirs, ours = import_module("tutorials"), import_module("ported")
-    for name in triton_decorator.KERNELS:
-        before, after = getattr(theirs, name), getattr(ours, name)
-        assert type(before) is not type(after)
-        assert list(map(str, after.configs)) == list(map(str, before.configs))
-        assert after.keys == before.keys
+    theirs, *both = map(import_module, ("theirs", "ours", "fifth"))
+    for name in names:
+        assert triton_decorator.lines_changed(name) == 2
+        before, *after = (getattr(module, name) for module in (theirs, *both))
+        for ours in after:
+            assert type(before) is not type(ours)
+            assert list(map(str, ours.configs)) == list(map(str, before.configs))
+            assert ours.keys == before.keys
 
 
 def test_the_decorator_is_compared_with_tritons() -> None:
-    theirs = {"configurations": 48, "first_s": 24.0, "best_ms": 0.2, "launch_us": 11, "config": "a"}
-    ours = {**theirs, "first_s": 4.0, "best_ms": 0.19, "launch_us": 5, "config": "b"}
-    row = triton_decorator.ratios(ours, theirs, {**ours, "first_s": 0.25})
-    assert row["search"] == 6 and row["best"] == pytest.approx(0.2 / 0.19)
-    assert triton_decorator.shown({"kernel": "matmul", **row}) == (
-        "matmul: 48 configurations, 12.0/s (6.00 x Triton's), best 1.053 x, launch 5.0 us (Triton 11.0), "
-        "second process 0.25 s"
+    theirs = {"measured": 48, "first_s": 24.0, "launch_us": 20, "jit_launch_us": 11}
+    ours = {"measured": 48, "first_s": 4.0, "launch_us": 5}
+    row = {"kernel": "matmul", "lines_changed": 2, "theirs": theirs, "ours": ours}
+    best = {"theirs": 0.2, "ours": 0.16, "fifth": 0.2}
+    assert triton_decorator.shown({**row, "second_process_s": 0.25, "best_ms": best}) == (
+        "matmul: 2 lines changed, 12.0 configurations/s, launch 5.0 us, second process 0.25 s, "
+        "Triton 2.0/s, its launch 20.0, jit 11.0 us, best of theirs 1.000, best of ours 1.250, "
+        "best of fifth 1.000"
     )

@@ -90,7 +90,8 @@ class Torch(DeviceLibrary):
         import torch
 
         self._torch = torch
-        self._several = torch.cuda.device_count() > 1
+        #: Whether there are several devices.
+        self.several = torch.cuda.device_count() > 1
 
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
         pointer = array.data_ptr()
@@ -99,7 +100,7 @@ class Torch(DeviceLibrary):
         place: object = array.is_cuda
         if not place:
             place = array.device.type
-        elif self._several:
+        elif self.several:
             place = array.get_device()
         # Strides do not tell the imaginary part of a conjugate, whose sign memory has otherwise.
         lies = array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT

@@ -271,7 +271,17 @@ def home_of(module: str, folder: Path | None = None) -> Path | None:
 def is_installed(spec: ModuleSpec | None) -> bool:
     """Return whether a module is Python's or comes with an installed package, as this one does."""
     place = _place(spec)
-    return place is not None and (place.name == "autotune" or _is_in(_installed_folders(), place))
+    return place is not None and (
+        place.name == "autotune"
+        or _is_in(_installed_folders(), place)
+        or _holds_distributions(place.parent)
+    )
+
+
+@cache
+def _holds_distributions(folder: Path) -> bool:
+    """Return whether a folder of `sys.path` is one that an installer fills, as ``pip --target`` does."""
+    return any(folder.glob("*.dist-info"))
 
 
 def files_of(folder: Path, module: str) -> Iterator[Path]:

@@ -130,9 +130,17 @@ class Kernel(Declaration):
         return self._source_of(c).rpartition(":")[2] if self.language else self.name
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
-        """Return parameters and compiled-in fields, these in upper case too, as a language gets them."""
+        """Return parameters and compiled-in fields, these in upper case too, as a language gets them.
+
+        A defines hook adds others, and has all fields: a language specialises for problems anyway.
+        """
         fields = self._compiled_in(p)
-        return {**{name.upper(): value for name, value in fields.items()}, **fields, **c}
+        given = {**{name.upper(): value for name, value in fields.items()}, **fields, **c}
+        if "defines" not in self.hooks:
+            return given
+        added = self.call_hook("defines", c, p)
+        self._expect(isinstance(added, Mapping), "defines", added, "a dict of values")
+        return {**given, **added}
 
     def layout_of(self, p: Problem) -> Problem:
         """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""

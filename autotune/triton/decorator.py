@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import RLock
@@ -23,7 +24,7 @@ from triton.runtime.autotuner import Autotuner, Config
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.calling.first_call import OFF, VARIABLE
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
-from autotune.calling.libraries import KINDS, DeviceLibrary, Library, Scalar, cupy, kind_of
+from autotune.calling.libraries import DeviceLibrary, Library, Torch, cupy, kind_of
 from autotune.calling.load import MAX_CALLS
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -32,6 +33,7 @@ from autotune.errors import AutotuneError, UsageError, unknown
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import source_fingerprint
+from autotune.languages.base import ALIGNMENT
 from autotune.languages.interpreter import Pointer
 from autotune.measure import cache
 from autotune.measure.measurement import Status
@@ -66,6 +68,8 @@ RECORD = "AUTOTUNE_RECORD_SIZES"
 #: Options of `triton.Config`, and what they are where nothing else is said.
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _MOST_CONFIGURATIONS = 20_000
+#: Longest time to verify and time one configuration while a caller waits: what takes longer hangs.
+_LONGEST_S = 5.0
 #: Arguments of `triton.autotune` that say how it measures, or put right what its measuring wrote.
 _IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}
 
@@ -157,16 +161,25 @@ class _Answer:
     #: Makes the call for a grid and arguments by name; None where Triton launches.
     make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]] | None = None
     #: Arguments of the grid that no caller passes.
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
     by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A way to read values of some types and names."""
+
+    names: list[str]
+    #: Of which values the number itself decides what is tuned or compiled.
+    is_exact: list[bool]
+    #: Returns what is the same of calls that are treated alike, and addresses and numbers to launch with.
+    read: Callable[[Sequence[Any]], tuple[object, list[Any]]]
 
 
 @dataclass(frozen=True)
 class _NewCall:
     """A call that was not made before."""
 
-    #: See `Decorated._form`.
-    form: object
     #: Arguments by name.
     bound: Mapping[str, Any]
     grid: Any
@@ -206,20 +219,33 @@ class Decorated(Autotuner):  # type: ignore[misc]
         #: Constexpr arguments of the caller.
         self._constants = constexpr - self._tuned - set(self._heuristics)
         self._configurations = self._as_recorded()
-        self._forms: dict[object, list[bool]] = {}
+        #: By the types and names of a call's values.
+        self._readers: dict[object, _Reader] = {}
         self._answers: dict[object, _Answer] = {}
         #: Of several threads one searches.
         self._making = RLock()
 
-    def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return partial(self._call, grid)
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
         """Launch on a grid, after a search where the call is new: what ``function[grid](...)`` does."""
-        form, values, pointers = (len(args), *named), (*args, *named.values()), list[Any]()
-        is_exact = self._forms.get(form) or self._form(form)
-        seen = [_seen(value, at, pointers) for value, at in zip(values, is_exact, strict=True)]
-        answer = self._answers.get(key := (form, *seen))
+        return (self.warmup if warmup else self._call)(grid, *args, **named)
+
+    def warmup(self, grid: Any, *args: Any, **named: Any) -> Any:
+        """Compile every configuration, as Triton does."""
+        return super().warmup(*args, grid=grid, **named)
+
+    def _call(self, grid: Any, /, *args: Any, **named: Any) -> None:
+        values = (*args, *named.values()) if named else args
+        kinds: tuple[Any, ...] = tuple(map(type, values))
+        form = (kinds, *named) if named else kinds
+        reader = self._readers.get(form) or self._reader(form, len(args), values, named)
+        key, pointers = reader.read(values)
+        answer = self._answers.get(key)
         if answer is None:
             with self._making:
-                answer = self._answers.get(key) or self._answer(form, args, named, grid)
+                answer = self._answers.get(key) or self._answer(reader, args, named, grid)
                 if len(self._answers) >= MAX_CALLS:
                     self._answers.pop(next(iter(self._answers)))
                 self._answers[key] = answer
@@ -228,9 +254,13 @@ class Decorated(Autotuner):  # type: ignore[misc]
             config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
         if answer.make is None:
             plain, others = map(_for_triton, args), {n: _for_triton(v) for n, v in named.items()}
-            self.fn.run(*plain, grid=grid, warmup=warmup, **others, **config.all_kwargs())
+            self.fn.run(*plain, grid=grid, warmup=False, **others, **config.all_kwargs())
             return
-        size = tuple(grid({**answer.meta, **self._bound(args, named)}) if callable(grid) else grid)
+        if callable(grid):
+            meta = answer.meta.copy()
+            meta.update(zip(reader.names, values, strict=True))
+            grid = grid(meta)
+        size = grid if type(grid) is tuple else tuple(grid)
         call = answer.by_grid.get(size)
         if call is None:
             call = answer.by_grid[size] = answer.make(size, self._bound(args, named))
@@ -274,17 +304,20 @@ class Decorated(Autotuner):  # type: ignore[misc]
         made = [Configuration({name: each[name] for name in names}) for each in every]
         return dict(zip(made, self.configs, strict=True))
 
-    def _form(self, form: tuple[Any, ...]) -> list[bool]:
-        """Return of which values of a call the number itself decides what is tuned or compiled."""
-        names = [*self.arg_names[: form[0]], *form[1:]]
+    def _reader(
+        self, form: object, count: int, values: Sequence[Any], named: Mapping[str, Any]
+    ) -> _Reader:
+        names = [*self.arg_names[:count], *named]
         if conflicts := [name for name in names if name in self._tuned]:
             raise ValueError(
                 f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't "
                 "re-define auto-tuned symbols."
             )
         exact = {*self.keys, *self._constants, *(names if self._heuristics else ())}
-        self._forms[form] = [name in exact for name in names]
-        return self._forms[form]
+        is_exact = [name in exact for name in names]
+        read = _reading(len(self._readers), values, is_exact)
+        self._readers[form] = made = _Reader(names, is_exact, read)
+        return made
 
     def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict(zip(self.arg_names, args, strict=False)), **named}
@@ -327,12 +360,12 @@ class Decorated(Autotuner):  # type: ignore[misc]
     # ------------------------------------------------------------------ calls not made before
 
     def _answer(
-        self, form: object, args: Sequence[Any], named: Mapping[str, Any], grid: Any
+        self, reader: _Reader, args: Sequence[Any], named: Mapping[str, Any], grid: Any
     ) -> _Answer:
         bound, kept = self._bound(args, named), self._kept(args, named, grid)
         first, is_interpreted = next(iter(kept.values())), not hasattr(self._jit, "params")
         try:
-            call = _NewCall(form, bound, grid, kept, *self._described(bound))
+            call = _NewCall(bound, grid, kept, *self._described(bound))
         except UsageError as error:
             if not is_interpreted:
                 warnings.warn(f"{self.name}: launched by Triton, untuned: {error}", stacklevel=4)
@@ -353,7 +386,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         config = self._configurations[choice.configuration]
         launch = self._launch(call, choice.configuration, config)
         # They hold no array, which the caller wants back.
-        recorded, operands, is_exact = call.recorded, call.operands, self._forms[form]
+        recorded, operands, is_exact = call.recorded, call.operands, reader.is_exact
 
         def make(size: tuple[int, ...], bound: Mapping[str, Any]) -> Callable[..., Any]:
             if 0 in size:
@@ -421,6 +454,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 problems=(call.problem,),
                 effort=EFFORTS["quick"],
                 budget=Budget.parse(self._options.budget),
+                timeout_s=_LONGEST_S,
                 command="autotune.triton",
             )
             with open_for_runs(default_url()) as store:
@@ -434,18 +468,39 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 warnings.warn(f"{kernel.name}: {text}", stacklevel=7)
 
 
-def _seen(value: Any, is_exact: bool, pointers: list[Any]) -> object:
-    """Return what is the same of values that are treated alike; append an address or a number."""
-    kind = type(value)
-    if kind is int and not is_exact:
-        pointers.append(value)
-        return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
-    try:
-        adapter = KINDS.get(kind) or kind_of(value)
-    except UsageError:  # Triton launches
-        pointers.append(None)
-        return kind
-    return (Scalar if kind is float and is_exact else adapter).seen(value, pointers)
+def _reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any:
+    """Return the function of a `_Reader`, as one expression: it is called millions of times."""
+    seen, passed_on, aligned, known = [f"{number}"], list[str](), list[str](), dict[str, Any]()
+    begin = [f"({''.join(f'v{place}, ' for place in range(len(values)))}) = values"]
+    for place, (value, decides) in enumerate(zip(values, is_exact, strict=True)):
+        name, kind = f"v{place}", type(value)
+        try:
+            adapter = kind_of(value)
+        except UsageError:  # Triton launches
+            passed_on.append("None")
+            continue
+        if type(adapter) is Torch:  # as Triton specialises it: whatever its shape
+            begin.append(f"p{place} = {name}.data_ptr()")
+            seen += [f"{name}.dtype", f"{name}.{'get_device()' if adapter.several else 'is_cuda'}"]
+            aligned.append(f"p{place}")
+            passed_on.append(f"p{place}")
+        elif isinstance(adapter, Library):
+            known[f"seen{place}"] = adapter.seen
+            begin += [f"p{place} = []", f"k{place} = seen{place}({name}, p{place})"]
+            seen.append(f"k{place}")
+            passed_on.append(f"*p{place}")
+        else:
+            if kind is int and not decides:
+                seen += [f"2 if {name} == 1 else {name} % 16 == 0"]
+                seen += [f"-2147483648 <= {name} < 2147483648"]
+            elif kind is not float or decides:
+                seen.append(name)
+            passed_on.append(name)
+    seen += [f"({' | '.join(aligned)}) % {ALIGNMENT} == 0"] if aligned else []
+    result = f"({', '.join(seen)},), [{', '.join(passed_on)}]"
+    lines = "".join(f"    {line}\n" for line in [*begin, f"return {result}"])
+    exec(f"def read(values):\n{lines}", known)
+    return known["read"]
 
 
 def _libraries(values: Sequence[Any]) -> list[Library | None]:

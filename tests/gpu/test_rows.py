@@ -85,15 +85,27 @@ def test_gradients_are_those_of_torch(dtype: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "cross_entropy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("softmax", "rms_norm", "added_rms_norm", "layer_norm"),
+        *("cross_entropy", "cross_entropy_and_gradient"),
+    ],
+)
 def test_operators_pass_the_checks_of_torch(name: str) -> None:
     from autotune import torch_ops  # noqa: F401
 
-    x, weight = drawn(5, 64, dtype="float32"), drawn(64, dtype="float32")
+    x, weight = (
+        each.requires_grad_()
+        for each in (drawn(5, 64, dtype="float32"), drawn(64, dtype="float32"))
+    )
+    target = torch.arange(5, device="cuda", dtype=torch.int32)
     given = {
         "softmax": (x,),
         "rms_norm": (x, weight, 1e-6),
-        "layer_norm": (x, weight, weight, 1e-5),
-        "cross_entropy": (x, torch.arange(5, device="cuda", dtype=torch.int32)),
+        "added_rms_norm": (x, weight, x.detach().clone().requires_grad_(), 1e-6),
+        "layer_norm": (x, weight, weight.detach().clone().requires_grad_(), 1e-5),
+        "cross_entropy": (x.detach(), target),
+        "cross_entropy_and_gradient": (x, target),
     }
     torch.library.opcheck(getattr(torch.ops.autotune, name).default, given[name])
