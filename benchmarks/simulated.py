@@ -37,7 +37,7 @@ def begin(seconds: float) -> None:
     tasks.prepare, tasks.measure = prepare, measure  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SimulatedSite(Site):
     """This machine with cards that take ``seconds`` for each configuration."""
 
