@@ -24,12 +24,12 @@ from autotune.measure.measurement import require
 from autotune.measure.sight import unseen_inputs
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
+from autotune.run.division import Division, done_at_once
 from autotune.run.idle import unnamed
 from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
 from autotune.run.request import Request
-from autotune.run.schedule import Schedule, done_at_once
 from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
 from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
@@ -95,16 +95,16 @@ class Run(Bench):
         )
         decided: list[ProblemResult] = []
         try:
-            processes = self._processes(run_id)  # they come up meanwhile
+            processes = self.processes(run_id)  # they come up meanwhile
             made = partial(made, unseen=self._unseen())
             own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
-            schedule = self._schedule(processes or [own])
-            at_once = done_at_once(schedule, processes, self.site.require_running)
-            with closing(at_once if processes else schedule.results(own)) as results:
+            division = self.division(processes or [own])
+            at_once = done_at_once(division, processes, self.site.require_running)
+            with closing(at_once if processes else division.results(own)) as results:
                 for found in results:
                     decided.append(found)
                     decided.sort(key=lambda each: self.request.problems.index(each.problem))
-            portfolio = self._portfolio(decided, schedule.portfolio_s())
+            portfolio = self._portfolio(decided, division.portfolio_s())
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
@@ -142,7 +142,7 @@ class Run(Bench):
 
     # ------------------------------------------------------------------ tuners
 
-    def _processes(self, run_id: int) -> list[TunerProcess]:
+    def processes(self, run_id: int) -> list[TunerProcess]:
         """Begin processes that tune, each with its share of the devices; none where this one does.
 
         There are as many as there are problems to be searched at once, and cores for them.
@@ -169,10 +169,10 @@ class Run(Bench):
             )
         ]
 
-    def _schedule(self, tuners: Sequence[Tuner]) -> Schedule:
+    def division(self, tuners: Sequence[Tuner]) -> Division:
         begun_s = self.clock_s()
         size, sanitizes = len(self.space), bool(self._sanitizer)
-        return Schedule(self.request, size, sanitizes, begun_s, list(tuners))
+        return Division(self.request, size, sanitizes, begun_s, list(tuners))
 
     # ------------------------------------------------------------------ portfolio
 

@@ -214,12 +214,14 @@ class TunerProcess:
 # ---------------------------------------------------------------------- in the process of a tuner
 
 _tuner: ProblemTuner | None = None
+_teller: _Teller
 _known: dict[Problem, SearchedProblem] = {}
 
 
 def open_tuner(plan: TunerPlan) -> None:
     """Make the tuner of this process."""
-    global _tuner
+    global _tuner, _teller
+    _teller = _Teller()
     kernel = load_kernel(plan.origin, plan.fingerprint)
     bench = Bench(Request(kernel=kernel, **plan.request), plan.site)
     if bench.source != plan.source:
@@ -234,7 +236,7 @@ def open_tuner(plan: TunerPlan) -> None:
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_, **__: tell(str(message))
     store = Store.open(plan.store)
-    _tuner = ProblemTuner(bench, store, plan.run_id, _Teller(), plan.sanitizer, plan.number)
+    _tuner = ProblemTuner(bench, store, plan.run_id, _teller, plan.sanitizer, plan.number)
 
 
 class _Teller:
@@ -248,8 +250,13 @@ class _Teller:
     def __call__(self, event: Event) -> None:
         with self._lock:
             self._events.append(event)
-            if isinstance(event, Measured) and time.monotonic() - self._sent_s < _GATHER_S:
-                return
+            waits = isinstance(event, Measured) and time.monotonic() - self._sent_s < _GATHER_S
+        if not waits:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the events that wait."""
+        with self._lock:
             tell(self._events)
             self._events, self._sent_s = [], time.monotonic()
 
@@ -260,6 +267,7 @@ def _search(
     assert _tuner is not None
     _known.update({each.problem: each for each in news})
     _known[problem] = _tuner.search(problem, budget, list(_known.values()))
+    _teller.flush()
     return _known[problem], _off_budget_s(_tuner)
 
 

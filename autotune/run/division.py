@@ -40,8 +40,8 @@ _OF_THE_RUN = (FleetError, Interrupted, StoreError, UsageError)
 
 
 @dataclass
-class Schedule:
-    """What is left to do of a run. Threads share it, one for each tuner."""
+class Division:
+    """The work left of a run. The threads of its tuners share it."""
 
     request: Request
     #: Configurations of the search space.
@@ -76,9 +76,7 @@ class Schedule:
         no room for at once, those of the latest problems are left.
         """
         while not self.is_done:
-            while (problem := self._next_search()) is not None:
-                self._search(tuner, problem, self._first_budget(tuner))
-            self._search_on(tuner)
+            self.search_all(tuner)
             with self._lock:
                 self._finishing.append(tuner)
             self._compare_twins()
@@ -86,6 +84,12 @@ class Schedule:
                 yield self._finals(tuner, found)
             if not self._open:
                 return
+
+    def search_all(self, tuner: Tuner) -> None:
+        """Search problems while there are some, then spend what is left of the budget on the tuner's own."""
+        while (problem := self._next_search()) is not None:
+            self._search(tuner, problem, self._first_budget(tuner))
+        self._search_on(tuner)
 
     def lose(self, tuner: Tuner) -> None:
         """Go on without a tuner; others decide what it searched."""
@@ -273,7 +277,7 @@ class _Left:
 
 
 def done_at_once(
-    schedule: Schedule, tuners: list[TunerProcess], require_running: Callable[[], object]
+    division: Division, tuners: list[TunerProcess], require_running: Callable[[], object]
 ) -> Generator[ProblemResult]:
     """Have all tuners work at once; yield results as they come.
 
@@ -284,7 +288,7 @@ def done_at_once(
     def work(tuner: Tuner) -> None:
         failure: BaseException | None = None
         try:
-            for result in schedule.results(tuner):
+            for result in division.results(tuner):
                 done.put(result)
         except BaseException as error:
             failure = error
@@ -292,8 +296,8 @@ def done_at_once(
 
     threads: list[threading.Thread] = []
     try:
-        while not schedule.is_done:
-            begun = [threading.Thread(target=work, args=[t], daemon=True) for t in schedule.tuners]
+        while not division.is_done:
+            begun = [threading.Thread(target=work, args=[t], daemon=True) for t in division.tuners]
             threads += begun
             for thread in begun:
                 thread.start()
@@ -307,7 +311,7 @@ def done_at_once(
                     working -= 1
                     tuner, failure = found
                     if failure is not None:
-                        _require_others(schedule, tuner, failure)
+                        _require_others(division, tuner, failure)
                 require_running()
     finally:
         for process in tuners:
@@ -316,13 +320,13 @@ def done_at_once(
             thread.join()
 
 
-def _require_others(schedule: Schedule, tuner: Tuner, failure: BaseException) -> None:
+def _require_others(division: Division, tuner: Tuner, failure: BaseException) -> None:
     """Go on without a tuner that failed, where there is another and the error is of its card alone."""
     is_its_own = isinstance(failure, AutotuneError | ActorFailed)
     if not is_its_own or isinstance(failure, _OF_THE_RUN):
         raise failure
-    schedule.lose(tuner)
-    if not schedule.tuners:
+    division.lose(tuner)
+    if not division.tuners:
         if isinstance(failure, AutotuneError):
             raise failure
         raise AutotuneError(f"the process of {tuner.device.selector} ended: {failure}") from failure
