@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
@@ -44,25 +44,6 @@ _GATHER_S = 0.05
 Outcome: TypeAlias = "tuple[Race | None, tuple[Measurement, ...]]"
 
 
-class Tuner(Protocol):
-    """Some devices of a run, on which problems are searched and their finals held."""
-
-    device: Device
-
-    def search(
-        self, problem: Problem, budget: Budget, before: Sequence[SearchedProblem]
-    ) -> SearchedProblem:
-        """Search a problem; see `ProblemSearch.search`."""
-
-    def hold_finals(
-        self, found: SearchedProblem, seconds: float, following: SearchedProblem | None
-    ) -> Outcome:
-        """Hold the finals of a problem; compilers begin with those of the following one."""
-
-    def clock_s(self) -> float:
-        """Return the time that budgets count; see `Bench.clock_s`."""
-
-
 class ProblemTuner:
     """The tuner that works in this process. The ``number`` tells it from others of its run."""
 
@@ -82,11 +63,13 @@ class ProblemTuner:
     def search(
         self, problem: Problem, budget: Budget, before: Sequence[SearchedProblem]
     ) -> SearchedProblem:
+        """Search a problem; see `ProblemSearch.search`."""
         return self._search.search(problem, self.bench.space, budget, before)
 
     def hold_finals(
         self, found: SearchedProblem, seconds: float, following: SearchedProblem | None
     ) -> Outcome:
+        """Hold the finals of a problem; compilers begin with those of the following one."""
         return self._finals.hold(
             found.job_on(self.device),
             self._entrants(found),
@@ -96,6 +79,7 @@ class ProblemTuner:
         )
 
     def clock_s(self) -> float:
+        """Return the time that budgets count; see `Bench.clock_s`."""
         return self.bench.clock_s()
 
     def _expect(self, following: SearchedProblem | None) -> None:
@@ -161,7 +145,7 @@ class TunerPlan:
 
 
 class TunerProcess:
-    """A tuner in a process of its own. Any thread may use it."""
+    """A `ProblemTuner` in a process of its own, with the same methods."""
 
     def __init__(self, plan: TunerPlan, listener: Callable[[Event], object]) -> None:
         self.device: Device = plan.request["device"]
@@ -209,6 +193,9 @@ class TunerProcess:
             return
         for event in told:
             self._listener(event)
+
+
+Tuner: TypeAlias = "ProblemTuner | TunerProcess"
 
 
 # ---------------------------------------------------------------------- in the process of a tuner
