@@ -47,7 +47,8 @@ def _made(*parts: str, mode: int = 0o777) -> Path:
     from pathlib import Path
 
     folder = Path(*parts)
-    folder.mkdir(mode, parents=True, exist_ok=True)
+    if not os.path.isdir(folder):
+        folder.mkdir(mode, parents=True, exist_ok=True)
     return folder
 
 

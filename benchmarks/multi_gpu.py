@@ -1,214 +1,245 @@
-"""One GPU and two of the same model, of this machine or of a fleet: time for the same measurements.
+"""One GPU and two of the same model, of this machine and of a fleet: time of the same searches.
 
-The same configurations in the same order, a known good one first, are measured by one card and by
-two, in the order one, two, two, one, through the whole pipeline: engine, store, verification, timing.
-All are compiled before, so that compilers limit neither; uploads are left out, since they are made
-once per run. Compared is the time from the first that is asked for to the last row, of all sizes.
+All sizes are searched as `autotune run` does, by one card and by two, in the order one, two, two, one:
+what is known first, of each size as many configurations. All are compiled before, with all inputs made,
+so that neither limits. Compared is the time from the beginning of the first search to the last row.
 
-    python benchmarks/multi_gpu.py                        # two GPUs, about a minute
-    python benchmarks/multi_gpu.py --devices cuda:2,cuda:3 --configurations 200
-    python benchmarks/multi_gpu.py --twin                 # one GPU as two: that it works, not how fast
-
-With a fleet, ``autotune fleet`` or any Dask cluster (docs/fleet.md), its cards are measured at
-all sizes of the kernel, beside the same cards of this machine where ``--devices`` names them:
-
-    python benchmarks/multi_gpu.py --fleet WHERE --configurations 48
+    python benchmarks/multi_gpu.py                            # two GPUs
+    python benchmarks/multi_gpu.py --fleet WHERE              # the cards of a fleet, too
+    python benchmarks/multi_gpu.py --simulated 0.004          # no GPU: cards that sleep as long for each
+    python benchmarks/multi_gpu.py --problem m=256,n=256,k=256 --problem m=512,n=512,k=512
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from harness import command_line, finish, provenance, sampled, search_timed, write
+from harness import command_line, finish, provenance, write
+from simulated import SimulatedSite, cards
 
+from autotune import __version__
 from autotune.cli import console
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job
-from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Status
-from autotune.run.bench import LOCAL, Bench, Site, stopping_rule
-from autotune.run.request import Request
-from autotune.search.names import in_given_order
-from autotune.values import Configuration, Problem
+from autotune.run.bench import LOCAL, Site
+from autotune.run.division import Division, done_at_once
+from autotune.run.recording import ProblemResult
+from autotune.run.request import Request, Search
+from autotune.run.run import Run
+from autotune.run.tuner import ProblemTuner, Tuner
+from autotune.search.session import Budget, Event, Measured, SearchStarted
+from autotune.store import RunInfo, Store
+from autotune.values import Problem
 
-#: Asked for, of two cards over one.
-LEAST_RATIO = {"local": 1.8, "fleet": 1.9}
+#: Asked for, of two cards over one: of all sizes, and of those under a millisecond.
+ASKED = {"all": 1.9, "small": 1.8}
+#: Sizes whose best time is longer, of sgemm on an H100 or H200: rows of the larger fields.
+LARGE = 2500**3
 #: Order in which one and two cards take their turns: a drift favours neither.
 TURNS = (1, 2, 2, 1)
 
 
-def measured(
-    request: Request, space: Space, configurations: list[Configuration], site: Site = LOCAL
+class Searches(Division):
+    """The searches of a run without its finals."""
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.searched) == len(self.request.problems)
+
+    def results(self, tuner: Tuner) -> Generator[ProblemResult]:
+        self.search_all(tuner)
+        yield from ()
+
+
+class Marks:
+    """A listener that notes when the first search begins and when each row is there."""
+
+    def __init__(self) -> None:
+        self.begun_s: list[float] = []
+        self.rows_s: list[float] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, SearchStarted):
+            self.begun_s.append(time.monotonic())
+        elif isinstance(event, Measured):
+            self.rows_s.append(time.monotonic())
+
+
+def turn(
+    kernel: Kernel, site: Site, devices: Sequence[Device], each: int, problems: Sequence[Problem]
 ) -> dict[str, Any]:
-    """One turn: measure all on the devices of the request."""
-    begun = time.monotonic()
-    with closing(Bench(request, site)) as bench:
-        (problem,) = request.problems
-        job = bench.job(problem)
-        for device, worker in zip(request.devices, bench.workers, strict=True):
-            worker.prepare(replace(job, device=device))
-        evaluator = DeviceEvaluator(
-            request.kernel,
-            job,
-            bench.compilers,
-            bench.worker,
-            stopping_rule(request.device),
-            zip(request.others, bench.workers[1:], strict=True),
+    """Search all problems by some cards."""
+    request = Request(
+        kernel,
+        devices[0],
+        tuple(problems),
+        goal=Search("random"),
+        budget=Budget(evaluations=each * len(problems)),
+        others=tuple(devices[1:]),
+    )
+    marks, asked_s = Marks(), time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(Path(folder, "s.sqlite")) as store,
+        closing(Run(request, store, marks, site)) as run,
+    ):
+        run_id = store.begin_run(
+            RunInfo(kernel.name, devices[0].name, "random", 0, __version__, "benchmark")
         )
-        startup_s = time.monotonic() - begun
-        with evaluator:
-            done = search_timed(
-                space,
-                evaluator,
-                bench.scope(problem),
-                in_given_order(list(map(space.index, configurations))),
-                others=tuple(device.uuid for device in request.others),
-            )
-    rows = done.measurements
-    assert done.rows == len(rows) == len(configurations)
+        processes = run.processes(run_id)
+        own = ProblemTuner(run, store, run_id, marks, "")
+        tuners: list[Tuner] = [*processes] or [own]
+        work = Searches(request, len(run.space), False, run.clock_s(), tuners)
+        cpu_s = time.process_time()
+        results = done_at_once(work, processes, site.require_running)
+        list(results if processes else work.results(own))
+        cpu_s = time.process_time() - cpu_s
+        rows = [row.measurement for row in store.rows()]
+    if len(rows) != each * len(problems):
+        raise SystemExit(f"{len(rows)} rows, expected {each} of {len(problems)} sizes")
+    seconds = marks.rows_s[-1] - marks.begun_s[0]
     return {
-        "startup_s": startup_s,
-        "devices": len(request.devices),
+        "devices": len(devices),
+        "processes": len(processes),
+        "problems": len(problems),
         "configurations": len(rows),
-        "seconds": done.seconds,
-        "per_s": len(rows) / done.seconds,
+        "startup_s": marks.begun_s[0] - asked_s,
+        "seconds": seconds,
+        "per_s": len(rows) / seconds,
         "device_s": sum(row.verify_s + row.measure_s for row in rows),
+        "parent_cpu_s": cpu_s,
         "statuses": dict(Counter(str(row.status) for row in rows)),
         "by_device": dict(Counter(row.device_uuid for row in rows if row.device_uuid)),
-        "best_ms": min(row.median_ms or np.inf for row in rows if row.status is Status.OK),
+        "best_ms": {
+            str(problem): min(
+                (row.median_ms for row in found.measured if row.median_ms), default=None
+            )
+            for problem, found in work.searched.items()
+        },
     }
 
 
-def compiled(request: Request, configurations: list[Configuration], site: Site = LOCAL) -> float:
-    """Compile all beforehand; returns the seconds that it took."""
-    begun = time.monotonic()
-    (problem,) = request.problems
-    with closing(Bench(request, site)) as bench:
-        jobs = [
-            compile_job(request.kernel, configuration, problem, request.device)
-            for configuration in configurations
-        ]
-        for future in [bench.compilers.submit(job) for job in jobs]:
-            future.result()
-    return time.monotonic() - begun
-
-
-def devices_of(options: argparse.Namespace) -> list[Device]:
-    """The two cards; one under two names where only the mechanism is tried."""
-    found = [*choose_devices(options.devices)]
-    if options.twin:
-        return [found[0], replace(found[0], uuid=f"{found[0].uuid} again")]
-    if len(found) < 2:
-        sys.exit(f"two GPUs of one model are needed, {options.devices} is one: see --twin")
-    return found[:2]
-
-
-def turns_of(
-    place: str,
-    site: Site,
-    kernel: Kernel,
-    devices: Sequence[Device],
-    problem: Problem,
-    options: argparse.Namespace,
-) -> Iterator[dict[str, Any]]:
-    """Measure one size by one card and by two, in turns."""
-    space = enumerate_space(kernel, devices[0])
-    configurations = sampled(kernel, space, problem, options.configurations, seed=options.seed)
-    alone = Request(kernel, devices[0], (problem,))
-    compile_s = compiled(alone, configurations, site)
-    for count in TURNS:
-        request = replace(alone, others=tuple(devices[1:count]))
-        turn = measured(request, space, configurations, site)
-        yield {"place": place, "problem": dict(problem), "compile_s": compile_s, **turn}
-        print(
-            f"{problem}: {place}, {count}: {turn['seconds']:.2f} s, {turn['per_s']:.2f}/s, of "
-            f"{turn['device_s']:.2f} s at work on devices; started in {turn['startup_s']:.1f} s; "
-            f"{turn['statuses']}; {list(turn['by_device'].values())} by card",
-            flush=True,
-        )
-
-
-def row(place: str, turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All sizes of a place together, by one card and by two."""
-    own = [turn for turn in turns if turn["place"] == place]
-    one_s, two_s = (
-        sum(turn["seconds"] for turn in own if turn["devices"] == count) for count in (1, 2)
+def told(place: str, which: str, done: dict[str, Any]) -> str:
+    """One turn as a line."""
+    per_row = 1000 / done["configurations"]
+    return (
+        f"{place}, {which}, {done['devices']}: {done['configurations']} of {done['problems']} sizes in "
+        f"{done['seconds']:.2f} s, {done['per_s']:.1f}/s; of each {done['seconds'] * per_row:.2f} ms "
+        f"{done['device_s'] * per_row / done['devices']:.2f} on a card, "
+        f"{done['parent_cpu_s'] * per_row:.2f} of the parent's CPU; started in "
+        f"{done['startup_s']:.1f} s; {done['statuses']}; {list(done['by_device'].values())} by card"
     )
-    measurements = sum(turn["configurations"] for turn in own if turn["devices"] == 2)
-    sizes = len({str(turn["problem"]) for turn in own})
-    about = {"place": place, "problems": sizes, "measurements": measurements}
-    return {**about, "one_s": one_s, "two_s": two_s, "ratio": one_s / two_s}
+
+
+def row(place: str, which: str, turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All turns of the same searches, by one card and by two."""
+    one_s, two_s = (
+        sum(turn["seconds"] for turn in turns if turn["devices"] == count) for count in (1, 2)
+    )
+    about = {"place": place, "sizes": which, "problems": turns[0]["problems"]}
+    counted = {
+        "measurements": sum(each["configurations"] for each in turns if each["devices"] == 2)
+    }
+    return {**about, **counted, "one_s": one_s, "two_s": two_s, "ratio": one_s / two_s}
+
+
+def places_of(
+    options: argparse.Namespace, stack: ExitStack
+) -> dict[str, tuple[Site, list[Device]]]:
+    """Return the sites with two cards of each."""
+    if options.simulated:
+        return {"local": (SimulatedSite(options.simulated), cards(2))}
+    found: dict[str, tuple[Site, list[Device]]] = {}
+    if options.devices:
+        found["local"] = LOCAL, [*choose_devices(options.devices)][:2]
+    if options.fleet:
+        from autotune.fleet import client
+        from autotune.fleet.site import FleetSite
+
+        fleet = stack.enter_context(client.of(options.fleet))
+        model, *_ = fleet.models()
+        found["fleet"] = FleetSite(fleet), [card.device for card in fleet.usable(model)][:2]
+    for place, (_, devices) in found.items():
+        if len(devices) < 2:
+            sys.exit(f"{place}: two cards of one model are needed, there is {devices[0].name}")
+    return found
 
 
 def main() -> None:
     parser = command_line(__doc__, "multi_gpu-<device>.json or fleet-<device>.json", None)
-    parser.add_argument("--fleet", metavar="WHERE", help="measure the cards of a fleet")
-    parser.add_argument("--devices", help="default: cuda:all; with --fleet none")
+    parser.add_argument("--fleet", metavar="WHERE", help="measure the cards of a fleet, too")
+    parser.add_argument("--devices", default="cuda:all", help="default: cuda:all; empty: none")
+    parser.add_argument("--simulated", type=float, metavar="SECONDS", help="cards that sleep")
     parser.add_argument("--kernel", default="sgemm")
-    parser.add_argument("--problem", action="append", help="default: one, or all with --fleet")
-    parser.add_argument("--configurations", type=int, default=96, help="of each problem")
-    parser.add_argument("--max-s", type=float, default=np.inf, help="begin no size after so long")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--twin", action="store_true", help="one GPU under two names")
+    parser.add_argument("--problem", action="append", help="default: all of the kernel")
+    parser.add_argument("--configurations", type=int, default=36, help="of each problem")
+    parser.add_argument("--max-s", type=float, default=1e9, help="begin no turn after so long")
     options = parser.parse_args()
-    kernel, begun = find_kernel(options.kernel), time.monotonic()
-    texts = options.problem or ([] if options.fleet else ["m=4096,n=4096,k=4096"])
-    problems = [console.problem(kernel, text) for text in texts] or kernel.problems["cuda"]
-    places: dict[str, tuple[Site, list[Device]]] = {}
-    turns: list[dict[str, Any]] = []
+    kernel, begun_s = find_kernel(options.kernel), time.monotonic()
+    texts = options.problem or []
+    problems = [console.problem(kernel, text) for text in texts] or list(kernel.problems["cuda"])
+    # The longest first, so that no card ends long before the other.
+    problems.sort(key=lambda problem: -(work.flops if (work := kernel.work_of(problem)) else 0.0))
+    groups = {"all": problems}
+    small = [p for p in problems if (work := kernel.work_of(p)) and work.flops < 2 * LARGE]
+    if len(small) < len(problems):
+        groups["small"] = small
+    turns: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        if options.fleet:
-            from autotune.fleet import client
-            from autotune.fleet.site import FleetSite
-
-            fleet = stack.enter_context(client.of(options.fleet))
-            model, *_ = fleet.models()
-            cards = [card.device for card in fleet.usable(model)][:2]
-            if len(cards) < 2:
-                sys.exit(f"two cards of one model are needed; there are {len(cards)} {model.name}")
-            places["fleet"] = FleetSite(fleet), cards
-        if options.devices or not options.fleet:
-            options.devices = options.devices or "cuda:all"
-            places["local"] = LOCAL, devices_of(options)
-        for number, problem in enumerate(problems):
-            if time.monotonic() - begun > options.max_s:
-                print(f"{len(problems) - number} sizes left out: {options.max_s:g} s are over")
-                break
-            for place, (site, devices) in places.items():
-                turns += turns_of(place, site, kernel, devices, problem, options)
-    rows = [row(place, turns) for place in places]
-    for found in rows:
-        asked = LEAST_RATIO[found["place"]]
-        print(
-            f"{found['place']}: {found['measurements']} measurements of {found['problems']} sizes in "
-            f"{found['one_s']:.2f} s on one card, {found['two_s']:.2f} s on two: "
-            f"{found['ratio']:.3f} (asked: {asked}): {'met' if found['ratio'] >= asked else 'NOT MET'}"
-        )
-    if options.twin:
+        places = places_of(options, stack)
+        for place, (site, devices) in places.items():  # compiles, and makes all inputs
+            print(
+                "warm up:",
+                told(place, "all", turn(kernel, site, devices, options.configurations, problems)),
+                flush=True,
+            )
+        for place, which in [*((place, "all") for place in places), ("local", "small")]:
+            done = turns.setdefault((place, which), [])
+            if place not in places or which not in groups:
+                continue
+            site, devices = places[place]
+            for count in TURNS:
+                if time.monotonic() - begun_s < options.max_s:
+                    done.append(
+                        turn(kernel, site, devices[:count], options.configurations, groups[which])
+                    )
+                    print(told(place, which, done[-1]), flush=True)
+            if {each["devices"] for each in done} == {1, 2}:
+                rows.append(row(place, which, done[:2] if len(done) < len(TURNS) else done))
+                found, asked = rows[-1], ASKED[which]
+                print(
+                    f"{place}, {which}: {found['one_s']:.2f} s on one card, {found['two_s']:.2f} s on "
+                    f"two: {found['ratio']:.3f} (asked: {asked}): "
+                    f"{'met' if found['ratio'] >= asked else 'NOT MET'}",
+                    flush=True,
+                )
+    if options.simulated:
         return
-    name, (_, (first, second)) = next(iter(places.items()))
+    first, second = next(iter(places.values()))[1]
     result = {
         **provenance(first),
         "uuids": [first.uuid, second.uuid],
         "kernel": kernel.name,
-        "seed": options.seed,
-        "asked": LEAST_RATIO,
+        "asked": ASKED,
         "rows": rows,
-        "turns": turns,
+        "turns": [
+            {"place": place, "sizes": which, **each}
+            for (place, which), done in turns.items()
+            for each in done
+        ],
     }
-    file = "fleet" if name == "fleet" else "multi_gpu"
+    file = "fleet" if options.fleet else "multi_gpu"
     write(options.out / f"{file}-{first.folder}.json", result)
 
 

@@ -134,12 +134,9 @@ def held(monkeypatch):
         monkeypatch.setattr("autotune.run.finals.OtherSizes", AllSizesRight)
         stored = []
         store = SimpleNamespace(add_many=lambda *added: stored.append(added))
-        evaluator = SimpleNamespace(
-            job=bench.jobs[-1], binary=lambda c: Binary(b"", (), "", "as tuned")
-        )
         finals = finals or Finals(bench, store, 1, lambda event: None)
         races.clear()
-        result, out = finals.hold(evaluator, [row(block) for block in BLOCKS], seconds)
+        result, out = finals.hold(bench.jobs[-1], [row(block) for block in BLOCKS], seconds)
         done = {"result": result, "out": out, "stored": stored, "finals": finals}
         return SimpleNamespace(races=list(races), **done)
 
@@ -189,7 +186,7 @@ def test_what_is_compiled_in_differs_from_the_problem_of_the_finals(held):
     bench = Bench(kernel(), job(63, step=5), job(127))
     held(bench)
     binaries = {n: key for _, n, _, key in bench.calls}
-    assert binaries == {63: "of n=63", 127: "as tuned", 4096: "as tuned", 97: "as tuned"}
+    assert binaries == {63: "of n=63", 127: "of n=4096", 4096: "of n=4096", 97: "of n=4096"}
     assert bench.submitted == [(63, block) for block in BLOCKS]
 
 
@@ -200,7 +197,7 @@ def test_a_language_compiles_for_each_size(held):
     bench = Bench(declared, job(63, step=5), job(127))
     held(bench)
     binaries = {n: key for _, n, _, key in bench.calls}
-    assert binaries == {63: "of n=63", 127: "of n=127", 4096: "as tuned", 97: "of n=97"}
+    assert binaries == {63: "of n=63", 127: "of n=127", 4096: "of n=4096", 97: "of n=97"}
 
 
 @pytest.mark.parametrize(
@@ -269,5 +266,5 @@ def test_vendors_of_the_backend_race_and_alone_they_are_no_result(held):
 def test_compilers_begin_with_sizes_that_compile_otherwise():
     bench = Bench(kernel(requires=lambda c, p: p.n != 63 or c.BLOCK > 32))
     finals = Finals(bench, SimpleNamespace(), 1, lambda event: None)
-    finals.expect(SimpleNamespace(job=job(4096)), [row(block) for block in BLOCKS])
+    finals.expect(OWN, [row(block) for block in BLOCKS])
     assert bench.suggested == [(63, block) for block in BLOCKS[1:]]

@@ -152,6 +152,21 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(cluster, spaces, store,
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 
 
+def test_each_card_of_a_fleet_searches_its_own_sizes(fleet, spaces, store, monkeypatch):
+    """In client processes of their own, which connect to the same scheduler."""
+    monkeypatch.setattr("autotune.run.run.usable_cores", lambda: 2)
+    kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
+    sizes = tuple(Problem(n=n) for n in (1000, 2000, 3000))
+    request = Request(kernel, device, sizes, goal=Search("exhaustive"), budget=Budget())
+    (done,) = drive(fleet, [request], str(store), lambda _: lambda event: None)
+    assert done.error is None
+    assert [found.winner["BLOCK"] for found in done.result.problems] == [WINNER] * 3
+    cards = [{row.device_uuid for row in found.measured} for found in done.result.problems]
+    assert all(len(of_size) == 1 for of_size in cards)
+    assert set().union(*cards) == {"cpu-0", "cpu-1"}
+    assert rows(store) == Counter(dict.fromkeys(asked("scale"), 3))
+
+
 def test_a_fleet_checks_and_tunes_again_what_it_tuned(fleet, cluster, spaces, store, capsys):
     where = ["--fleet", cluster.scheduler_address, "--spaces", str(spaces), "--json"]
     tune("scale", spaces=spaces, strategy="exhaustive", budget="100evals", fleet=fleet.client)
@@ -196,19 +211,20 @@ def pid_of(fleet, uuid):
     return int(pid)
 
 
-def of_two_problems(fleet, spaces):
+@pytest.mark.parametrize(("processes", "count", "last"), [(1, 2, 2), (2, 4, 3)])
+def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
+    fleet, spaces, store, monkeypatch, processes, count, last
+):
+    """Ctrl-C once the first of several problems is decided."""
+    monkeypatch.setattr("autotune.run.run.usable_cores", lambda: processes)
     kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
-    return Request(kernel, device, (Problem(n=1000), Problem(n=2003)), budget=Budget(evaluations=4))
-
-
-def test_an_interrupted_fleet_tells_what_its_runs_had_decided(fleet, spaces, store):
-    """Ctrl-C once the first of two problems is decided."""
-    request, finals = of_two_problems(fleet, spaces), []
+    sizes, finals = tuple(Problem(n=1000 + size) for size in range(count)), []
+    request = Request(kernel, device, sizes, budget=Budget(evaluations=2 * count))
 
     def interrupt(event):
         if isinstance(event, Phase) and event.name == "other inputs":
             finals.append(event.problem)
-            if len(finals) == 2:
+            if len(finals) == last:
                 os.kill(os.getpid(), signal.SIGINT)
                 while not fleet.is_stopped:
                     time.sleep(0.01)
@@ -218,7 +234,8 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(fleet, spaces, sto
     with pytest.raises(Interrupted):
         for outcome in drive(fleet, checked([request]), str(store), lambda _: interrupt):
             decided.append(outcome.result)
-    assert [found.result is not None for found in decided[0].problems] == [True]
+    assert all(found.result is not None for found in decided[0].problems)
+    assert 1 <= len(decided[0].problems) < last
 
 
 def test_a_killed_client_goes_on_where_it_was(cluster, spaces, store, capsys):

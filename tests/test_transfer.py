@@ -109,7 +109,7 @@ def test_coordinates_are_octaves_twos_and_words_that_differ():
 
 def searched(best, **sizes):
     return SearchedProblem(
-        Problem(**sizes), GRID, None, {}, (timed(99, 2.0), timed(best, 1.0)), 0.0, "", frozenset()
+        Problem(**sizes), None, {}, (timed(99, 2.0), timed(best, 1.0)), 0.0, "", frozenset()
     )
 
 

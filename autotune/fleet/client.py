@@ -317,7 +317,7 @@ class Fleet:
         """Wait until something is found again, `RETURN_S` at most: Dask may start its worker again."""
         end_s = time.monotonic() + RETURN_S
         while not (found := find()) and not is_hopeless() and time.monotonic() < end_s:
-            self._raise_if_over()
+            self.require_running()
             time.sleep(_GLANCE_S)
         return found
 
@@ -385,14 +385,14 @@ class Fleet:
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(_GLANCE_S):
-            self._raise_if_over(is_lost)
+            self.require_running(is_lost)
         while True:
             try:
                 result = future.result(timeout=_FETCH_S)
                 break
             # Dask trips over its own variable where this time is up in the wrong moment.
             except (TimeoutError, UnboundLocalError):
-                self._raise_if_over(is_lost)
+                self.require_running(is_lost)
                 if future.cancelled():
                     raise WorkerLost("cancelled") from None
             except CancelledError as error:
@@ -407,7 +407,8 @@ class Fleet:
             raise result
         return result
 
-    def _raise_if_over(self, is_lost: Callable[[], bool] = lambda: False) -> None:
+    def require_running(self, is_lost: Callable[[], bool] = lambda: False) -> None:
+        """Raise what ended the fleet or this use of it; `WorkerLost` where ``is_lost``."""
         if self.is_stopped:
             raise KeyboardInterrupt
         if self._ended.is_set():

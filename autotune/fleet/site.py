@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
-from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost
+from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost, of
 from autotune.fleet.worker import HostError
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
@@ -95,6 +96,17 @@ class FleetSite(Site):
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
+    def __reduce__(self) -> tuple[Callable[[str], FleetSite], tuple[str]]:
+        """Pickle the address: another process connects to the same scheduler."""
+        assert self.fleet.client.scheduler is not None
+        return _joined, (self.fleet.client.scheduler.address,)
+
+    def shared_with(self, peers: tuple[Device, ...]) -> Site:
+        return self  # it counts the fleet's cards
+
+    def require_running(self) -> None:
+        self.fleet.require_running()
+
     def compilers(self, request: Request) -> CompilerPool:
         """Return as many compilers as the run has of the fleet's cards."""
         cards = max(1, len(self.fleet.usable()))
@@ -129,6 +141,14 @@ class FleetSite(Site):
 
     def why_no_energy(self, device: Device) -> str:
         return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
+
+
+#: Connections of a process that tunes on a fleet, for as long as it lives.
+_connections = ExitStack()
+
+
+def _joined(address: str) -> FleetSite:
+    return FleetSite(_connections.enter_context(of(address)))
 
 
 def _why_no_energy(device: Device) -> str:

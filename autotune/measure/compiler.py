@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,13 @@ _CACHE_VERSION = 4
 _SUM_BYTES = 4
 
 
+@lru_cache(64)
+def _begun_key(source: str, headers: tuple[Header, ...]) -> Any:
+    """Return the hash of a source, which many configurations share; what follows is their own."""
+    text = json.dumps([_CACHE_VERSION, SourceText(source, headers).identity])
+    return hashlib.sha256(f"{text[:-1]}, ".encode())
+
+
 @dataclass(frozen=True)
 class CompileJob:
     """All that decides one binary."""
@@ -76,10 +83,9 @@ class CompileJob:
 
     def __post_init__(self) -> None:
         # Now: later many threads ask for it at once, under a lock.
+        key = _begun_key(self.source, self.headers).copy()
         text = json.dumps(
             [
-                _CACHE_VERSION,
-                SourceText(self.source, self.headers).identity,
                 sorted(self.defines),
                 self.options,
                 self.device.backend,
@@ -89,7 +95,8 @@ class CompileJob:
                 self.entries,
             ]
         )
-        object.__setattr__(self, "key", hashlib.sha256(text.encode()).hexdigest())
+        key.update(text[1:].encode())
+        object.__setattr__(self, "key", key.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -416,9 +423,7 @@ def _begin_compiler(language: str) -> None:
 
 
 def _cached_file(key: str) -> Path:
-    folder = cache_folder(BINARIES) / key[:2]
-    folder.mkdir(0o700, exist_ok=True)
-    return folder / f"{key}.msgpack"
+    return cache_folder(BINARIES) / key[:2] / f"{key}.msgpack"
 
 
 def write_cached(binary: Binary) -> None:
@@ -426,7 +431,9 @@ def write_cached(binary: Binary) -> None:
     data = msgspec.msgpack.encode(binary)
     checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):
-        write_atomically(_cached_file(binary.key), checked)
+        file = _cached_file(binary.key)
+        file.parent.mkdir(0o700, exist_ok=True)
+        write_atomically(file, checked)
 
 
 def compiled_for(

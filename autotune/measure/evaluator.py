@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,9 @@ from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import StoppingRule
 from autotune.values import Configuration
 
-#: Configurations that a GPU has at a time: one is measured, the next is prepared.
-PER_DEVICE = 2
+#: Configurations that a GPU has at a time: one is measured, the next is prepared; and most that are on
+#: their way to a device of another machine.
+PER_DEVICE, _MOST_ON_THE_WAY = 2, 8
 #: Configurations that a CPU compiles before it measures them.
 AT_ONCE = 16
 #: Configurations whose compile job is remembered.
@@ -247,7 +249,7 @@ class DeviceEvaluator:
     def _idlest(self) -> _Lane | None:
         """Return the device with the fewest configurations; None where all have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
-        return lane if len(lane.begun) < self._per_device else None
+        return lane if len(lane.begun) < max(self._per_device, lane.on_the_way) else None
 
     def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
         """Go on without a device that failed; without the first, which decides, the run ends."""
@@ -347,7 +349,7 @@ class _Begun:
 
 
 class _Lane:
-    """One device with its worker, its best times, and two threads: one measures, one prepares the next."""
+    """One device with its worker, its best times, and threads: one measures, others prepare the next."""
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
@@ -362,9 +364,11 @@ class _Lane:
         #: The card of these samples; in a fleet another may replace it.
         self._best_uuid = job.device.uuid
         self._same: dict[str, Measurement] = {}
-        self._threads = ThreadPoolExecutor(PER_DEVICE)
+        self._threads = ThreadPoolExecutor(_MOST_ON_THE_WAY)
         #: Last task of the threads.
         self._last: Future[Any] | None = None
+        #: Shortest way to the device and back so far, and the time of the last configuration on it.
+        self._way_s, self._busy_s = math.inf, 0.0
 
     def prepare(self) -> None:
         """Upload data in a thread; a failure shows at the first measurement."""
@@ -386,17 +390,26 @@ class _Lane:
     def end(self, wait: bool) -> None:
         """End the threads; later configurations get new ones."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
-        self._threads, self._last = ThreadPoolExecutor(PER_DEVICE), None
+        self._threads, self._last = ThreadPoolExecutor(_MOST_ON_THE_WAY), None
+
+    @property
+    def on_the_way(self) -> int:
+        """Configurations that keep a device of another machine busy while others come and go."""
+        if not self.worker.actor.queues or not self._busy_s:
+            return 0
+        return min(_MOST_ON_THE_WAY, 1 + math.ceil(self._way_s / self._busy_s))
 
     def measured(
         self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
     ) -> Measurement:
         """Measure a configuration, or reuse the measurement of its twin."""
         if twin not in self._same:
-            best = self._best_samples_ms, self._best_cost
-            self._same[twin] = self.worker.measure(
+            best, begun_s = (self._best_samples_ms, self._best_cost), time.monotonic()
+            self._same[twin] = found = self.worker.measure(
                 self.job, configuration, binary, self.rule, *best
             )
+            self._busy_s = found.verify_s + found.measure_s
+            self._way_s = min(self._way_s, time.monotonic() - begun_s - self._busy_s)
         measurement = replace(self._same[twin], configuration=configuration, compile_s=compile_s)
         measurement = with_metrics(measurement, self._kernel, self.job.problem, self.job.device)
         self.recall(measurement)

@@ -172,11 +172,13 @@ class Child:
         task: Callable[..., R],
         *args: Any,
         is_stuck: Callable[[], bool] | None = None,
+        heard: Callable[[Any], object] | None = None,
     ) -> R:
         """Call a function of a module in the process, and return its answer; for one thread at a time.
 
-        The time counts from when the process is ready. Once ``is_stuck`` is true the process is
-        killed before its time.
+        The time counts from when the process is ready, and again from each value that the task
+        tells (`tell`) and ``heard`` is called with. Once ``is_stuck`` is true the process is killed
+        before its time.
 
         Raises `ActorTimeout` if the task took too long, `ActorDied` if the process
         ended, and `AutotuneError` if it could not be started or another thread killed it.
@@ -188,7 +190,10 @@ class Child:
                 self._received(_BEGIN_TIMEOUT_S, None)
                 self._is_begun = True
             self._connection.send_bytes(message)
-            answer = self._received(timeout_s, is_stuck)
+            answer = pickle.loads(self._received(timeout_s, is_stuck))
+            while heard is not None and answer[0] is None:
+                heard(answer[1])
+                answer = pickle.loads(self._received(timeout_s, is_stuck))
         except (EOFError, OSError) as error:
             if self._is_killed:  # by another thread
                 raise AutotuneError(ENDED) from error
@@ -197,7 +202,7 @@ class Child:
                 raise AutotuneError(f"no process can be started: {self._failure}") from error
             raise ActorDied(self._death) from error
         self._is_asked = False
-        is_done, result, is_retired = pickle.loads(answer)
+        is_done, result, is_retired = answer
         if is_retired:
             self.kill()
         if is_done:
@@ -308,13 +313,15 @@ class ChildActor:
         timeout_s: float,
         turn_limits_s: Sequence[float] = (),
         key: str = "",
+        heard: Callable[[Any], object] | None = None,
     ) -> R:
+        """Run a task; see `Actor.ask`. ``heard`` is called with what the task tells on its way."""
         if job is not None:
             args = (job, *args)
         with self._turn:
             child = self._prepared_child(job)
             if not turn_limits_s:
-                return child.ask(timeout_s, task, *args)
+                return child.ask(timeout_s, task, *args, heard=heard)
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "turns"
                 turns = Turns.begin(file)
@@ -390,6 +397,17 @@ class ChildActor:
 
 #: Whether this process shall end after the task that it is at.
 _is_retired = False
+#: The parent's end of the pipe, and the lock of those who write to it.
+_parent: Connection | None = None
+_speaking = threading.Lock()
+
+
+def tell(value: object) -> None:
+    """Send a value to who asked for the task that runs; any thread may."""
+    assert _parent is not None
+    message = pickle.dumps((None, value, False), pickle.HIGHEST_PROTOCOL)
+    with _speaking:
+        _parent.send_bytes(message)
 
 
 def retire() -> None:
@@ -422,7 +440,8 @@ def serve(handle: str, parent: str) -> None:
     # Standard output belongs to the parent's results: what a child prints goes to stderr.
     os.dup2(2, 1)
     os.set_inheritable(int(handle), False)
-    connection = Connection(int(handle))
+    global _parent
+    _parent = connection = Connection(int(handle))
     with suppress(Exception):
         if (begin := connection.recv()) is not None:
             begin()

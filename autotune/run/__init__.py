@@ -3,10 +3,12 @@
 =========== ==============================================================================
 `request`   what a run is asked to do: the goal, the effort
 `limits`    the device's recorded limits, and the requests that measure them
-`run`       `execute`: the whole job, and the time of its parts
+`run`       `execute`: the whole job
 `bench`     compilers and workers of a run, the jobs and keys of its problems
 `agreement` the expected outputs of a kernel without a reference
 `searching` the search of one problem
+`tuner`     searches and finals on some devices of a run, in this process or in one of its own
+`division`  the problems and the time of a run, divided among its tuners
 `finals`    the best verified again and raced with the vendor's calls
 `sizes`     finalists verified at sizes beside the tuned one
 `idle`      parameters that do nothing

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -24,6 +25,7 @@ from autotune.kernel.source import (
     own_fingerprint,
     source_fingerprint,
 )
+from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.languages.choose import compiler
 from autotune.measure import cache, sanitize
@@ -41,12 +43,25 @@ from autotune.values import Configuration, Problem
 class Site:
     """The machines where a run compiles and measures: this one; see `autotune.fleet.site`."""
 
+    #: Devices of the run that other processes have, which need their share of the cores.
+    peers: tuple[Device, ...] = ()
+
+    def shared_with(self, peers: tuple[Device, ...]) -> Site:
+        """Return the site of a process that has some devices of a run while others have its peers."""
+        shared = copy(self)
+        shared.peers = peers
+        return shared
+
+    def require_running(self) -> None:
+        """Raise what ended the site while a run waits."""
+
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
         # One core per device stays free, so that compiling does not disturb the timing; where the
         # device is the CPU itself the evaluator never compiles and measures at once.
-        spare = len(request.devices) if request.device.is_cuda else 0
-        processes = max(1, usable_cores() - spare)
+        own, devices = len(request.devices), len(request.devices) + len(self.peers)
+        spare = devices if request.device.is_cuda else 0
+        processes = max(1, (usable_cores() - spare) * own // devices)
         language = request.kernel.language_on(request.device.backend)
         make_actor = partial(ChildActor, begin_for(language))
         return CompilerPool(processes, make_actor, on_demand=not spare)
@@ -57,7 +72,7 @@ class Site:
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Return uuids of further devices whose rows answer for this run."""
-        return tuple(device.uuid for device in request.others)
+        return tuple(device.uuid for device in (*request.others, *self.peers))
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
         """Return how workers get a kernel."""
@@ -133,6 +148,12 @@ class Bench:
     def clock_s(self) -> float:
         """Return the time that budgets count, from some moment on: without what is done `off_budget`."""
         return time.monotonic() - self._off_budget_s
+
+    @cached_property
+    def space(self) -> Space:
+        """Return the configurations to search."""
+        space = enumerate_space(self.kernel, self.device)
+        return space.restricted(self.request.goal.fixed) if self.request.goal.fixed else space
 
     @contextmanager
     def off_budget(self) -> Iterator[None]:

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from autotune.devices.base import Binary
 from autotune.measure import sanitize
-from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, Race, RaceRules, race
 from autotune.measure.tasks import Job
@@ -57,9 +56,9 @@ class Finals:
     #: Findings of compute-sanitizer by configuration and static fields; None where there is no fault.
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
-    def expect(self, evaluator: DeviceEvaluator, measured: Sequence[Measurement]) -> None:
+    def expect(self, problem: Problem, measured: Sequence[Measurement]) -> None:
         """Have compilers begin with what the next finals need for arrays that lie otherwise."""
-        kernel, device, problem = self.bench.kernel, self.bench.device, evaluator.job.problem
+        kernel, device = self.bench.kernel, self.bench.device
         edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
         edges.pop(kernel.static_of(problem), None)
         if device.is_cuda:
@@ -72,7 +71,7 @@ class Finals:
 
     def hold(
         self,
-        evaluator: DeviceEvaluator,
+        job: Job,
         measured: Sequence[Measurement],
         seconds: float,
         meanwhile: Callable[[], object] = lambda: None,
@@ -94,17 +93,17 @@ class Finals:
         Returns the race, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
         """
-        problem = evaluator.job.problem
+        problem = job.problem
         left = verdict.candidates(measured, len(measured))
         repeats = partial(self.bench.kernel.is_deterministic, p=problem)
         others: list[Job] = []
         if left:
             self.listener(Phase(problem, "other inputs"))
-            others = self.bench.other_jobs(evaluator.job)
+            others = self.bench.other_jobs(job)
             self.listener(Phase(problem, "finals"))
-        known = list(dict.fromkeys(job.problem for job in others))
-        check = partial(self._checked, at_once=False, own=evaluator.job.problem)
-        sizes = OtherSizes(self.bench, evaluator.job, known, check, search_s, self._told)
+        known = list(dict.fromkeys(other.problem for other in others))
+        check = partial(self._checked, at_once=False, own=problem)
+        sizes = OtherSizes(self.bench, job, known, check, search_s, self._told)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
         most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
@@ -122,14 +121,14 @@ class Finals:
             left = [row for row in left if row not in chosen]
             verify_until = begun_s + seconds / 2
             finalists, wrong, unverified = self._verified(
-                evaluator, chosen, others, sizes, verify_until
+                problem, chosen, others, sizes, verify_until
             )
             left += unverified
             if finalists:
                 meanwhile()
                 left_s = begun_s + seconds - self.bench.clock_s()
                 race_s = min(most_race_s, max(_LEAST_RACE_SECONDS, left_s))
-                result, failed = self._raced(evaluator, finalists, race_s)
+                result, failed = self._raced(job, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)
             out += wrong
@@ -139,7 +138,7 @@ class Finals:
 
     def _verified(
         self,
-        evaluator: DeviceEvaluator,
+        problem: Problem,
         chosen: Sequence[Measurement],
         others: Sequence[Job],
         sizes: OtherSizes,
@@ -149,10 +148,11 @@ class Finals:
 
         The rest had no turn before ``until``.
         """
-        kernel, problem = self.bench.kernel, evaluator.job.problem
+        kernel = self.bench.kernel
         right, wrong, unverified = list[Contender](), list[Measurement](), list[Measurement]()
         for row in chosen:
-            binary = evaluator.binary(row.configuration)
+            compiled = self.bench.compile_job(row.configuration, problem)
+            binary = self.bench.compilers.result(compiled).binary
             if binary is None:
                 message = "compiled before, but not again"
                 wrong.append(replace(row, status=Status.COMPILE_FAILED, message=message))
@@ -302,9 +302,9 @@ class Finals:
     # ------------------------------------------------------------------ the race
 
     def _raced(
-        self, evaluator: DeviceEvaluator, finalists: Sequence[Contender], seconds: float
+        self, job: Job, finalists: Sequence[Contender], seconds: float
     ) -> tuple[Race | None, list[Measurement]]:
-        request, kernel, problem = self.bench.request, self.bench.kernel, evaluator.job.problem
+        request, kernel, problem = self.bench.request, self.bench.kernel, job.problem
         vendors = [call.name for call in kernel.baselines if call.backend == request.device.backend]
         rules = RaceRules(
             request.effort.rounds,
@@ -314,7 +314,7 @@ class Finals:
             finals=True,
         )
         contenders = [*finalists, *(Contender(vendor=name) for name in vendors)]
-        done = race(self.bench.worker, evaluator.job, contenders, rules)
+        done = race(self.bench.worker, job, contenders, rules)
         failed = []
         for place, failure in done.failures.items():
             contender = contenders[place]

@@ -5,49 +5,37 @@ Divides the time among the parts; prints nothing and writes no file. `recording`
 
 from __future__ import annotations
 
-import math
-import time
+import threading
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from autotune import __version__
+from autotune.arrays import usable_cores
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
-from autotune.kernel.expression import ceil_div
-from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, require
+from autotune.measure.measurement import require
 from autotune.measure.sight import unseen_inputs
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
-from autotune.run.finals import Finals
-from autotune.run.idle import equal_values, unnamed
+from autotune.run.division import Division, done_at_once
+from autotune.run.idle import unnamed
 from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
 from autotune.run.request import Request
-from autotune.run.searching import ProblemSearch, SearchedProblem
-from autotune.search.session import Budget, Listener, ignore
+from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
+from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import update
-
-#: Share of the time of several problems that is kept for the portfolio.
-_PORTFOLIO_SHARE = 0.1
-#: What the finals of a problem take however little time there is, about: kept for them where the share is
-#: less, up to this share.
-_LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
-#: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
-_AGAIN_SHARE = 0.4
-#: Shortest time of a search, as data must be uploaded.
-_LEAST_SEARCH_S = 1.0
 
 
 def execute(
@@ -76,7 +64,7 @@ def measure_limits(device: Device, store: Store) -> None:
 
 
 class Run(Bench):
-    """One run in progress: its processes, its store, its clock."""
+    """One run in progress: its processes, its store."""
 
     def __init__(
         self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
@@ -85,8 +73,6 @@ class Run(Bench):
         self._sanitizer = site.sanitizer(request)
         super().__init__(request, site)
         self.store, self.listener = store, listener
-        #: When the first search began, by `clock_s`.
-        self._begun_s = self.clock_s()
 
     def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request; ``limits`` of the device are kept with the result.
@@ -109,11 +95,16 @@ class Run(Bench):
         )
         decided: list[ProblemResult] = []
         try:
+            processes = self.processes(run_id)  # they come up meanwhile
             made = partial(made, unseen=self._unseen())
-            self._begun_s = self.clock_s()
-            for found in self._hold_finals(run_id, self._search_problems(run_id)):
-                decided.insert(0, found)
-            portfolio = self._portfolio(decided)
+            own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
+            division = self.division(processes or [own])
+            at_once = done_at_once(division, processes, self.site.require_running)
+            with closing(at_once if processes else division.results(own)) as results:
+                for found in results:
+                    decided.append(found)
+                    decided.sort(key=lambda each: self.request.problems.index(each.problem))
+            portfolio = self._portfolio(decided, division.portfolio_s())
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
@@ -149,141 +140,43 @@ class Run(Bench):
         recorded = self.request.goal.writes_record
         return replace(result, record=record_of(result)) if recorded else result
 
-    # ------------------------------------------------------------------ searches
+    # ------------------------------------------------------------------ tuners
 
-    @cached_property
-    def space(self) -> Space:
-        """Return the configurations to search."""
-        space = enumerate_space(self.kernel, self.device)
-        return space.restricted(self.request.goal.fixed) if self.request.goal.fixed else space
+    def processes(self, run_id: int) -> list[TunerProcess]:
+        """Begin processes that tune, each with its share of the devices; none where this one does.
 
-    def _search_problems(self, run_id: int) -> list[SearchedProblem]:
-        search = ProblemSearch(self, self.store, run_id, self.listener)
-        searched: list[SearchedProblem] = []
-        for problem in self.request.problems:
-            left = self._left(searched, self._again_share)
-            budget = left.share(len(self.request.problems) - len(searched))
-            searched.append(search.search(problem, self.space, budget, searched))
-        searched = self._searched_on(search, searched)
-        self.compilers.drop()
-        for text in equal_values(self.kernel, [found.evaluator.twins for found in searched]):
-            warnings.warn(text, stacklevel=2)
-        return searched
+        There are as many as there are problems to be searched at once, and cores for them.
+        """
+        devices = self.request.devices
+        count = min(len(devices), len(self.request.problems), usable_cores())
+        if count < 2 or not self.request.goal.writes_record:
+            return []
+        listening = threading.Lock()
 
-    def _left(self, searched: Iterable[SearchedProblem], kept: float = 0.0) -> _Left:
-        """Return what is left of the budget for searches, but for a share of it."""
-        evaluations = self.request.total_budget.evaluations
-        if evaluations is not None:
-            evaluations -= int(kept * evaluations) + sum(len(found.asked) for found in searched)
-        return _Left(self._seconds_left(but=self._kept_share + kept), evaluations)
+        def listener(event: Event) -> None:
+            with listening:
+                self.listener(event)
 
-    def _searched_on(
-        self, search: ProblemSearch, searched: Sequence[SearchedProblem]
-    ) -> list[SearchedProblem]:
-        """Spend what is left of the budget, by turns where most gain is expected and where least was tried."""
-        found = {other.problem: other for other in searched}
-        for turns in range(len(searched), 0, -1) if self._again_share else ():
-            open_ones = [other for other in found.values() if _gain(other) > 0]
-            if not open_ones:
-                break
-            if (len(searched) - turns) % 2 == 0:
-                # By gain per second: data of large problems take longer to bring back than to search on.
-                chosen = max(open_ones, key=lambda each: _gain(each) * each.searches / each.seconds)
-            else:  # what was searched least may be what the model is most mistaken about
-                chosen = min(open_ones, key=lambda each: (each.searches, len(each.asked)))
-            left = self._left(found.values())
-            if left.is_spent:
-                break
-            found[chosen.problem] = search.search(
-                chosen.problem, chosen.space, left.share(turns), list(found.values())
-            )
-        return list(found.values())
-
-    @property
-    def _kept_share(self) -> float:
-        finals = self.request.objective.finals_share
-        if total_s := self.request.total_budget.seconds:
-            least = _LEAST_FINALS_S * len(self.request.problems) / total_s
-            finals = max(finals, min(least, _MOST_FINALS_SHARE))
-        return finals + self._portfolio_share
-
-    @property
-    def _again_share(self) -> float:
-        """Return the share of the budget that is kept for going on where most is to be gained."""
-        goal = self.request.goal
-        several = len(self.request.problems) > 1 and goal.writes_record
-        return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
-
-    @property
-    def _portfolio_share(self) -> float:
-        return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
-
-    def _seconds_left(self, but: float = 0.0) -> float:
-        """Return the time of the budget that is left, but for a share of it; infinite where it is not limited."""
-        total_s = self.request.total_budget.seconds
-        if total_s is None:
-            return math.inf
-        return total_s * (1 - but) - (self.clock_s() - self._begun_s)
-
-    # ------------------------------------------------------------------ finals
-
-    def _hold_finals(
-        self, run_id: int, searched: Sequence[SearchedProblem]
-    ) -> Iterator[ProblemResult]:
-        finals = Finals(self, self.store, run_id, self.listener, self._sanitizer)
-        # The last first: its data are on the device, and of many large data sets, which the disk has
-        # no room for at once, those of the latest problems are left.
-        order = searched[::-1]
-        for position, found in enumerate(order):
-            following = next(iter(order[position + 1 :]), None)
-            seconds = max(0.0, self._seconds_left(but=self._portfolio_share))
-            seconds /= len(searched) - position
-            begun = time.monotonic()
-            race, wrong = finals.hold(
-                found.evaluator,
-                self._entrants(found),
-                seconds,
-                meanwhile=partial(self._expect, finals, following),
-                search_s=found.seconds,
-            )
-            request = self.request
-            result = verdict.judge(race, request.objective, request.seed) if race else None
-            yield ProblemResult(
-                found.problem,
-                found.measured,
-                wrong,
-                race,
-                result,
-                seconds=found.seconds + time.monotonic() - begun,
-                sanitized=len(race.finalists) if race and self._sanitizer else None,
-                ended_by=found.ended_by,
-                agreed=found.evaluator.job.datasets[0].agreed,
-            )
-
-    def _expect(self, finals: Finals, following: SearchedProblem | None) -> None:
-        """Have compilers begin with the finals of the problem that follows."""
-        if following is not None:
-            finals.expect(following.evaluator, self._entrants(following))
-
-    def _entrants(self, found: SearchedProblem) -> list[Measurement]:
-        """Return who enters the finals: the best of each device, since those of two are not compared."""
-        if not self.request.others:
-            return list(found.choice)
-        repeats = partial(self.kernel.is_deterministic, p=found.problem)
-        # A card of a fleet may have come after the run began.
-        by_device = defaultdict[str, list[Measurement]](list)
-        for row in found.choice:
-            by_device[row.device_uuid or self.device.uuid].append(row)
-        share = ceil_div(self.request.effort.finalists, max(1, len(by_device)))
-        return [
-            entrant
-            for rows in by_device.values()
-            for entrant in verdict.candidates(rows, share, repeats)
+        requests = [
+            replace(self.request, device=device, others=devices[number + count :: count])
+            for number, device in enumerate(devices[:count])
         ]
+        return [
+            self._stack.enter_context(closing(TunerProcess(plan, listener)))
+            for plan in (
+                TunerPlan.of(self, request, self.store, run_id, self._sanitizer, number)
+                for number, request in enumerate(requests)
+            )
+        ]
+
+    def division(self, tuners: Sequence[Tuner]) -> Division:
+        begun_s = self.clock_s()
+        size, sanitizes = len(self.space), bool(self._sanitizer)
+        return Division(self.request, size, sanitizes, begun_s, list(tuners))
 
     # ------------------------------------------------------------------ portfolio
 
-    def _portfolio(self, results: Sequence[ProblemResult]) -> Portfolio | None:
+    def _portfolio(self, results: Sequence[ProblemResult], seconds: float) -> Portfolio | None:
         """Measure the best of every problem on every problem; by time, so only where that is asked."""
         if self.request.objective.needs_energy or not self.request.goal.writes_record:
             return None
@@ -297,41 +190,7 @@ class Run(Bench):
         right = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
         if not right:
             return None
-        seconds = self._seconds_left()
-        if total_s := self.request.total_budget.seconds:
-            # What is kept for it, though the finals took longer: few configurations answer other sizes badly.
-            seconds = max(seconds, total_s * self._portfolio_share)
         return measure_portfolio(self, self.listener, known, right, seconds)
-
-
-@dataclass(frozen=True)
-class _Left:
-    """The rest of a budget."""
-
-    seconds: float
-    evaluations: int | None
-
-    @property
-    def is_spent(self) -> bool:
-        return self.seconds < _LEAST_SEARCH_S or (
-            self.evaluations is not None and self.evaluations < 1
-        )
-
-    def share(self, count: int) -> Budget:
-        """Return the budget of one of so many searches."""
-        seconds = None if self.seconds == math.inf else max(_LEAST_SEARCH_S, self.seconds / count)
-        evaluations = self.evaluations
-        return Budget(
-            seconds, None if evaluations is None else max(1, ceil_div(evaluations, count))
-        )
-
-
-def _gain(found: SearchedProblem) -> float:
-    if len(found.asked) == len(found.space):
-        return 0.0
-    if found.outlook is None:
-        return math.inf
-    return 0.0 if found.outlook.is_enough else found.outlook.gain
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:

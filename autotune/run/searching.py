@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from autotune.devices.device import Device
 from autotune.errors import UsageError
@@ -14,6 +14,7 @@ from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
+from autotune.measure.tasks import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
@@ -29,6 +30,8 @@ from autotune.values import Configuration, Problem
 _NEAR_PROBLEMS = 8
 #: Octaves of a size, and powers of two that it is divisible by, that put two problems at a distance of 1.
 _OCTAVES, _TWOS = 4, 4
+#: Between the seeds of two searches that run at once.
+_APART = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class SearchedProblem:
     """A problem after its search and before its finals."""
 
     problem: Problem
-    space: Space
-    evaluator: DeviceEvaluator
+    #: With its data and the first device that measured.
+    job: Job
     #: Measured or recalled by the search, by number, in order.
     asked: Mapping[int, Measurement]
     #: Configurations that the finals choose from: measured now or remembered.
@@ -47,10 +50,16 @@ class SearchedProblem:
     ended_by: str
     #: Numbers of configurations given to compilers, measured or not.
     compiled: frozenset[int]
+    #: Texts that are equal for configurations of equal binary and launch.
+    twins: Mapping[Configuration, str] = field(default_factory=dict)
     #: How often it was searched.
     searches: int = 1
     #: Gain that the strategy expects of a longer search, where it has a model.
     outlook: Outlook | None = None
+
+    def job_on(self, device: Device) -> Job:
+        """Return the job for a device that may have taken the problem over."""
+        return self.job if device == self.job.device else replace(self.job, device=device)
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
@@ -66,6 +75,8 @@ class ProblemSearch:
     store: Store
     run_id: int
     listener: Listener
+    #: Among those that search at once. Each draws other configurations, so that no two compile the same.
+    number: int = 0
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
@@ -131,17 +142,18 @@ class ProblemSearch:
             )
             for measurement in asked.values():
                 evaluator.recall(measurement)
-            search(session, self._strategy(budget), bench.request.seed + len(asked), first)
+            seed = bench.request.seed + len(asked) + _APART * self.number
+            search(session, self._strategy(budget), seed, first)
         bench.compilers.drop()
         return SearchedProblem(
             problem,
-            space,
-            evaluator,
+            job,
             session.asked,
             tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
             session.ended_by,
             frozenset(session.asked).union(session.awaited.values()),
+            {**(earlier.twins if earlier else {}), **evaluator.twins},
             earlier.searches + 1 if earlier else 1,
             session.outlook,
         )

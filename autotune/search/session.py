@@ -1,7 +1,7 @@
 """The search session: memory, budget, rows, resume, events.
 
-Every configuration asked for ends in exactly one row. An attempt is opened before a measurement
-and closed with its row. Resuming is the same search again: remembered rows answer at once.
+Every configuration asked for ends in exactly one row. An attempt is opened within 50 ms of the
+beginning of a measurement, and closed with its row. Resuming is the same search again: remembered rows answer at once.
 """
 
 from __future__ import annotations
@@ -267,7 +267,9 @@ class SearchSession:
 
     def _begin(self, configuration: Configuration) -> None:
         """Open an attempt: a run that is killed while it measures leaves it open."""
-        if self.store is not None:
+        if self._appender is not None:
+            self._appender.begin(configuration)
+        elif self.store is not None:
             self.store.open_attempts(self.run_id, self.scope, [configuration])
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:

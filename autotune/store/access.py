@@ -38,8 +38,8 @@ Value = TypeVar("Value")
 #: Names one start of this machine's system.
 _BOOT = "/proc/sys/kernel/random/boot_id"
 #: Most rows that wait; a process that is killed loses these.
-WAITING = 8
-#: Rows of these seconds share a transaction, unless half of those that may wait are there.
+WAITING = 32
+#: Rows and attempts of these seconds share a transaction, unless half of the rows that may wait are there.
 _GATHER_S = 0.05
 #: Configurations that one statement names.
 _AT_ONCE = 500
@@ -75,15 +75,8 @@ class Store(Database):
     def open_attempts(
         self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
     ) -> None:
-        """Note that these configurations are about to be tried."""
-        attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": now()}
-        opened = [
-            {**attempt, "configuration": configuration.canonical_json()}
-            for configuration in configurations
-        ]
-        if opened:
-            with self.writing() as connection:
-                connection.execute(attempts.insert(), opened)
+        """Note that these configurations are being tried."""
+        self.add_many(run_id, scope, (), configurations)
 
     def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
         """Count the attempts that a dead run left open, since the configuration's last row.
@@ -106,14 +99,22 @@ class Store(Database):
         """Append one row and close the attempts of its configuration."""
         self.add_many(run_id, scope, [measurement])
 
-    def add_many(self, run_id: int, scope: Scope, added: Iterable[Measurement]) -> None:
-        """Append rows and close the attempts of their configurations, all or none.
+    def add_many(
+        self,
+        run_id: int,
+        scope: Scope,
+        added: Iterable[Measurement],
+        tried: Iterable[Configuration] = (),
+    ) -> None:
+        """Append rows, close the attempts of their configurations and open those ``tried``, all or none.
 
         Where a measurement names another device than the scope does, of the same model, its row is
         that device's; the attempt was noted before it was known which would be free.
         """
         created, listed = now(), list(added)
-        if not listed:
+        attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": created}
+        opened = [{**attempt, "configuration": each.canonical_json()} for each in tried]
+        if not (listed or opened):
             return
         others = {row.device_uuid for row in listed} - {"", scope.device_uuid}
         of_device = {uuid: replace(scope, device_uuid=uuid) for uuid in others}
@@ -132,14 +133,18 @@ class Store(Database):
             for row, text in zip(listed, texts, strict=True)
         ]
         with self.writing() as connection:
-            known = self.scope_ids(connection, map(_columns_of_scope, of_device.values()))
-            for row, fingerprint in zip(values, scope_of, strict=True):
-                row["scope_id"] = known[fingerprint]
-            connection.execute(measurements.insert(), values)
-            tried = attempts.c.scope.in_({scope.fingerprint, *scope_of})
+            known: dict[str, int] = {}
+            if values:
+                known = self.scope_ids(connection, map(_columns_of_scope, of_device.values()))
+                for row, fingerprint in zip(values, scope_of, strict=True):
+                    row["scope_id"] = known[fingerprint]
+                connection.execute(measurements.insert(), values)
+            closed = attempts.c.scope.in_({scope.fingerprint, *scope_of})
             for begin in range(0, len(texts), _AT_ONCE):
                 some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
-                connection.execute(attempts.delete().where(tried, some))
+                connection.execute(attempts.delete().where(closed, some))
+            if opened:
+                connection.execute(attempts.insert(), opened)
         self._scopes |= known  # only now: the transaction is committed
 
     def remembered(self, scope: Scope) -> Remembered:
@@ -304,18 +309,27 @@ class Remembered(Mapping[Configuration, Measurement]):
 
 
 class Appender:
-    """A thread that appends rows in their order, all that wait in one transaction; a context manager.
+    """A thread that appends rows in their order, and opens attempts; a context manager.
 
-    A row that waits when the process is killed is lost: its attempt is open, and it is measured again.
+    All that wait share a transaction. An attempt whose row is there by then is not opened: most
+    configurations take less time. A row that waits when the process is killed is lost and measured again.
     """
 
     def __init__(self, store: Store, run_id: int, scope: Scope) -> None:
         self._store, self._run_id, self._scope = store, run_id, scope
         self._changed = Condition()
         self._waiting: list[Measurement] = []
+        #: Configurations that are tried and not in the store.
+        self._tried: dict[Configuration, None] = {}
         self._error: AutotuneError | None = None
         self._is_over = False
         self._thread = Thread(target=self._append, daemon=True)
+
+    def begin(self, configuration: Configuration) -> None:
+        """Open an attempt soon."""
+        with self._changed:
+            self._tried[configuration] = None
+            self._changed.notify_all()
 
     def add(self, measurement: Measurement) -> None:
         """Append a row soon; raise the StoreError of an earlier row."""
@@ -323,28 +337,30 @@ class Appender:
             self._changed.wait_for(lambda: len(self._waiting) < WAITING or self._error)
             if self._error:
                 raise self._error
+            self._tried.pop(measurement.configuration, None)
             self._waiting.append(measurement)
             self._changed.notify_all()
 
     def _append(self) -> None:
-        while rows := self._next():
+        while any(gathered := self._next()):
             try:
-                self._store.add_many(self._run_id, self._scope, rows)
+                self._store.add_many(self._run_id, self._scope, *gathered)
             except AutotuneError as error:
                 with self._changed:
-                    self._waiting, self._error = [*rows, *self._waiting], error
+                    self._waiting, self._error = [*gathered[0], *self._waiting], error
                     self._changed.notify_all()
                 return
 
-    def _next(self) -> list[Measurement]:
+    def _next(self) -> tuple[list[Measurement], list[Configuration]]:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_over)
+            self._changed.wait_for(lambda: self._waiting or self._tried or self._is_over)
             self._changed.wait_for(
                 lambda: len(self._waiting) >= WAITING // 2 or self._is_over, _GATHER_S
             )
-            rows, self._waiting = self._waiting, []
+            gathered = self._waiting, [*self._tried]
+            self._waiting, self._tried = [], {}
             self._changed.notify_all()
-        return rows
+        return gathered
 
     def __enter__(self) -> Appender:
         self._thread.start()

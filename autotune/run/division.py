@@ -1,0 +1,337 @@
+"""Divides the problems and the time of a run among its tuners: searches, searches that go on, finals."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from autotune.errors import AutotuneError, FleetError, Interrupted, StoreError, UsageError
+from autotune.kernel.expression import ceil_div
+from autotune.measure.process import ActorFailed
+from autotune.run import verdict
+from autotune.run.idle import equal_values
+from autotune.run.recording import ProblemResult
+from autotune.run.request import Request
+from autotune.run.searching import SearchedProblem
+from autotune.run.tuner import Tuner, TunerProcess
+from autotune.search.session import Budget
+from autotune.values import Problem
+
+#: Share of the time of several problems that is kept for the portfolio.
+_PORTFOLIO_SHARE = 0.1
+#: What the finals of a problem take however little time there is, about: kept for them where the share is
+#: less, up to this share.
+_LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
+#: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
+_AGAIN_SHARE = 0.4
+#: Shortest time of a search, as data must be uploaded.
+_LEAST_SEARCH_S = 1.0
+#: Between two looks at whether the run goes on.
+_GLANCE_S = 1.0
+#: Errors of the whole run. Any other ends the work of one card.
+_OF_THE_RUN = (FleetError, Interrupted, StoreError, UsageError)
+
+
+@dataclass
+class Division:
+    """The work left of a run. The threads of its tuners share it."""
+
+    request: Request
+    #: Configurations of the search space.
+    size: int
+    sanitizes: bool
+    #: When the first search began, by a tuner's clock.
+    begun_s: float
+    tuners: list[Tuner]
+    #: By problem, those that go on at their old place.
+    searched: dict[Problem, SearchedProblem] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open = deque(self.request.problems)
+        #: Evaluations of the searches that run.
+        self._running: dict[Problem, int] = {}
+        #: Who searched each problem whose finals have not begun.
+        self._undecided: dict[Problem, Tuner] = {}
+        #: Tuners that search no more.
+        self._finishing: list[Tuner] = []
+        self._has_compared = False
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all finals were begun."""
+        return not (self._open or self._undecided)
+
+    def results(self, tuner: Tuner) -> Generator[ProblemResult]:
+        """Search problems while there are some, then hold finals, by one tuner.
+
+        The last first: its data are on the device, and of many large data sets, which the disk has
+        no room for at once, those of the latest problems are left.
+        """
+        while not self.is_done:
+            self.search_all(tuner)
+            with self._lock:
+                self._finishing.append(tuner)
+            self._compare_twins()
+            while not self._open and (found := self._next_finals(tuner)) is not None:
+                yield self._finals(tuner, found)
+            if not self._open:
+                return
+
+    def search_all(self, tuner: Tuner) -> None:
+        """Search problems while there are some, then spend what is left of the budget on the tuner's own."""
+        while (problem := self._next_search()) is not None:
+            self._search(tuner, problem, self._first_budget(tuner))
+        self._search_on(tuner)
+
+    def lose(self, tuner: Tuner) -> None:
+        """Go on without a tuner; others decide what it searched."""
+        with self._lock:
+            self.tuners = [other for other in self.tuners if other is not tuner]
+            self._finishing.append(tuner)
+
+    # ------------------------------------------------------------------ searches
+
+    def _next_search(self) -> Problem | None:
+        with self._lock:
+            if not self._open:
+                return None
+            problem = self._open.popleft()
+            self._running[problem] = 0
+            return problem
+
+    def _first_budget(self, tuner: Tuner) -> Budget:
+        with self._lock:
+            left = self._left(tuner, self._again_share)
+            return left.share(len(self._open) + 1, len(self.tuners))
+
+    def _search(self, tuner: Tuner, problem: Problem, budget: Budget) -> None:
+        with self._lock:
+            before = list(self.searched.values())
+            self._running[problem] = budget.evaluations or 0
+        try:
+            found = tuner.search(problem, budget, before)
+        except BaseException:
+            with self._lock:
+                del self._running[problem]
+                if problem not in self.searched:
+                    self._open.appendleft(problem)
+            raise
+        with self._lock:
+            del self._running[problem]
+            self.searched[problem], self._undecided[problem] = found, tuner
+
+    def _search_on(self, tuner: Tuner) -> None:
+        """Spend what is left of the budget, by turns where most gain is expected and where least was tried."""
+        own = [problem for problem, its in self._undecided.items() if its is tuner]
+        for turns in range(len(own), 0, -1) if self._again_share else ():
+            open_ones = [self.searched[each] for each in own if self._gain(self.searched[each]) > 0]
+            with self._lock:
+                left = self._left(tuner)
+            if not open_ones or left.is_spent:
+                break
+            if (len(own) - turns) % 2 == 0:
+                # By gain per second: data of large problems take longer to bring back than to search on.
+                chosen = max(
+                    open_ones, key=lambda each: self._gain(each) * each.searches / each.seconds
+                )
+            else:  # what was searched least may be what the model is most mistaken about
+                chosen = min(open_ones, key=lambda each: (each.searches, len(each.asked)))
+            at_once = len(self.tuners)
+            self._search(tuner, chosen.problem, left.share(turns * at_once, at_once))
+
+    def _left(self, tuner: Tuner, kept: float = 0.0) -> _Left:
+        """Return what is left of the budget for searches, but for a share of it."""
+        evaluations = self.request.total_budget.evaluations
+        if evaluations is not None:
+            evaluations -= int(kept * evaluations) + sum(self._running.values())
+            evaluations -= sum(len(found.asked) for found in self.searched.values())
+        return _Left(self.seconds_left(tuner, but=self._kept_share + kept), evaluations)
+
+    @property
+    def _kept_share(self) -> float:
+        finals = self.request.objective.finals_share
+        if total_s := self.request.total_budget.seconds:
+            least = _LEAST_FINALS_S * len(self.request.problems) / total_s / len(self.tuners)
+            finals = max(finals, min(least, _MOST_FINALS_SHARE))
+        return finals + self._portfolio_share
+
+    @property
+    def _again_share(self) -> float:
+        """Return the share of the budget that is kept for going on where most is to be gained."""
+        goal = self.request.goal
+        several = len(self.request.problems) > 1 and goal.writes_record
+        return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
+
+    @property
+    def _portfolio_share(self) -> float:
+        return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
+
+    def seconds_left(self, tuner: Tuner, but: float = 0.0) -> float:
+        """Return the time of the budget that is left, but for a share of it; infinite where it is not limited."""
+        total_s = self.request.total_budget.seconds
+        if total_s is None:
+            return math.inf
+        return total_s * (1 - but) - (tuner.clock_s() - self.begun_s)
+
+    def portfolio_s(self) -> float:
+        """Return the time for the portfolio.
+
+        What is kept for it, though the finals took longer: few configurations answer other sizes badly.
+        """
+        total_s = self.request.total_budget.seconds or 0.0
+        return max(total_s * self._portfolio_share, *map(self.seconds_left, self.tuners))
+
+    def _gain(self, found: SearchedProblem) -> float:
+        if len(found.asked) == self.size:
+            return 0.0
+        if found.outlook is None:
+            return math.inf
+        return 0.0 if found.outlook.is_enough else found.outlook.gain
+
+    def _compare_twins(self) -> None:
+        """Warn of values that made the same binary, once all problems are searched."""
+        with self._lock:
+            if self._has_compared or self._open or self._running:
+                return
+            self._has_compared = True
+        twins = [found.twins for found in self.searched.values()]
+        for text in equal_values(self.request.kernel, twins):
+            warnings.warn(text, stacklevel=2)
+
+    # ------------------------------------------------------------------ finals
+
+    def _next_finals(self, tuner: Tuner) -> SearchedProblem | None:
+        """Return the tuner's own last problem, else one of a tuner that has several left, or is lost."""
+        with self._lock:
+            mine = [problem for problem, its in self._undecided.items() if its is tuner]
+            others = [
+                problem
+                for problem, its in self._undecided.items()
+                if its is not tuner and any(its is other for other in self._finishing)
+            ]
+            chosen = next(iter(mine[::-1] or others), None)
+            if chosen is None:
+                return None
+            del self._undecided[chosen]
+            return self.searched[chosen]
+
+    def _finals(self, tuner: Tuner, found: SearchedProblem) -> ProblemResult:
+        with self._lock:
+            following = next(
+                (self.searched[p] for p, its in [*self._undecided.items()][::-1] if its is tuner),
+                None,
+            )
+            left = len(self._undecided) + len(self._running) + 1
+            turns = ceil_div(left, len(self.tuners))
+        seconds = max(0.0, self.seconds_left(tuner, but=self._portfolio_share)) / turns
+        begun = time.monotonic()
+        try:
+            race, wrong = tuner.hold_finals(found, seconds, following)
+        except BaseException:
+            with self._lock:
+                self._undecided[found.problem] = tuner
+            raise
+        request = self.request
+        return ProblemResult(
+            found.problem,
+            found.measured,
+            wrong,
+            race,
+            verdict.judge(race, request.objective, request.seed) if race else None,
+            seconds=found.seconds + time.monotonic() - begun,
+            sanitized=len(race.finalists) if race and self.sanitizes else None,
+            ended_by=found.ended_by,
+            agreed=found.job.datasets[0].agreed,
+        )
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The rest of a budget."""
+
+    seconds: float
+    evaluations: int | None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.seconds < _LEAST_SEARCH_S or (
+            self.evaluations is not None and self.evaluations < 1
+        )
+
+    def share(self, count: int, at_once: int) -> Budget:
+        """Return the budget of one of so many searches, of which some run at once."""
+        turns = ceil_div(count, at_once)
+        seconds = None if self.seconds == math.inf else max(_LEAST_SEARCH_S, self.seconds / turns)
+        evaluations = self.evaluations
+        return Budget(
+            seconds, None if evaluations is None else max(1, ceil_div(evaluations, count))
+        )
+
+
+def done_at_once(
+    division: Division, tuners: list[TunerProcess], require_running: Callable[[], object]
+) -> Generator[ProblemResult]:
+    """Have all tuners work at once; yield results as they come.
+
+    A card that is lost costs what it was at, which others take up. The last one's error is raised.
+    """
+    done: SimpleQueue[ProblemResult | tuple[Tuner, BaseException | None]] = SimpleQueue()
+
+    def work(tuner: Tuner) -> None:
+        failure: BaseException | None = None
+        try:
+            for result in division.results(tuner):
+                done.put(result)
+        except BaseException as error:
+            failure = error
+        done.put((tuner, failure))
+
+    threads: list[threading.Thread] = []
+    try:
+        while not division.is_done:
+            begun = [threading.Thread(target=work, args=[t], daemon=True) for t in division.tuners]
+            threads += begun
+            for thread in begun:
+                thread.start()
+            working = len(begun)
+            while working:
+                with suppress(Empty):
+                    found = done.get(timeout=_GLANCE_S)
+                    if isinstance(found, ProblemResult):
+                        yield found
+                        continue
+                    working -= 1
+                    tuner, failure = found
+                    if failure is not None:
+                        _require_others(division, tuner, failure)
+                require_running()
+    finally:
+        for process in tuners:
+            process.close()
+        for thread in threads:
+            thread.join()
+
+
+def _require_others(division: Division, tuner: Tuner, failure: BaseException) -> None:
+    """Go on without a tuner that failed, where there is another and the error is of its card alone."""
+    is_its_own = isinstance(failure, AutotuneError | ActorFailed)
+    if not is_its_own or isinstance(failure, _OF_THE_RUN):
+        raise failure
+    division.lose(tuner)
+    if not division.tuners:
+        if isinstance(failure, AutotuneError):
+            raise failure
+        raise AutotuneError(f"the process of {tuner.device.selector} ended: {failure}") from failure
+    warnings.warn(
+        f"{tuner.device.selector} ({tuner.device.uuid}) is left out from here on, and the other "
+        f"devices go on: {failure}",
+        stacklevel=2,
+    )

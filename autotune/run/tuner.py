@@ -1,0 +1,275 @@
+"""Tunes problems on some devices of a run, in this process or in one of its own.
+
+A process that searches takes several milliseconds of its core for each configuration, as long as a
+GPU does. So each card has a process of its own where a run has several problems: `TunerProcess`. The
+run's process divides the problems and the time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, TypeAlias
+
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError
+from autotune.kernel.expression import ceil_div
+from autotune.kernel.snapshot import Origin
+from autotune.kernel.source import own_fingerprint
+from autotune.measure.data import load_kernel
+from autotune.measure.measurement import Measurement
+from autotune.measure.process import ChildActor, tell
+from autotune.measure.race import Race
+from autotune.run import verdict
+from autotune.run.bench import Bench, Site
+from autotune.run.finals import Finals
+from autotune.run.request import Request
+from autotune.run.searching import ProblemSearch, SearchedProblem
+from autotune.search.session import Budget, Event, Listener, Measured
+from autotune.store import Store
+from autotune.values import Problem
+
+#: Longest silence of a process that tunes: its own tasks have limits.
+_SILENCE_S = 10 * 86_400.0
+#: Time in which the events of measurements are gathered.
+_GATHER_S = 0.05
+
+#: The race of a problem, None where nothing is right; and what failed in the finals.
+Outcome: TypeAlias = "tuple[Race | None, tuple[Measurement, ...]]"
+
+
+class ProblemTuner:
+    """The tuner that works in this process. The ``number`` tells it from others of its run."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        store: Store,
+        run_id: int,
+        listener: Listener,
+        sanitizer: str,
+        number: int = 0,
+    ) -> None:
+        self.bench, self.device = bench, bench.device
+        self._search = ProblemSearch(bench, store, run_id, listener, number)
+        self._finals = Finals(bench, store, run_id, listener, sanitizer)
+
+    def search(
+        self, problem: Problem, budget: Budget, before: Sequence[SearchedProblem]
+    ) -> SearchedProblem:
+        """Search a problem; see `ProblemSearch.search`."""
+        return self._search.search(problem, self.bench.space, budget, before)
+
+    def hold_finals(
+        self, found: SearchedProblem, seconds: float, following: SearchedProblem | None
+    ) -> Outcome:
+        """Hold the finals of a problem; compilers begin with those of the following one."""
+        return self._finals.hold(
+            found.job_on(self.device),
+            self._entrants(found),
+            seconds,
+            meanwhile=partial(self._expect, following),
+            search_s=found.seconds,
+        )
+
+    def clock_s(self) -> float:
+        """Return the time that budgets count; see `Bench.clock_s`."""
+        return self.bench.clock_s()
+
+    def _expect(self, following: SearchedProblem | None) -> None:
+        if following is not None:
+            self._finals.expect(following.problem, self._entrants(following))
+
+    def _entrants(self, found: SearchedProblem) -> list[Measurement]:
+        """Return who enters the finals: the best of each device, since those of two are not compared."""
+        by_device = defaultdict[str, list[Measurement]](list)
+        for row in found.choice:
+            if row.device_uuid:
+                by_device[row.device_uuid].append(row)
+        if len(by_device) <= 1:
+            return list(found.choice)
+        request = self.bench.request
+        repeats = partial(self.bench.kernel.is_deterministic, p=found.problem)
+        share = ceil_div(request.effort.finalists, len(by_device))
+        return [
+            entrant
+            for rows in by_device.values()
+            for entrant in verdict.candidates(rows, share, repeats)
+        ]
+
+
+@dataclass(frozen=True)
+class TunerPlan:
+    """All from which another process makes its tuner."""
+
+    origin: Origin
+    fingerprint: str
+    #: Fingerprint of all sources.
+    source: str
+    #: Fields of the `Request`, but for the kernel.
+    request: Mapping[str, Any]
+    site: Site
+    #: Address of the store.
+    store: str
+    run_id: int
+    sanitizer: str
+    number: int
+
+    @classmethod
+    def of(
+        cls, bench: Bench, request: Request, store: Store, run_id: int, sanitizer: str, number: int
+    ) -> TunerPlan:
+        """Return the plan for a request that has some of the devices of a bench."""
+        fingerprint = own_fingerprint(bench.kernel)
+        peers = tuple(each for each in bench.request.devices if each not in request.devices)
+        about = {each.name: getattr(request, each.name) for each in fields(request)}
+        del about["kernel"]
+        url = store.address.url.render_as_string(hide_password=False)
+        return cls(
+            bench.site.origin_of(bench.kernel, fingerprint),
+            fingerprint,
+            bench.source,
+            about,
+            bench.site.shared_with(peers),
+            os.fspath(store.address.path or url),
+            run_id,
+            sanitizer,
+            number,
+        )
+
+
+class TunerProcess:
+    """A `ProblemTuner` in a process of its own, with the same methods."""
+
+    def __init__(self, plan: TunerPlan, listener: Callable[[Event], object]) -> None:
+        self.device: Device = plan.request["device"]
+        self._plan, self._listener = plan, listener
+        self._actor = ChildActor(prepare=open_tuner)
+        #: What the process has been told, or has found itself.
+        self._known: dict[Problem, SearchedProblem] = {}
+        self._off_budget_s = 0.0
+        self._actor.start()
+
+    def search(
+        self, problem: Problem, budget: Budget, before: Sequence[SearchedProblem]
+    ) -> SearchedProblem:
+        found: SearchedProblem = self._ask(_search, before, problem, budget)
+        self._known[problem] = found
+        return found
+
+    def hold_finals(
+        self, found: SearchedProblem, seconds: float, following: SearchedProblem | None
+    ) -> Outcome:
+        after = [] if following is None else [following]
+        outcome: Outcome = self._ask(
+            _hold_finals, [found, *after], found.problem, seconds, *(each.problem for each in after)
+        )
+        return outcome
+
+    def clock_s(self) -> float:
+        return time.monotonic() - self._off_budget_s
+
+    def close(self) -> None:
+        """End the process and those that it began."""
+        self._actor.close()
+
+    def _ask(self, task: Any, needed: Sequence[SearchedProblem], *args: Any) -> Any:
+        news = [each for each in needed if self._known.get(each.problem) is not each]
+        self._known.update({each.problem: each for each in news})
+        answer, self._off_budget_s = self._actor.ask(
+            task, news, *args, job=self._plan, timeout_s=_SILENCE_S, heard=self._hear
+        )
+        return answer
+
+    def _hear(self, told: str | list[Event]) -> None:
+        if isinstance(told, str):
+            warnings.warn(told, stacklevel=2)
+            return
+        for event in told:
+            self._listener(event)
+
+
+Tuner: TypeAlias = "ProblemTuner | TunerProcess"
+
+
+# ---------------------------------------------------------------------- in the process of a tuner
+
+_tuner: ProblemTuner | None = None
+_teller: _Teller
+_known: dict[Problem, SearchedProblem] = {}
+
+
+def open_tuner(plan: TunerPlan) -> None:
+    """Make the tuner of this process."""
+    global _tuner, _teller
+    _teller = _Teller()
+    kernel = load_kernel(plan.origin, plan.fingerprint)
+    bench = Bench(Request(kernel=kernel, **plan.request), plan.site)
+    if bench.source != plan.source:
+        raise AutotuneError(
+            f"{kernel.name}: a source was changed while it was in use; what was measured is kept: run "
+            "the command again"
+        )
+    bench.compilers.start()
+    for worker in bench.workers:
+        worker.actor.start()
+    _ = bench.space  # while they come up
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_, **__: tell(str(message))
+    store = Store.open(plan.store)
+    _tuner = ProblemTuner(bench, store, plan.run_id, _teller, plan.sanitizer, plan.number)
+
+
+class _Teller:
+    """A listener that sends events to the run's process, those of measurements together."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._sent_s = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            waits = isinstance(event, Measured) and time.monotonic() - self._sent_s < _GATHER_S
+        if not waits:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the events that wait."""
+        with self._lock:
+            tell(self._events)
+            self._events, self._sent_s = [], time.monotonic()
+
+
+def _search(
+    _: TunerPlan, news: Sequence[SearchedProblem], problem: Problem, budget: Budget
+) -> tuple[SearchedProblem, float]:
+    assert _tuner is not None
+    _known.update({each.problem: each for each in news})
+    _known[problem] = _tuner.search(problem, budget, list(_known.values()))
+    _teller.flush()
+    return _known[problem], _off_budget_s(_tuner)
+
+
+def _hold_finals(
+    _: TunerPlan,
+    news: Sequence[SearchedProblem],
+    problem: Problem,
+    seconds: float,
+    *following: Problem,
+) -> tuple[Outcome, float]:
+    assert _tuner is not None
+    _known.update({each.problem: each for each in news})
+    after = next((_known[each] for each in following), None)
+    return _tuner.hold_finals(_known[problem], seconds, after), _off_budget_s(_tuner)
+
+
+def _off_budget_s(tuner: ProblemTuner) -> float:
+    return time.monotonic() - tuner.clock_s()

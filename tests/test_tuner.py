@@ -1,0 +1,173 @@
+"""A run of several sizes on two cards: each has a process of its own. The cards are one CPU device twice."""
+
+import _thread
+import os
+import signal
+import time
+import warnings
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_spaces import SOURCE, SPACE, changed
+
+from autotune.devices.choose import choose_device
+from autotune.errors import AutotuneError, Interrupted
+from autotune.kernel.catalog import find_kernel
+from autotune.run.request import EFFORTS, Request, Search
+from autotune.run.run import Run
+from autotune.search.session import Budget, Measured, Phase, ignore
+from autotune.store import Store
+from autotune.values import Problem
+
+pytestmark = pytest.mark.opencl
+
+BLOCKS, WINNER = (32, 64, 128, 160, 256), 160
+#: Blocks other than the winner take a hundred times as long.
+SLOWED = f"""\
+    unsigned z = n;
+    for (int k = 0; BLOCK != {WINNER} && k < 5000; k++) z = z * 1664525u + 1013904223u;
+    if (i < n) out[i] = z ? factor * x[i] : 0.0f;"""
+SIZES = tuple(Problem(n=n) for n in (1001, 2002, 3003, 4004))
+
+
+@pytest.fixture
+def request_of(tmp_path, opencl_device, monkeypatch):
+    """Return the request for some cards; two have a process each, whatever the machine."""
+    monkeypatch.setattr("autotune.run.run.usable_cores", lambda: 2)
+    (tmp_path / "scale.py").write_text(changed(SPACE, ("BLOCK=(32, 64),", f"BLOCK={BLOCKS},")))
+    (tmp_path / "scale.cu").write_text(
+        changed(SOURCE, ("    if (i < n) out[i] = factor * x[i];", SLOWED))
+    )
+    kernel, device = find_kernel("scale", tmp_path), choose_device(opencl_device)
+
+    def made(*cards, **options):
+        first, *others = [replace(device, uuid=card) for card in cards]
+        effort = replace(EFFORTS["quick"], finalists=2, rounds=3)
+        given = {"goal": Search("exhaustive"), "budget": Budget(), "effort": effort, **options}
+        return Request(kernel, first, SIZES, others=tuple(others), **given)
+
+    return made
+
+
+def ran(request, file, listener=ignore):
+    with Store.open(file) as store, closing(Run(request, store, listener)) as run:
+        return run.run()
+
+
+def rows(file):
+    with Store.open(file) as store:
+        return store.rows()
+
+
+def children():
+    """Pids of the processes that this one began and that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z" and int(fields[1]) == os.getpid():
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_for_their_end(pids):
+    end_s = time.monotonic() + 20
+    while left := {*pids} & {*children()}:
+        assert time.monotonic() < end_s, left
+        time.sleep(0.05)
+
+
+def test_two_cards_search_their_own_sizes_and_find_what_one_finds(request_of, tmp_path):
+    alone = ran(request_of("one"), tmp_path / "one.sqlite")
+    events = []
+    both = ran(request_of("one", "two"), tmp_path / "two.sqlite", events.append)
+    assert [found.problem for found in both.problems] == [*SIZES]
+    for single, found in zip(alone.problems, both.problems, strict=True):
+        assert {(m.configuration, m.status.is_timed) for m in found.measured} == {
+            (m.configuration, m.status.is_timed) for m in single.measured
+        }
+        assert found.winner == single.winner
+        assert found.race is not None
+        # One card measured a size, and held its finals.
+        assert {m.device_uuid for m in found.measured} == {found.race.device_uuid}
+    assert {m.device_uuid for found in both.problems for m in found.measured} == {"one", "two"}
+    kept = rows(tmp_path / "two.sqlite")
+    assert Counter((row.problem, row.measurement.configuration) for row in kept) == Counter(
+        (found.problem, m.configuration) for found in both.problems for m in found.measured
+    )
+    assert {row.run_id for row in kept} == {both.run_id}
+    assert sum(isinstance(event, Measured) for event in events) == len(kept)
+    assert both.portfolio is not None
+    assert both.record is not None
+    assert [entry.configuration["BLOCK"] for entry in both.record.problems] == [WINNER] * 4
+
+
+def test_evaluations_are_shared(request_of, tmp_path):
+    result = ran(request_of("one", "two", budget=Budget(evaluations=8)), tmp_path / "s.sqlite")
+    assert [len(found.measured) for found in result.problems] == [2, 2, 2, 2]
+
+
+def test_a_lost_card_costs_what_it_was_at(request_of, tmp_path):
+    """The other searches that again, and holds the finals."""
+    killed = []
+
+    def kill(event):
+        if isinstance(event, Measured) and not killed:
+            killed.append(min(children()))  # the first: processes are begun in their order
+            os.kill(killed[0], signal.SIGKILL)
+
+    before = children()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        result = ran(request_of("one", "two"), tmp_path / "s.sqlite", kill)
+    assert killed[0] not in before
+    (left_out,) = [str(each.message) for each in told if "is left out" in str(each.message)]
+    assert "killed by signal 9" in left_out
+    assert [found.winner["BLOCK"] for found in result.problems] == [WINNER] * 4
+    counted = Counter(
+        (row.problem, row.measurement.configuration) for row in rows(tmp_path / "s.sqlite")
+    )
+    assert len(counted) == len(SIZES) * len(BLOCKS)
+
+
+def test_without_a_card_the_run_ends_with_one_message(request_of, tmp_path):
+    def kill(event):
+        if isinstance(event, Measured):
+            for pid in children():
+                os.kill(pid, signal.SIGKILL)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(AutotuneError, match="killed by signal 9"):
+            ran(request_of("one", "two"), tmp_path / "s.sqlite", kill)
+
+
+def test_ctrl_c_ends_all_processes_and_keeps_what_is_decided(request_of, tmp_path):
+    held, before = [], children()
+
+    def interrupt(event):
+        if isinstance(event, Phase) and event.name == "finals":
+            held.append(event.problem)
+            if len(held) == 4:
+                _thread.interrupt_main()
+
+    result = ran(request_of("one", "two"), tmp_path / "s.sqlite", interrupt)
+    assert isinstance(result.ended, Interrupted)
+    assert 2 <= len(result.problems) < 4
+    wait_for_their_end({*children()} - {*before})
+
+
+def test_a_source_that_changed_before_the_processes_read_it_is_one_message(request_of, tmp_path):
+    with (
+        Store.open(tmp_path / "s.sqlite") as store,
+        closing(Run(request_of("one", "two"), store)) as run,
+    ):
+        file = tmp_path / "scale.cu"
+        file.write_text(changed(file.read_text(), ("factor * x[i]", "x[i] * factor")))
+        with pytest.raises(AutotuneError, match="a source was changed while it was in use"):
+            run.run()
