@@ -35,57 +35,44 @@ constexpr int A_PITCH = BK + 8, B_PITCH = BN + 8, C_PITCH = BN + 4;  // padded a
 
 static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0 && BK % 16 == 0, "whole fragments");
 
-// Of halves every thread has each of A's and B's elements twice, of bfloat16 once.
+// A thread's part of a fragment: of A or B 8 registers of halves, 4 of bfloat16; of C 8 sums.
 #if TYPE_JOIN(DTYPE) == TYPE_float16
-#define REGISTERS(x) x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)
+#define REGISTERS(form, x) form(x[0]), form(x[1]), form(x[2]), form(x[3]), form(x[4]), form(x[5]), form(x[6]), form(x[7])
 #define LOADED "{%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
 #define OPERANDS "{%8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19, %20, %21, %22, %23}"
 #define WMMA_TYPES "f32.f32"
 #else
-#define REGISTERS(x) x(0), x(1), x(2), x(3)
+#define REGISTERS(form, x) form(x[0]), form(x[1]), form(x[2]), form(x[3])
 #define LOADED "{%0, %1, %2, %3}, [%4], %5;"
 #define OPERANDS "{%8, %9, %10, %11}, {%12, %13, %14, %15}"
 #define WMMA_TYPES "f32.bf16.bf16.f32"
 #endif
 #define SUMS "{%0, %1, %2, %3, %4, %5, %6, %7}"
-#define GOT(i) "=r"(part[i])
+#define LOAD(which) "wmma.load." which ".sync.aligned.row.m16n16k16.shared." PTX_TYPE " " LOADED
+using Operand = unsigned[8];
+using Sums = float[8];
 
-struct Operand {
-    unsigned part[8];
+// Get the fragment at `from` in shared memory, whose rows are PITCH halves apart: of A, or else of B.
+template <bool OF_A, int PITCH>
+__device__ __forceinline__ void load(Operand& x, unsigned from)
+{
+    if constexpr (OF_A) asm volatile(LOAD("a") : REGISTERS("=r", x) : "r"(from), "r"(PITCH) : "memory");
+    else asm volatile(LOAD("b") : REGISTERS("=r", x) : "r"(from), "r"(PITCH) : "memory");
+}
 
-    // Get the fragment at `from` in shared memory, whose rows are `pitch` halves apart; `a`: of A, or else of B.
-    template <bool A>
-    __device__ __forceinline__ void load(unsigned from, int pitch)
-    {
-        if constexpr (A)
-            asm volatile("wmma.load.a.sync.aligned.row.m16n16k16.shared." PTX_TYPE " " LOADED
-                         : REGISTERS(GOT) : "r"(from), "r"(pitch) : "memory");
-        else
-            asm volatile("wmma.load.b.sync.aligned.row.m16n16k16.shared." PTX_TYPE " " LOADED
-                         : REGISTERS(GOT) : "r"(from), "r"(pitch) : "memory");
-    }
-};
+__device__ __forceinline__ void add_product(Sums& c, const Operand& a, const Operand& b)
+{
+    asm volatile("wmma.mma.sync.aligned.row.row.m16n16k16." WMMA_TYPES " " SUMS ", " OPERANDS ", " SUMS ";"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+                 : REGISTERS("r", a), REGISTERS("r", b));
+}
 
-struct Accumulator {
-    float sum[8] = {};
-
-    __device__ __forceinline__ void add_product(const Operand& a, const Operand& b)
-    {
-#define OF_A(i) "r"(a.part[i])
-#define OF_B(i) "r"(b.part[i])
-        asm volatile("wmma.mma.sync.aligned.row.row.m16n16k16." WMMA_TYPES " " SUMS ", " OPERANDS ", " SUMS ";"
-                     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]),
-                       "+f"(sum[6]), "+f"(sum[7])
-                     : REGISTERS(OF_A), REGISTERS(OF_B));
-    }
-
-    __device__ __forceinline__ void store(unsigned to, int pitch) const
-    {
-        asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%8], " SUMS ", %9;"
-                     ::"f"(sum[0]), "f"(sum[1]), "f"(sum[2]), "f"(sum[3]), "f"(sum[4]), "f"(sum[5]), "f"(sum[6]),
-                       "f"(sum[7]), "r"(to), "r"(pitch) : "memory");
-    }
-};
+__device__ __forceinline__ void store(unsigned to, const Sums& c)
+{
+    asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%8], " SUMS ", %9;"
+                 ::"f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(c[4]), "f"(c[5]), "f"(c[6]), "f"(c[7]), "r"(to),
+                   "r"(C_PITCH) : "memory");
+}
 
 // Copy ROWS x COLS of a matrix from (row, col) on; zeros outside.
 template <int ROWS, int COLS>
@@ -109,7 +96,7 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     const Tile tile(blockIdx.x, m, n);
     const int warp = threadIdx.x / 32, warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
 
-    Accumulator sums[WM / 16][WN / 16];
+    Sums sums[WM / 16][WN / 16] = {};
     for (int k0 = 0; k0 < k; k0 += BK) {
         copy<BM, BK>(a_tile, A_PITCH, a, tile.row, k0, m, k);
         copy<BK, BN>(b_tile, B_PITCH, b, k0, tile.col, k, n);
@@ -119,12 +106,12 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
             Operand left[WM / 16], right;
 #pragma unroll
             for (int i = 0; i < WM / 16; ++i)
-                left[i].load<true>(a_at + 2 * ((warp_row + 16 * i) * A_PITCH + s), A_PITCH);
+                load<true, A_PITCH>(left[i], a_at + 2 * ((warp_row + 16 * i) * A_PITCH + s));
 #pragma unroll
             for (int j = 0; j < WN / 16; ++j) {
-                right.load<false>(b_at + 2 * (s * B_PITCH + warp_col + 16 * j), B_PITCH);
+                load<false, B_PITCH>(right, b_at + 2 * (s * B_PITCH + warp_col + 16 * j));
 #pragma unroll
-                for (int i = 0; i < WM / 16; ++i) sums[i][j].add_product(left[i], right);
+                for (int i = 0; i < WM / 16; ++i) add_product(sums[i][j], left[i], right);
             }
         }
         __syncthreads();
@@ -133,7 +120,7 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
     for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
         for (int j = 0; j < WN / 16; ++j)
-            sums[i][j].store(a_at + 4 * ((warp_row + 16 * i) * C_PITCH + warp_col + 16 * j), C_PITCH);
+            store(a_at + 4 * ((warp_row + 16 * i) * C_PITCH + warp_col + 16 * j), sums[i][j]);
     __syncthreads();
     const bool wide = rows_are_pieces(c, n);
     for (int i = 2 * threadIdx.x; i < BM * BN; i += 2 * THREADS) {
