@@ -347,7 +347,8 @@ ROWS: Mapping[str, Row] = {
         "Convolution",
         "8 bytes move for each output, however many taps: L1 serves the repeats. What limits is load "
         "instructions, a load for an input and one for a weight with each multiply-add. Windows in registers "
-        "need one for several outputs, and constant memory serves weights as operands.",
+        "need one for several outputs, loads of 16 bytes a quarter of them, and constant memory serves "
+        "weights as operands.",
         ("µs", "GB/s", "registers", "FFMA in the loop", "L1 hits %", "memory %"),
         _explain(
             "conv1d",
@@ -359,8 +360,8 @@ ROWS: Mapping[str, Row] = {
     "E24": Row(
         "Sparse times dense",
         "Rows of B are read as they lie; which rows is the matrix's choice. A team for each row is best if "
-        "rows are alike. Equal shares of entries pay atomics where rows are cut, and win where one row has "
-        "thousands.",
+        "rows are alike. Where one row has thousands of entries, all teams of a block share it, or every team "
+        "has equal shares of entries and adds rows that are cut by atomics.",
         ("µs", "GB/s", "L2 hits %", "memory %", "achieved %"),
         "python benchmarks/vendor.py --kernel spmm",
     ),

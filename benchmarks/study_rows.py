@@ -146,6 +146,16 @@ _CONV = {
     "shared": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
     "window": {**_WINDOW, "UNROLL": 0},
     "window, registers": {**_WINDOW, "MASK": "registers"},
+    **{
+        f"{outputs} outputs, vectors, {mask}": {
+            "BLOCK": 128,
+            "OUTPUTS": outputs,
+            "INPUT": "vectors",
+            "MASK": mask,
+        }
+        for outputs in (4, 8)
+        for mask in ("global", "registers")
+    },
 }
 _TURNS: dict[str, Variant] = {
     "32 wide": "naive",
@@ -393,6 +403,7 @@ ROWS: Mapping[str, list[Experiment]] = {
             kind, "spmm", _listed("spmm", kind=kind, n=32),
             {
                 "row": {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
+                "block": {"ALG": "block", "BLOCK": 256, "TEAM": 8, "VEC": 4, "SHARE": 64},
                 "split": {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
             },
         )

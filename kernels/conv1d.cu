@@ -12,6 +12,8 @@
              an operand if it knows the index when it is compiled: UNROLL=0. CUDA only.)
      INPUT   direct     every input is a load, which the cache serves TAPS times
              shared     a block loads its inputs once
+             vectors    a thread loads all inputs of its outputs before it begins, 16 bytes at a time, which the cache
+                        serves; OUTPUTS 4 or 8, side by side, few taps, all written out
      WINDOW  0          a thread's outputs are BLOCK apart: neighbours load neighbours
              1          they are side by side, and slide over the same inputs in registers: one load for
                         OUTPUTS multiply-adds. PAD keeps such threads out of each other's banks */
@@ -31,6 +33,7 @@
 #ifndef INPUT
 #define INPUT_direct 0
 #define INPUT_shared 1
+#define INPUT_vectors 2
 #define INPUT INPUT_shared
 #endif
 #ifndef WINDOW
@@ -68,7 +71,7 @@ __constant__ float weights[TAPS];
 #define WEIGHTS GLOBAL const float *RESTRICT weights,
 #endif
 
-#if UNROLL == 0 || MASK == MASK_registers
+#if UNROLL == 0 || MASK == MASK_registers || INPUT == INPUT_vectors
 #define UNROLL_TAPS UNROLL_ALL
 #else
 #define UNROLL_TAPS UNROLL_BY(UNROLL)
@@ -77,6 +80,10 @@ __constant__ float weights[TAPS];
 #define TILE (BLOCK * OUTPUTS)          /* outputs of a block */
 #define WIDTH (TILE + TAPS - 1)         /* inputs of a block */
 #define PLACE(i) ((i) + (PAD ? (i) / OUTPUTS : 0))
+
+#define BEFORE ((TAPS / 2 + 3) / 4 * 4) /* vectors: inputs in front of the outputs, and beyond what taps need */
+#define SKIPPED (BEFORE - TAPS / 2)
+#define NEAR ((SKIPPED + OUTPUTS + TAPS + 2) / 4 * 4)
 
 DEVICE float element(GLOBAL const float* x, i64 i, i64 n) { return i >= 0 && i < n ? x[i] : 0.0f; }
 
@@ -102,7 +109,12 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
 #elif MASK == MASK_registers
     float mask[TAPS];
     UNROLL_ALL
-    for (int j = 0; j < TAPS; ++j) mask[j] = weights[j];
+    for (int j = 0; j + 4 <= TAPS; j += 4) {
+        const float4 four = LD4(weights + j);
+        mask[j] = four.x, mask[j + 1] = four.y, mask[j + 2] = four.z, mask[j + 3] = four.w;
+    }
+    UNROLL_ALL
+    for (int j = TAPS / 4 * 4; j < TAPS; ++j) mask[j] = weights[j];
 #define W(j) mask[j]
 #else
 #define W(j) weights[j]
@@ -115,7 +127,27 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     UNROLL_ALL
     for (int o = 0; o < OUTPUTS; ++o) sum[o] = 0.0f;
 
-#if WINDOW
+#if INPUT == INPUT_vectors
+    const int begin = tid * OUTPUTS, step = 1;
+    const i64 from = first + begin - BEFORE;
+    float near[NEAR];
+    if (first >= BEFORE && first + TILE - OUTPUTS - BEFORE + NEAR <= n) {
+        UNROLL_ALL
+        for (int i = 0; i < NEAR; i += 4) {
+            const float4 four = LD4(x + from + i);
+            near[i] = four.x, near[i + 1] = four.y, near[i + 2] = four.z, near[i + 3] = four.w;
+        }
+    } else {
+        UNROLL_ALL
+        for (int i = 0; i < NEAR; ++i) near[i] = element(x, from + i, n);
+    }
+    UNROLL_TAPS
+    for (int j = 0; j < TAPS; ++j) {
+        const float weight = W(j);
+        UNROLL_ALL
+        for (int o = 0; o < OUTPUTS; ++o) sum[o] = FMA(weight, near[SKIPPED + j + o], sum[o]);
+    }
+#elif WINDOW
     const int begin = tid * OUTPUTS, step = 1;
     float window[OUTPUTS];
     UNROLL_ALL
@@ -139,7 +171,7 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     }
 #endif
 
-#if WINDOW && OUTPUTS % 4 == 0
+#if (WINDOW || INPUT == INPUT_vectors) && OUTPUTS % 4 == 0
     if (first + begin + OUTPUTS <= n) { /* a multiple of 16 bytes past the begin of out */
         UNROLL_ALL
         for (int o = 0; o < OUTPUTS; o += 4)

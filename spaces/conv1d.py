@@ -14,6 +14,11 @@ def sliding(BLOCK, OUTPUTS, **others):
     return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "shared", "WINDOW": 1, **others}
 
 
+def vectors(BLOCK, OUTPUTS, MASK="registers"):
+    """A configuration whose threads load all that they need first."""
+    return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "vectors", "MASK": MASK}
+
+
 conv1d = Kernel(
     "conv1d.cu",
     problems={
@@ -38,12 +43,15 @@ conv1d = Kernel(
         sliding(256, 8, PAD=1, UNROLL=0),
         sliding(128, 8, PAD=1, MASK="shared", UNROLL=8),
         {**sliding(256, 4, UNROLL=0), "INPUT": "direct"},
+        *(vectors(block, outputs) for block, outputs in ((128, 4), (256, 4), (128, 8))),
+        vectors(128, 4, MASK="global"),
+        vectors(256, 8, MASK="global"),
     ],
     default=sliding(256, 4, UNROLL=4),
     BLOCK=(64, 128, 256, 512),  # threads per block
     OUTPUTS=(1, 2, 4, 8),  # per thread
     MASK=("global", "shared", "registers"),  # where the weights wait
-    INPUT=("direct", "shared"),  # where the inputs wait
+    INPUT=("direct", "shared", "vectors"),  # where the inputs wait
     WINDOW=(0, 1),  # whether a thread's outputs are side by side
     PAD=(0, 1),  # shared, WINDOW=1: against bank conflicts
     UNROLL=(1, 4, 8, 0),  # taps written out; 0: all
@@ -51,8 +59,8 @@ conv1d = Kernel(
 
 
 @conv1d.applies("WINDOW")
-def several_outputs(OUTPUTS):
-    return OUTPUTS > 1
+def several_outputs(OUTPUTS, INPUT):
+    return OUTPUTS > 1 and INPUT != "vectors"
 
 
 @conv1d.applies("PAD")
@@ -61,8 +69,8 @@ def apart_in_shared_memory(INPUT, OUTPUTS, WINDOW):
 
 
 @conv1d.applies("UNROLL")
-def loop_over_taps(MASK):
-    return MASK != "registers"  # which have no index when a program runs
+def loop_over_taps(MASK, INPUT):
+    return MASK != "registers" and INPUT != "vectors"  # registers have no index when a program runs
 
 
 @conv1d.constraint
@@ -71,12 +79,18 @@ def blocks_are_allowed(BLOCK, device):
     return device.max_threads_per_block >= BLOCK
 
 
+@conv1d.constraint
+def vectors_are_whole(INPUT, OUTPUTS):
+    """vectors: a thread's outputs begin at 16 bytes."""
+    return INPUT != "vectors" or OUTPUTS % 4 == 0
+
+
 @conv1d.requires
 def fits(c, p):
     """Weights in registers are 31 at most, and only so many taps are all written out; constant is a place, too."""
     if p.mask_in == "constant" and c.MASK != "global":
         return False
-    few = c.MASK == "registers" or c.UNROLL == 0
+    few = c.MASK == "registers" or c.INPUT == "vectors" or c.UNROLL == 0
     return p.taps <= 31 if few else True
 
 

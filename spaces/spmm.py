@@ -63,21 +63,27 @@ spmm = Kernel(
     seeds=[
         {"ALG": "row", "BLOCK": 256, "TEAM": 32},
         {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
+        # of n = 8, 32 and 128
+        {"ALG": "block", "BLOCK": 64, "TEAM": 2, "VEC": 4, "SHARE": 64},
+        {"ALG": "block", "BLOCK": 256, "TEAM": 8, "VEC": 4, "SHARE": 64},
+        {"ALG": "block", "BLOCK": 256, "TEAM": 32, "VEC": 4, "SHARE": 128},
+        {"ALG": "row", "BLOCK": 256, "TEAM": 32, "VEC": 4},
         {"ALG": "split", "BLOCK": 256, "TEAM": 32, "SHARE": 128},
         {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
     ],
-    ALG=("row", "split"),  # how entries are shared out
+    default={"ALG": "block", "BLOCK": 256, "TEAM": 32},
+    ALG=("row", "block", "split"),  # how entries are shared out
     BLOCK=(256, 64, 128, 512),  # threads per block
-    TEAM=(32, 1, 4, 8, 16),  # threads along the columns of C
+    TEAM=(32, 1, 2, 4, 8, 16),  # threads along the columns of C
     VEC=(1, 2, 4),  # columns of each
     UNROLL=(4, 1, 2, 8),  # entries under way at once
-    SHARE=(128, 32, 64, 256),  # split: entries of a team
+    SHARE=(128, 32, 64, 256),  # split: entries of a team; block: of a row that it does not share
 )
 
 
 @spmm.applies("SHARE")
 def equal_shares(ALG):
-    return ALG == "split"
+    return ALG != "row"
 
 
 @spmm.requires
@@ -100,7 +106,7 @@ NAMES = ("row_start", "columns", "values", "b", "c", "m", "n")
 @spmm.deterministic
 def deterministic(c, p):
     """split: rows of several shares add up in the order of arrival."""
-    return c.ALG == "row"
+    return c.ALG != "split"
 
 
 @spmm.arguments

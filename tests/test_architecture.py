@@ -42,7 +42,7 @@ LINES = {
     "": 1770,
     "calling": 2750,
     "cli": 2780,
-    "devices": 2640,
+    "devices": 2650,
     "doctor": 402,
     "explain": 900,
     "export": 1200,

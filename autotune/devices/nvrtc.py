@@ -84,7 +84,14 @@ def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()
     The options name the architecture. ``names`` are name expressions of functions without C linkage,
     for example ``scale<128>``: NVRTC instantiates them, and the result has their names in the code.
     """
-    return _compiled(source, [*options, "--ptxas-options=-v"], names, "CUBIN")
+    return _compiled(source, [*options, "--ptxas-options=-v", *_without_cache()], names, "CUBIN")
+
+
+@cache
+def _without_cache() -> tuple[str, ...]:
+    """Return the option without which code that NVRTC kept, as it does since CUDA 12.9, has no report."""
+    _, major, minor = nvrtc().nvrtcVersion()
+    return ("--no-cache",) if (major, minor) >= (12, 9) else ()
 
 
 def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) -> str:
