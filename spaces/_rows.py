@@ -68,7 +68,7 @@ def options(**fields):
         "default": DEFAULT,
         **PARAMETERS,
         "problems": problems(SIZES, **fields),
-        "quick_problems": list(dict.fromkeys([*quick, *problems([_FIRST], **others)])),
+        "quick_problems": [*quick, *(problems([_FIRST], **others) if fields else ())],
         "edge_problems": [
             problem
             for number, size in enumerate(_EDGES)
