@@ -50,7 +50,7 @@ LINES = {
     "interop": 1030,
     "kernel": 3460,
     "languages": 1020,
-    "measure": 5680,
+    "measure": 5690,
     "report": 1512,
     "retune": 1112,
     "run": 3875,
