@@ -185,16 +185,21 @@ def liger_of(row: Mapping[str, Any], torch: Any) -> Callable[..., Any] | None:
     return cross_entropy
 
 
-def ways_of(row: Mapping[str, Any], torch: Any) -> dict[str, Callable[..., Any]]:
-    """Return all ways to compute a row, and a copy of as many bytes."""
+def torch_ways(row: Mapping[str, Any], torch: Any) -> dict[str, Callable[..., Any]]:
+    """Return torch's ways to compute a row, as it is and compiled."""
     eager = eager_of(row, torch)
     torch.compiler.reset()
     found = {"eager": eager, "compiled": torch.compile(eager, fullgraph=True, dynamic=False)}
     if row.get("gradient"):
-        found = {name: with_gradient(function, torch) for name, function in found.items()}
-    if liger := liger_of(row, torch):
-        found["liger"] = liger
-    return {"ours": ours_of(row), **found}
+        return {name: with_gradient(function, torch) for name, function in found.items()}
+    return found
+
+
+def ways_of(row: Mapping[str, Any], torch: Any) -> dict[str, Callable[..., Any]]:
+    """Return all ways to compute a row, and a copy of as many bytes."""
+    liger = liger_of(row, torch)
+    more = {"liger": liger} if liger else {}
+    return {"ours": ours_of(row), **torch_ways(row, torch), **more, "copy": lambda x: x.clone()}
 
 
 # ---------------------------------------------------------------------- measuring
@@ -216,9 +221,8 @@ def measured(row: Mapping[str, Any], torch: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"nbytes": nbytes, "calls": calls, "error": {}, "failed": {}}
     graphs: dict[tuple[str, str], tuple[Any, int]] = {}
     kept: list[Any] = []
-    ways = {**ways_of(row, torch), "copy": lambda x: x.clone()}
     expected = _expected(row, sets[0], torch)
-    for name, function in ways.items():
+    for name, function in ways_of(row, torch).items():
         given = {"ours": ours, "copy": copies}.get(name, sets)
         if name == "liger" and row.get("gradient"):  # it writes the gradient there
             given = [{**each, "x": each["x"].clone()} for each in given]
@@ -287,10 +291,10 @@ def compile_some(part: str, rows: Sequence[Mapping[str, Any]], torch: Any) -> No
     number, count = map(int, part.split("/"))
     for row in rows[number::count]:
         try:
-            ways, given = ways_of(row, torch), arguments(row, torch)
-            ways["compiled"](**given)
+            given = arguments(row, torch)
+            torch_ways(row, torch)["compiled"](**given)
             given |= {n: v.to(torch.int32) for n, v in given.items() if n == "target"}
-            ways["ours"](**given)
+            ours_of(row)(**given)
         except Exception as error:
             print(f"{row}: not compiled: {error}"[:300], file=sys.stderr)
 

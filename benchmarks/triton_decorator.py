@@ -86,17 +86,13 @@ def main() -> None:
             if part == "faults":
                 faults = in_process("faults", None, Path(folder))
                 print(faults)
-                continue
-            for name, found in measured_part(part, names, rows, Path(folder)).items():
-                rows[name] |= found
-        result = {
-            "about": provenance(device),
-            "rows": [rows[name] for name in KERNELS if name in rows],
-        }
-        write(file, {**result, "faults": faults})
+            else:
+                for name, found in measured_part(part, names, rows, Path(folder)).items():
+                    rows[name] |= found
+        ordered = [rows[name] for name in KERNELS if name in rows]
+        write(file, {"about": provenance(device), "rows": ordered, "faults": faults})
     for row in rows.values():
         print(shown(row))
-    write(file, {**result, "faults": faults})
 
 
 # ---------------------------------------------------------------------- sources

@@ -12,9 +12,13 @@ SIZES = (
     *((65536, 128), (16384, 1024), (64, 1000), (1, 4096), (4096, 4096), (8192, 8192)),
     *((2048, 32768), (128, 131072)),
 )
-#: For a quick run: few rows, short rows, whole ones and loops; of all types only these two sizes.
-_FEW = ((16, 2048), (1024, 4096))
-_QUICK = (*_FEW, (32768, 128), (128, 32768))
+#: For a quick run, by type: whole rows of few and of many, short rows, loops; of other fields only the first size.
+_FIRST = (512, 4096)
+_QUICK = {
+    "float32": ((16, 2048), (1024, 4096), (32768, 128)),
+    "float16": (_FIRST,),
+    "bfloat16": ((16, 2048), (1024, 4096), (32768, 128), (128, 32768)),
+}
 _EDGES = ((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64))
 
 #: Of a kernel: whole rows in registers, or a loop.
@@ -50,8 +54,13 @@ def problems(sizes, **fields):
 def options(**fields):
     """Return what `Kernel` takes; ``fields`` are further problem fields, which are compiled in."""
     first = {name: values[:1] for name, values in fields.items()}
-    quick = [each for each in problems(_QUICK, **first) if each.dtype != "float16"]
-    quick += [each for each in problems([(128, 65536)], **first) if each.dtype == "bfloat16"]
+    others = {name: values[1:] for name, values in fields.items()}
+    quick = [
+        each
+        for dtype, sizes in _QUICK.items()
+        for each in problems(sizes, **first)
+        if each.dtype == dtype
+    ]
     return {
         "language": "triton",
         "static": list(fields),
@@ -59,7 +68,7 @@ def options(**fields):
         "default": DEFAULT,
         **PARAMETERS,
         "problems": problems(SIZES, **fields),
-        "quick_problems": list(dict.fromkeys([*quick, *problems(_FEW, **fields)])),
+        "quick_problems": [*quick, *(problems([_FIRST], **others) if fields else ())],
         "edge_problems": [
             problem
             for number, size in enumerate(_EDGES)

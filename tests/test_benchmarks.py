@@ -18,6 +18,7 @@ import numpy as np
 import overhead  # type: ignore[import-not-found]
 import problem_sizes  # type: ignore[import-not-found]
 import pytest
+import rows  # type: ignore[import-not-found]
 import triton_decorator  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 from harness import ROOT  # type: ignore[import-not-found]
@@ -247,3 +248,27 @@ def test_the_decorator_is_compared_with_tritons() -> None:
         "Triton 2.0/s, its launch 20.0, jit 11.0 us, best of theirs 1.000, best of ours 1.250, "
         "best of fifth 1.000"
     )
+
+
+def test_rows_are_drawn_by_their_seed() -> None:
+    drawn = rows.drawn()
+    assert drawn == rows.drawn() and len({rows.name_of(row) for row in drawn}) == 40
+    assert {row["kernel"] for row in drawn} == {*rows.KERNELS}
+    assert all(1 <= row["rows"] <= 65536 and 128 <= row["columns"] <= 131072 for row in drawn)
+    assert rows.nbytes_of({**drawn[0], "rows": 4, "columns": 100, "dtype": "float16"}) == 1600
+
+
+def test_rows_are_compared_with_the_fastest_other_way() -> None:
+    times = {"ours": 0.5, "eager": 1.0, "compiled": 0.8, "liger": 0.75, "copy": 0.45}
+    row = {
+        **{"kernel": "rms_norm", "residual": True, "rows": 4096, "columns": 8192},
+        **{"dtype": "bfloat16", "nbytes": 1 << 28, "failed": {}},
+        **{"cold_ms": times, "hot_ms": {**times, "ours": 0.75}, "error": {"ours": 1, "eager": 2}},
+    }
+    assert rows.ratio(row, "cold") == 1.5 and rows.copy_share(row) == pytest.approx(0.9)
+    assert rows.shown(row).startswith("rms_norm residual 4096 x 8192 bfloat16")
+    assert [*rows.summary([row])] == [
+        "cold: geometric mean 1.500, worst 1.500",
+        "hot: geometric mean 1.000, worst 1.000",
+        "of the copy's rate from 64 MB on: 0.900 to 0.900",
+    ]

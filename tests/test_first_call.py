@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -432,3 +433,25 @@ def test_nothing_is_said_by_default_and_a_log_has_the_choice(
     with caplog.at_level(logging.INFO, "autotune"):
         called(load("twice", tune="first_call", budget="60s"), 1002)
     assert "first call" not in caplog.text and "times as fast" in caplog.text
+
+
+def test_what_the_decorator_tunes_takes_turns_with_what_load_does():
+    """One thread at a time, in the background nobody waits, and what was tuned is settled."""
+    begun, go_on = [], threading.Event()
+
+    def begin(name):
+        begun.append(name)
+        return lambda: "" if go_on.wait(60) else "it was late"
+
+    def asked(name):
+        return first_call.in_turn(name, name, partial(begin, name), True)
+
+    assert not asked("one") and not asked("one") and not asked("other")
+    assert begun == ["one"] and first_call.is_busy()
+    (thread,) = (t for t in threading.enumerate() if t.name == "autotune-first-call")
+    go_on.set()
+    thread.join()
+    assert asked("one") and not asked("other")
+    assert begun == ["one", "other"]
+    assert first_call.in_turn("third", "third", partial(begin, "third"), False)  # after the other
+    assert begun == ["one", "other", "third"] and asked("other")

@@ -9,18 +9,15 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from autotune.calling.choice import ChosenCall
 from autotune.calling.libraries import cupy
 from autotune.errors import UsageError, unknown
 from autotune.tuned.table import FIRST_CALL
-
-if TYPE_CHECKING:
-    from autotune.calling.trial import SizeTrial
 
 OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)
@@ -122,10 +119,12 @@ _ending = threading.Event()
 
 def _is_captured(call: ChosenCall) -> bool:
     """Return whether a call becomes part of a CUDA graph."""
-    if call.index is None:
-        return False
+    return call.index is not None and is_capturing(call.stream)
+
+
+def is_capturing(stream: int) -> bool:
+    """Return whether a stream is captured into a graph."""
     # The default stream cannot be captured, and must not be asked while another is.
-    stream = call.stream
     return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
 
 
@@ -142,55 +141,67 @@ def tune(call: ChosenCall, how: Tuning) -> bool:
     from autotune.calling.trial import SizeTrial
 
     has_constants = any(o.kind == "constant" for o in call.resolved.arguments.values())
-    if call.choice.is_known or call.choice.tuned is None or has_constants:
+    if call.choice.is_known or call.choice.tuned is None or has_constants or call.key in _settled:
         return True
+    if _is_captured(call):
+        return False
+    name = f"{call.resolved.kernel.name} ({call.resolved.problem})"
+    made = partial(SizeTrial, call, how.seconds, _ending.is_set)
+    return in_turn(call.key, name, lambda: made().run, how.in_background)
+
+
+def in_turn(
+    key: object, name: str, begin: Callable[[], Callable[[], str]], in_background: bool
+) -> bool:
+    """Tune what a call needs, once in a process; return whether that is settled.
+
+    ``begin`` is called here, where the caller's arrays are, and what it returns in a thread; that returns
+    what a person should know.
+    """
     with _claims:
-        if call.key in _settled:
+        if key in _settled:
             return True
-        if call.key in _running or _is_captured(call):
+        if key in _running:
             return False
-        _running.add(call.key)
+        _running.add(key)
     # While another size has its turn, a call waits if it would wait for its own.
-    if not _turn.acquire(blocking=not how.in_background):
-        _running.discard(call.key)
+    if not _turn.acquire(blocking=not in_background):
+        _running.discard(key)
         return False
     try:
-        trial = SizeTrial(call, how.seconds, _ending.is_set)
-        name = "autotune-first-call"
-        thread = threading.Thread(target=_run, args=(trial,), name=name, daemon=True)
+        given = key, name, begin()
+        thread = threading.Thread(target=_run, args=given, name="autotune-first-call", daemon=True)
         thread.start()
     except BaseException as error:
-        _end(call, f"its arrays cannot be copied: {error}")
+        _end(key, name, f"its arrays cannot be copied: {error}")
         if isinstance(error, Exception):
             return True
         raise
-    if how.in_background:
+    if in_background:
         return False
     thread.join()
     return True
 
 
-def _run(trial: SizeTrial) -> None:
+def _run(key: object, name: str, work: Callable[[], str]) -> None:
     message = "it was interrupted"
     try:
-        message = trial.run()
+        message = work()
     except Exception as error:  # whatever it is, the call works without
         message = f"{type(error).__name__}: {error}"
     finally:
-        _end(trial.call, message)
+        _end(key, name, message)
 
 
-def _end(call: ChosenCall, problem: str) -> None:
+def _end(key: object, name: str, problem: str) -> None:
     """Let the next size have its turn; say in one line what was in the way, if anything was."""
     if problem:
-        resolved, line = call.resolved, " ".join(problem.split())
-        _log.warning(
-            "autotune: first call of %s (%s): %.400s", resolved.kernel.name, resolved.problem, line
-        )
+        line = " ".join(problem.split())
+        _log.warning("autotune: first call of %s: %.400s", name, line)
     if len(_settled) >= _MOST_SETTLED:
         _settled.clear()
-    _settled.add(call.key)
-    _running.discard(call.key)
+    _settled.add(key)
+    _running.discard(key)
     _turn.release()
 
 

@@ -12,9 +12,10 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import converted, in_pieces, narrowed, widened_bfloat16
+from autotune.arrays import converted, in_pieces, narrowed, usable_cores, widened_bfloat16
 from autotune.errors import AutotuneError, SpecError, unknown
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.catalog import load_file
@@ -42,6 +43,8 @@ _BFLOAT16 = "bfloat16"
 _VERSION = 11
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
+#: Elements of all arguments of the evaluations that run at once, each with some numbers of 64 bits for each.
+_MOST_AT_ONCE = 1 << 27
 #: As NumPy takes it; None is one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 #: A function that draws so many numbers from a generator.
@@ -710,15 +713,22 @@ class _Evaluations:
         if not self.arrays(kinds) and "i" in kinds:
             return squares
         done, until = 0, time.monotonic() + tolerance.LONGEST_S
-        for number in range(most):
-            if number >= tolerance.FEWEST and time.monotonic() > until:
-                break
-            found = self.results(change, kinds, number, is_single)
-            for name, values in found.items():
-                least = self._least(name) if is_single else 0.0
-                tolerance.add_change(squares[name], self.expected[name], values, least)
-            done += bool(found)
+        at_once = max(1, min(usable_cores(), _MOST_AT_ONCE // max(1, self._elements)))
+        evaluated = partial(self.results, change, kinds, is_single=is_single)
+        with ThreadPoolExecutor(at_once) as pool:
+            for number in range(0, most, at_once):
+                if number >= tolerance.FEWEST and time.monotonic() > until:
+                    break
+                for found in pool.map(evaluated, range(number, min(most, number + at_once))):
+                    for name, values in found.items():
+                        least = self._least(name) if is_single else 0.0
+                        tolerance.add_change(squares[name], self.expected[name], values, least)
+                    done += bool(found)
         return {name: root / math.sqrt(done) for name, root in squares.items() if done}
+
+    @property
+    def _elements(self) -> int:
+        return sum(each.count or 0 for each in self.made.arguments)
 
     def results(
         self, change: tolerance.Change | None, kinds: str, number: int, is_single: bool = False

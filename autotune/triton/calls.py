@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 
 from autotune.calling.binding import ArrayArgument, ResolvedCall
-from autotune.calling.libraries import Library, kind_of
+from autotune.calling.libraries import DeviceLibrary, Library, kind_of
 from autotune.errors import UsageError
 from autotune.files import data_path, write_atomically
 from autotune.kernel.operand import Operand
@@ -147,12 +147,23 @@ def with_data(
     return changed(call, arguments=arguments)
 
 
+def memory_of(operand: Operand) -> Operand:
+    """Return what is copied of an array: itself, or all memory that it spans."""
+    return operand if operand.is_contiguous and operand.shape else operand.memory
+
+
+def copy_of(array: Any, operand: Operand) -> Any:
+    """Return a copy of an array on its device."""
+    library = kind_of(array)
+    assert isinstance(library, DeviceLibrary)
+    return library.copied(library.view(library.through(array), memory_of(operand)))
+
+
 def _on_host(array: Any, operand: Operand) -> Any:
-    """Return a copy of an array in the host's memory, or of all memory that it spans; bfloat16 as bits."""
+    """Return a copy of an array in the host's memory; bfloat16 as bits."""
     library = kind_of(array)
     assert isinstance(library, Library)
-    placed = operand if operand.is_contiguous and operand.shape else operand.memory
-    seen = library.view(library.through(array), placed)
+    seen = library.view(library.through(array), memory_of(operand))
     if operand.dtype == "bfloat16":  # NumPy has no such type
         import torch
 

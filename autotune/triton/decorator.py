@@ -22,14 +22,14 @@ from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
 from autotune.calling.choice import Choice, LaunchPlan
-from autotune.calling.first_call import OFF, VARIABLE
-from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
+from autotune.calling.first_call import OFF, VARIABLE, in_turn, is_busy, is_capturing, tuning
+from autotune.calling.gpu import GpuCall, LoadedPlan, device_index, on_device
 from autotune.calling.libraries import DeviceLibrary, Library, Torch, cupy, kind_of
 from autotune.calling.load import MAX_CALLS
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.graph import everything_allowed
-from autotune.errors import AutotuneError, UsageError, unknown
+from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import source_fingerprint
@@ -47,7 +47,9 @@ from autotune.triton.calls import (
     ConfiguredLaunch,
     RecordedCall,
     Watched,
+    copy_of,
     field_of,
+    memory_of,
     passed,
     read_calls,
     resolved_call,
@@ -59,7 +61,7 @@ from autotune.triton.declared import DecoratedKernel
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import user_folder
-from autotune.tuned.table import EXACT, FIRST_CALL
+from autotune.tuned.table import EXACT
 from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem
 
@@ -78,7 +80,7 @@ _IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "pos
 class _Options:
     reference: Callable[..., Mapping[str, Any]] | None
     tolerance: float | None
-    tune: bool
+    tune: str
     budget: str
     name: str | None
 
@@ -110,8 +112,9 @@ def autotune(
         Without it configurations have to agree.
     tolerance : float, optional
         Largest absolute error. Default: as of every kernel.
-    tune : {"first_call", "off"}
-        With ``off``, or ``AUTOTUNE_TUNE=off``, the nearest recorded problem answers, else the first configuration.
+    tune : {"first_call", "background", "off"}
+        With ``off`` the nearest recorded problem answers, else the first configuration; with ``background``
+        until the call is tuned. ``AUTOTUNE_TUNE`` says so for all functions.
     budget : str
         Of each problem: ``60s``, ``200evals``.
     name : str, optional
@@ -132,11 +135,10 @@ def autotune(
     given = {each: values for each, values in parameters.items() if each not in _IGNORED}
     if (configs is None) == (not given):
         raise UsageError("autotune: give configs=[...], or parameters such as BLOCK=(64, 128)")
-    if tune not in (FIRST_CALL, OFF):
-        raise UsageError(f"autotune: {unknown('tune', tune, (FIRST_CALL, OFF))}")
+    tuning(tune)
     Budget.parse(budget)
     listed = list(_every(given)) if configs is None else list(configs)
-    options = _Options(reference, tolerance, tune == FIRST_CALL, budget, name)
+    options = _Options(reference, tolerance, tune, budget, name)
     hooks = {"pre_hook": pre_hook, "prune_configs_by": prune_configs_by}
     return lambda fn: Decorated(
         options, fn, fn.arg_names, listed, list(key), reset_to_zero, restore_value, **hooks
@@ -163,6 +165,8 @@ class _Answer:
     #: Arguments of the grid that no caller passes.
     meta: dict[str, Any] = field(default_factory=dict)
     by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
+    #: Whether it stays: not while it is tuned in the background, or part of a graph.
+    is_settled: bool = True
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
         #: By the types and names of a call's values.
         self._readers: dict[object, _Reader] = {}
         self._answers: dict[object, _Answer] = {}
+        #: Of calls that are being tuned, or will be; good while anything is.
+        self._meanwhile: dict[object, _Answer] = {}
         #: Of several threads one searches.
         self._making = RLock()
 
@@ -245,10 +251,13 @@ class Decorated(Autotuner):  # type: ignore[misc]
         answer = self._answers.get(key)
         if answer is None:
             with self._making:
-                answer = self._answers.get(key) or self._answer(reader, args, named, grid)
-                if len(self._answers) >= MAX_CALLS:
-                    self._answers.pop(next(iter(self._answers)))
-                self._answers[key] = answer
+                known = self._answers.get(key) or (is_busy() and self._meanwhile.get(key))
+                answer = known or self._answer(reader, args, named, grid)
+                self._meanwhile.pop(key, None)
+                kept = self._answers if answer.is_settled else self._meanwhile
+                if key not in kept and len(kept) >= MAX_CALLS:
+                    kept.pop(next(iter(kept)))
+                kept[key] = answer
         self.best_config = config = answer.config
         if config.pre_hook is not None:
             config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
@@ -382,7 +391,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 f"{self.name}: its arrays are in the host's memory; Triton takes a GPU's, or interprets "
                 "where TRITON_INTERPRET=1 is set before it is imported"
             )
-        choice = self._choice(kernel, call, device := backend("cuda").devices()[index])
+        device = backend("cuda").devices()[index]
+        choice, is_settled = self._choice(kernel, call, device)
         config = self._configurations[choice.configuration]
         launch = self._launch(call, choice.configuration, config)
         # They hold no array, which the caller wants back.
@@ -403,7 +413,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
             values = list(bound.values())
             return GpuCall(resolved, loaded, values, _libraries(values), passed_on).shortest
 
-        return _Answer(config, make, {**self._defaults, **launch.constants, **config.all_kwargs()})
+        meta = {**self._defaults, **launch.constants, **config.all_kwargs()}
+        return _Answer(config, make, meta, is_settled=is_settled)
 
     def _launch(self, call: _NewCall, c: Configuration, config: Config) -> ConfiguredLaunch:
         """Return how a configuration launches a call, without what hooks do before."""
@@ -427,31 +438,72 @@ class Decorated(Autotuner):  # type: ignore[misc]
             found.append(changed(self._launch(call, c, config), fills=tuple(fills)))
         return changed(call.recorded, launches=tuple(found))
 
-    def _choice(self, kernel: DecoratedKernel, call: _NewCall, device: Device) -> Choice:
-        """Return what the record answers, after a search where it does not know the problem."""
-        found = _found(kernel, call.problem, device)
-        is_off = not self._options.tune or os.environ.get(VARIABLE) == OFF
-        is_wanted = not is_off and len(call.kept) > 1
-        if is_wanted and not _is_known(kernel, found) and not _is_captured(call):
-            try:
+    def _choice(
+        self, kernel: DecoratedKernel, call: _NewCall, device: Device
+    ) -> tuple[Choice, bool]:
+        """Return what the record answers, after a search where that is due, and whether it stays so."""
+        found, is_settled = _found(kernel, call.problem, device), True
+        mode = os.environ.get(VARIABLE) or self._options.tune
+        if mode != OFF and len(call.kept) > 1 and not _is_known(kernel, found):
+            stream = _stream_of(call)
+            is_settled = not is_capturing(stream)
+            if is_settled and tuning(mode, name=VARIABLE).in_background:
+                key = id(self), call.problem, device.selector
+                begin = partial(self._begin, call, device, stream)
+                is_settled = in_turn(key, f"{kernel.name} ({call.problem})", begin, True)
+            elif is_settled:
                 self._tune(call, device)
-            except AutotuneError as error:
-                warnings.warn(f"{kernel.name}: not tuned: {error}", stacklevel=6)
             found = _found(kernel, call.problem, device)
         if found is not None and Configuration(dict(found)) in call.kept:
-            return Choice(kernel.name, call.problem, Configuration(dict(found)), found)
-        return Choice(kernel.name, call.problem, next(iter(call.kept)), None)
+            choice = Choice(kernel.name, call.problem, Configuration(dict(found)), found)
+        else:
+            choice = Choice(kernel.name, call.problem, next(iter(call.kept)), None)
+        return choice, is_settled
 
     def _tune(self, call: _NewCall, device: Device) -> None:
-        """Search on copies of a call's arrays, in other processes, and keep the result."""
+        """Search while the caller waits; warn of what is wrong."""
+        try:
+            wrong = self._search(self._with_launches(call), call.bound, call.operands, device)
+        except AutotuneError as error:
+            wrong = [f"not tuned: {error}"]
+        for text in wrong:
+            warnings.warn(f"{self.name}: {text}", stacklevel=6)
+
+    def _begin(self, call: _NewCall, device: Device, stream: int) -> Callable[[], str]:
+        """Copy a call's arrays on the device, in order with its stream; return what searches on the copies."""
+        recorded, copies, operands = (
+            self._with_launches(call),
+            dict(call.bound),
+            dict(call.operands),
+        )
+        for name, operand in call.operands.items():
+            copies[name] = copy_of(call.bound[name], operand)
+            operands[name] = Operand.new(memory_of(operand).shape, operand.dtype)
+        with on_device(device.index):
+            copied = cupy().cuda.Event(disable_timing=True)
+            cupy().cuda.runtime.eventRecord(copied.ptr, stream)
+
+        def work() -> str:
+            copied.synchronize()
+            return "; ".join(self._search(recorded, copies, operands, device))
+
+        return work
+
+    def _search(
+        self,
+        call: RecordedCall,
+        bound: Mapping[str, Any],
+        operands: Mapping[str, Operand],
+        device: Device,
+    ) -> list[str]:
+        """Search on copies of a call's arrays, in other processes, and keep the result; return what is wrong."""
         with cache.scratch() as scratch:
-            recorded = self._with_launches(call)
-            recorded = with_data(recorded, call.bound, call.operands, Path(scratch))
+            recorded = with_data(call, bound, operands, Path(scratch))
             kernel = self._kernel([recorded])
             request = Request(
                 kernel=as_it_is(kernel),
                 device=device,
-                problems=(call.problem,),
+                problems=(Problem(call.problem),),
                 effort=EFFORTS["quick"],
                 budget=Budget.parse(self._options.budget),
                 timeout_s=_LONGEST_S,
@@ -462,10 +514,12 @@ class Decorated(Autotuner):  # type: ignore[misc]
         if result.record is not None:
             update(Path(user_folder(kernel.project)), result.record)
             clear_cache()
-        for row in (row for found in result.problems for row in found.measured):
-            if row.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMED_OUT):
-                text = f"{row.configuration} is never chosen ({row.status}): {row.message}"
-                warnings.warn(f"{kernel.name}: {text}", stacklevel=7)
+        return [
+            f"{row.configuration} is never chosen ({row.status}): {row.message}"
+            for found in result.problems
+            for row in found.measured
+            if row.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMED_OUT)
+        ]
 
 
 def _reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any:
@@ -528,10 +582,9 @@ def _is_known(kernel: DecoratedKernel, found: TunedConfig | None) -> bool:
     return found.origin.source == source_fingerprint(kernel)
 
 
-def _is_captured(call: _NewCall) -> bool:
-    """Return whether the caller's stream is captured into a graph, which no search may disturb."""
+def _stream_of(call: _NewCall) -> int:
+    """Return the caller's stream."""
     array = next(call.bound[name] for name in call.operands)
     library = kind_of(array)
     assert isinstance(library, DeviceLibrary)
-    stream = library.stream_asker()(library.device_index(array) or 0)
-    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
+    return library.stream_asker()(library.device_index(array) or 0)
