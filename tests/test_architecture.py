@@ -55,7 +55,7 @@ LINES = {
     "retune": 1112,
     "run": 4380,
     "search": 2394,
-    "store": 1383,
+    "store": 1385,
     "triton": 900,
     "tuned": 3570,
 }
