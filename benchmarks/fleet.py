@@ -146,11 +146,9 @@ class SimulatedHost(Host):
         found = self.simulated.measurement(Configuration(chosen))
         time.sleep(self.simulated.compile_s(found))
         if found.status is Status.COMPILE_FAILED:
-            return Compiled(None, found.message, found.message, found.compile_s)
+            return Compiled(None, found.message, found.compile_s)
         code = job.key.encode() * (BINARY_BYTES // 64)
-        return Compiled(
-            Binary(code, (CompiledFunction("k"),), "", job.key), "", "", found.compile_s
-        )
+        return Compiled(Binary(code, (CompiledFunction("k"),), "", job.key), "", found.compile_s)
 
 
 # ---------------------------------------------------------------------- machines

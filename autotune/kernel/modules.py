@@ -75,23 +75,30 @@ def fault_of(file: Path) -> ForeignPlace | None:
     has to belong to root or this user and be writable by nobody else. A sticky folder may be writable:
     others cannot replace files in it. Trusted folders, and those above them, are not checked.
     """
-    ways = (file.absolute(), file.resolve())
-    places = dict.fromkeys(place for way in ways for place in (*reversed(way.parents), way))
+    # Texts, as each binary that is read from the cache comes here.
+    ways = os.path.join(os.getcwd(), file), os.path.realpath(file)
+    places = dict.fromkeys(place for way in ways for place in _down_to(way))
     listed = filter(None, os.environ.get(TRUST, "").split(os.pathsep))
     known = (*(Path(folder).resolve() for folder in listed), *_running_folders())
-    trusted = [folder for folder in known if folder in places]
+    trusted = [folder for folder in known if str(folder) in places]
     for place in places:
-        if any(place.is_relative_to(folder) or folder.is_relative_to(place) for folder in trusted):
+        if any(Path(place).is_relative_to(f) or f.is_relative_to(place) for f in trusted):
             continue
-        status = place.lstat()
+        status = os.lstat(place)
         if status.st_uid not in (0, os.geteuid()):
-            return ForeignPlace(place, f"belongs to user {status.st_uid}, not to you")
+            return ForeignPlace(Path(place), f"belongs to user {status.st_uid}, not to you")
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if not is_sticky and (who := _other_writers(status)):
             return ForeignPlace(
-                place, f"{who} may write it", f"chmod go-w {shlex.quote(str(place))}"
+                Path(place), f"{who} may write it", f"chmod go-w {shlex.quote(str(place))}"
             )
     return None
+
+
+def _down_to(way: str) -> list[str]:
+    """Return the root and all folders below it on the way to a file, and the file."""
+    ends = [end for end, letter in enumerate(way) if letter == os.sep and end]
+    return [os.sep, *(way[:end] for end in ends), way]
 
 
 @cache

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError
+from autotune.kernel import modules
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
@@ -190,6 +191,10 @@ class DeviceEvaluator:
         return self.compilers.result(self._compile_job(configuration)).binary
 
     def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
+        with modules.running(self.kernel.folder):  # once for all functions of the space file
+            return self._planned(configuration)
+
+    def _planned(self, configuration: Configuration) -> CompileJob | Measurement:
         if self.kernel.allows(configuration, self.job.problem):
             why = over_limit(self._launches(configuration), None, self.job.device)
         else:

@@ -279,8 +279,10 @@ class Remembered(Mapping[Configuration, Measurement]):
 
     def read(self, configurations: Iterable[Configuration]) -> None:
         """Read the rows of configurations that were not read yet, at once."""
+        if not self._scope_id:  # it has no row
+            return
         unread = {c.canonical_json(): c for c in configurations if c not in self._read}
-        texts = list(unread) if self._scope_id else []
+        texts = list(unread)
         for begin in range(0, len(texts), _AT_ONCE):
             some = texts[begin : begin + _AT_ONCE]
             newest = sa.select(sa.func.max(_table.id)).where(
