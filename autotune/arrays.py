@@ -48,7 +48,7 @@ def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
 
 def rounded_to_bfloat16(array: NDArray[Any]) -> NDArray[np.uint16]:
     """Return the nearest bfloat16 of each element, as bits: NumPy has no such type. NaN stays NaN."""
-    if array.ndim and not any(array.strides):  # one number, at every place
+    if array.size > 1 and not any(array.strides):  # one number, at every place
         one = rounded_to_bfloat16(array[(slice(1),) * array.ndim].copy())
         return np.broadcast_to(one, array.shape)
     single = converted(array, np.float32)

@@ -117,6 +117,7 @@ def test_bfloat16_is_rounded_to_the_nearest():
     rounded = widened_bfloat16(rounded_to_bfloat16(np.float32(numbers)))
     expected = [1, -1.5, 0, 1, 1 + 2**-6, np.inf, np.inf, np.nan, 1 + 2**-7]
     np.testing.assert_array_equal(rounded, np.float32(expected))
+    assert rounded_to_bfloat16(np.empty((3, 0), np.float32)).shape == (3, 0)
     same = rounded_to_bfloat16(np.broadcast_to(np.float32(2), (1 << 40, 3)))
     assert same.shape == (1 << 40, 3) and same[0, 0] == 0x4000
 
