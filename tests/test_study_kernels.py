@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from autotune import Constant, Problem
 from autotune.cli.kernels import ptx_of
+from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Draw
+from autotune.measure.measurement import Status
+from autotune.run.bench import Bench
 from autotune.run.checking import check_kernel
+from autotune.run.request import Request
+from autotune.values import Value
 
 ROOT = Path(__file__).parents[1]
 #: Of each kernel a piece of its source, and one that leaves an element out or doubles it.
@@ -48,6 +54,37 @@ def test_a_sample_is_right(name: str) -> None:
     assert report.failures == []
     assert report.unseen == []
     assert {row["result"] for row in report.samples} == {"verified"}
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("kept_processes")
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("gather", {"STAGE": "shuffle", "ITEMS": 2}),
+        ("branch", {"FORM": "sorted", "ITEMS": 2}),
+        ("spmm", {"ALG": "block", "BLOCK": 64, "TEAM": 2, "SHARE": 32}),
+        ("spmm", {"ALG": "block", "BLOCK": 64, "TEAM": 8, "VEC": 4, "SHARE": 32}),
+        ("conv1d", {"INPUT": "vectors", "OUTPUTS": 8, "MASK": "registers", "BLOCK": 64}),
+        ("conv1d", {"INPUT": "vectors", "OUTPUTS": 4, "BLOCK": 64}),
+    ],
+    ids=str,
+)
+def test_a_way_of_its_own_is_right_at_odd_sizes(
+    name: str, chosen: dict[str, Value], opencl_device: str
+) -> None:
+    """What few samples have; all edge problems that it allows."""
+    kernel, device = find_kernel(name), choose_device(opencl_device)
+    width = {"WARP": device.warp_size} if "WARP" in kernel.parameters else {}
+    configuration = kernel.completed({**chosen, **width})
+    edges = [edge for edge in kernel.edges_on(device) if kernel.allows(configuration, edge)]
+    assert edges
+    with closing(Bench(Request(kernel, device, tuple(edges)))) as bench:
+        for edge in edges:
+            binary = bench.compilers.result(bench.compile_job(configuration, edge)).binary
+            assert binary is not None
+            found = bench.worker.check(bench.job(edge), configuration, binary)
+            assert found.status is Status.OK, f"{edge}: {found.message}"
 
 
 @pytest.mark.opencl

@@ -16,7 +16,12 @@ NAMES = (
 )
 #: The smallest problem that OpenCL tunes, and what only CUDA has.
 CASES = [(name, find_kernel(name).first_problem("opencl")) for name in NAMES]
-CASES.append(("conv1d", Problem(n=100003, taps=9, mask_in="constant")))
+CASES += [
+    ("conv1d", Problem(n=100003, taps=9, mask_in="constant")),
+    ("table", Problem(n=100003, entries=16, index="random", table_in="constant")),
+    ("table", Problem(n=100003, entries=16, index="random", table_in="array")),
+    ("gather", Problem(n=100003, pattern="reverse", stride=1, side="load")),
+]
 #: Rows that are whole pieces of 16 bytes, and such that are not.
 CASES += [
     ("hgemm", Problem(m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype))
