@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import problem_sizes
+import rows as torch_rows
 from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
@@ -110,7 +111,76 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
             "## Sizes that are not tuned: what `lookup` answers",
             "",
             *_section(_sorted(answered.values()), untuned),
+            *_torch_rows(),
+            *_decorator(),
         ]
+    )
+
+
+def _torch_rows() -> list[str]:
+    """Return what benchmarks/rows.py measured: a table of each device."""
+    lines = []
+    for document in _others("rows"):
+        found = document["rows"]
+        lines += ["## Rows beside torch and Liger", "", _about(document), ""]
+        lines += [*(f"- {text}" for text in torch_rows.summary(found)), ""]
+        others = ("eager", "compiled", "liger")
+        lines += [f"|rows|GB/s|of copy|{'|'.join(others)}|hot|error|", f"|---|{'--:|' * 7}"]
+        for row in found:
+            times = row["cold_ms"]
+            rates = [
+                f"{times[each] / times['ours']:.2f}" if each in times else "" for each in others
+            ]
+            rate = f"{row['nbytes'] / times['ours'] / 1e6:.0f}"
+            error = row["error"]["ours"] / max(row["error"]["eager"], 1e-30)
+            lines.append(
+                _line(
+                    *(torch_rows.name_of(row), rate, f"{torch_rows.copy_share(row):.2f}", *rates),
+                    *(f"{torch_rows.ratio(row, 'hot'):.2f}", f"{error:.2f}"),
+                )
+            )
+        lines += [""]
+    return lines
+
+
+def _decorator() -> list[str]:
+    """Return what benchmarks/triton_decorator.py measured: a table of each device."""
+    lines = []
+    for document in _others("triton"):
+        lines += ["## The decorator beside triton.autotune", "", _about(document), ""]
+        sides = (
+            "configurations/s, ours",
+            "Triton's",
+            "best time, Triton's over ours",
+            "of a fifth",
+        )
+        more = ("launch, µs", "`triton.jit`", "second process, s", "lines changed")
+        lines += [f"|kernel|{'|'.join((*sides, *more))}|", f"|---|{'--:|' * 8}"]
+        for row in document["rows"]:
+            ours, theirs, best = row["ours"], row["theirs"], row["best_ms"]
+            rates = [f"{each['measured'] / each['first_s']:.1f}" for each in (ours, theirs)]
+            times = [
+                f"{best['theirs'] / best[each]:.3f}" if each in best else ""
+                for each in ("ours", "fifth")
+            ]
+            launch = [f"{ours['launch_us']:.1f}", f"{theirs['jit_launch_us']:.1f}"]
+            last = [f"{row['second_process_s']:.2f}", str(row["lines_changed"])]
+            lines.append(_line(row["kernel"], *rates, *times, *launch, *last))
+        faults = document["faults"] or {"warnings": []}
+        lines += ["", *(f"- {text}" for text in faults["warnings"]), ""]
+    return lines
+
+
+def _others(kind: str) -> list[Document]:
+    """Return the documents of another program, by device."""
+    files = sorted((ROOT / "benchmarks" / "results").glob(f"{kind}-*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def _about(document: Document) -> str:
+    about = document["about"]
+    return (
+        f"{about['device']}, driver {about['driver']}, {about['date'][:10]}: `{about['command']}`."
     )
 
 

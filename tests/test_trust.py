@@ -24,7 +24,7 @@ from autotune.doctor import checks
 from autotune.doctor.machine import Nvidia
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import find_kernel, listings, load_file
-from autotune.kernel.modules import fault_of
+from autotune.kernel.modules import fault_of, home_of
 from autotune.kernel.source import source_fingerprint
 from autotune.measure import compiler
 from autotune.measure.compiler import compiled_for
@@ -359,3 +359,14 @@ def test_the_package_runs_its_own_files_whoever_installed_it(tmp_path, give):
     )
     assert done.stdout.strip() == str(tmp_path / "copy" / "spaces" / "copy.py")
     assert "belongs to" in done.stderr.splitlines()[-1]
+
+
+def test_packages_beside_their_metadata_are_installed(tmp_path, monkeypatch):
+    """As ``pip --target`` leaves them, in a folder of PYTHONPATH: no own modules of a person."""
+    for name, metadata in (("target", "widget-1.0.dist-info"), ("own", "notes")):
+        (tmp_path / name / f"{name}_widget").mkdir(parents=True)
+        (tmp_path / name / f"{name}_widget" / "__init__.py").touch()
+        (tmp_path / name / metadata).mkdir()
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+    assert home_of("target_widget") is None
+    assert home_of("own_widget") == tmp_path / "own"
