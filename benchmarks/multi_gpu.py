@@ -99,7 +99,7 @@ def turn(
         processes = run.processes(run_id)
         own = ProblemTuner(run, store, run_id, marks, "")
         tuners: list[Tuner] = [*processes] or [own]
-        work = Searches(request, len(run.space), False, run.clock_s(), tuners)
+        work = Searches(request, False, run.clock_s(), tuners)
         cpu_s = time.process_time()
         results = done_at_once(work, processes, site.require_running)
         list(results if processes else work.results(own))

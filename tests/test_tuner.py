@@ -3,6 +3,7 @@
 import _thread
 import os
 import signal
+import threading
 import time
 import warnings
 from collections import Counter
@@ -18,6 +19,7 @@ from autotune.errors import AutotuneError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
+from autotune.run.tuner import TunerProcess
 from autotune.search.session import Budget, Measured, Phase, ignore
 from autotune.store import Store
 from autotune.values import Problem
@@ -82,6 +84,22 @@ def wait_for_their_end(pids):
         time.sleep(0.05)
 
 
+@pytest.fixture
+def in_step(monkeypatch):
+    """Let each card wait after its first search: else one may do all before the other is up."""
+    search, both, begun = TunerProcess.search, threading.Barrier(2, timeout=120), set()
+
+    def searched(tuner, *given):
+        found = search(tuner, *given)
+        if tuner.device.uuid not in begun:
+            begun.add(tuner.device.uuid)
+            both.wait()
+        return found
+
+    monkeypatch.setattr(TunerProcess, "search", searched)
+
+
+@pytest.mark.usefixtures("in_step")
 def test_two_cards_search_their_own_sizes_and_find_what_one_finds(request_of, tmp_path):
     alone = ran(request_of("one"), tmp_path / "one.sqlite")
     events = []

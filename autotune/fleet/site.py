@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -147,6 +147,7 @@ class FleetSite(Site):
 _connections = ExitStack()
 
 
+@cache
 def _joined(address: str) -> FleetSite:
     return FleetSite(_connections.enter_context(of(address)))
 

@@ -44,8 +44,6 @@ class Division:
     """The work left of a run. The threads of its tuners share it."""
 
     request: Request
-    #: Configurations of the search space.
-    size: int
     sanitizes: bool
     #: When the first search began, by a tuner's clock.
     begun_s: float
@@ -130,7 +128,8 @@ class Division:
 
     def _search_on(self, tuner: Tuner) -> None:
         """Spend what is left of the budget, by turns where most gain is expected and where least was tried."""
-        own = [problem for problem, its in self._undecided.items() if its is tuner]
+        with self._lock:
+            own = [problem for problem, its in self._undecided.items() if its is tuner]
         for turns in range(len(own), 0, -1) if self._again_share else ():
             open_ones = [self.searched[each] for each in own if self._gain(self.searched[each]) > 0]
             with self._lock:
@@ -190,7 +189,7 @@ class Division:
         return max(total_s * self._portfolio_share, *map(self.seconds_left, self.tuners))
 
     def _gain(self, found: SearchedProblem) -> float:
-        if len(found.asked) == self.size:
+        if found.ended_by == "all":
             return 0.0
         if found.outlook is None:
             return math.inf

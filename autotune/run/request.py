@@ -145,7 +145,7 @@ class Request:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Return all devices that measure; the first holds the finals."""
+        """Return all devices that measure."""
         return (self.device, *self.others)
 
     def caches_of(self, problem: Problem) -> Caches:

@@ -170,9 +170,7 @@ class Run(Bench):
         ]
 
     def division(self, tuners: Sequence[Tuner]) -> Division:
-        begun_s = self.clock_s()
-        size, sanitizes = len(self.space), bool(self._sanitizer)
-        return Division(self.request, size, sanitizes, begun_s, list(tuners))
+        return Division(self.request, bool(self._sanitizer), self.clock_s(), list(tuners))
 
     # ------------------------------------------------------------------ portfolio
 

@@ -220,7 +220,6 @@ def open_tuner(plan: TunerPlan) -> None:
     for worker in bench.workers:
         worker.actor.start()
     _ = bench.space  # while they come up
-    warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_, **__: tell(str(message))
     store = Store.open(plan.store)
     _tuner = ProblemTuner(bench, store, plan.run_id, _teller, plan.sanitizer, plan.number)
