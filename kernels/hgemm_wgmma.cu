@@ -21,35 +21,22 @@
 // Where C has too few tiles for the device, SPLITK blocks of a cluster share a tile, each with a part of k. Their
 // sums meet in shared memory.
 
-#ifndef BM
-#define BM 128  // rows of C per block
-#endif
-#ifndef BN
-#define BN 256  // columns of C per block, and of one wgmma
-#endif
-#ifndef STAGES
-#define STAGES 4  // steps of k in shared memory
-#endif
 #ifndef CLUSTER
 #define CLUSTER 2  // blocks that share tiles of B
-#endif
-#ifndef LEAD
-#define LEAD 0  // steps by which one consumer is ahead, so that it multiplies while the other stores; 0: none
-#endif
-#ifndef RASTER
-#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
 #endif
 #ifndef SPLITK
 #define SPLITK 1  // blocks that share one tile of C, each with a part of k
 #endif
 
-#include "gemm.h"
 #include "hgemm.h"
 
 constexpr int DEPTH = 64;   // of a step of k: 128 bytes, the longest row that wgmma's layouts know
 constexpr int GROUP = 128;  // threads
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (CONSUMERS + 1) * GROUP;
+// Steps by which one consumer is ahead, so that it multiplies while the other stores. The stages keep the distance that
+// they begin with: the one ahead waits for a stage that the other frees.
+constexpr int LEAD = SPLITK > 1 ? 0 : 2;
 constexpr int ROWS_EACH = BM / CONSUMERS;
 constexpr int SLABS = ROWS_EACH / 64;  // of 64 rows, for one wgmma
 constexpr int ROW_BYTES = 128;
@@ -297,7 +284,6 @@ struct Consumer {
     // The product of a tile of C.
     __device__ __forceinline__ void multiply(Ring& ring, int steps)
     {
-        // The stages keep the distance that consumers begin with: who is ahead waits for a stage that the other frees.
         if (LEAD > 0 && is_first && group == 1) asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * GROUP) : "memory");
         unsigned before = 0;  // the barrier of the stage that is read no more when the next products are under way
         for (int step = 0; step < steps; ++step) {

@@ -130,7 +130,6 @@ hgemm = Kernel(
     LAYOUT=("swizzle", "padded"),  # mma: how rows in shared memory avoid each other's banks
     CLUSTER=(1, 2),  # wgmma: blocks that share tiles of B
     SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
-    LEAD=(0, 2),  # wgmma: steps by which one warpgroup is ahead of the other
     PADDED=(False, True),  # rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that must fit on one multiprocessor
@@ -153,7 +152,7 @@ def mma(VARIANT):
     return VARIANT == "mma"
 
 
-@hgemm.applies("CLUSTER", "SPLITK", "LEAD")
+@hgemm.applies("CLUSTER", "SPLITK")
 def wgmma(VARIANT):
     return VARIANT == "wgmma"
 
@@ -180,9 +179,9 @@ def clusters_share_panels(VARIANT, BN, CLUSTER, SPLITK):
 
 
 @hgemm.constraint
-def few_tiles_have_no_order(RASTER, SPLITK, LEAD):
-    """wgmma: where k is split, tiles are too few for their order to matter, or for one to follow another."""
-    return SPLITK == 1 or (RASTER == 8 and LEAD == 0)
+def few_tiles_have_no_order(RASTER, SPLITK):
+    """wgmma: where k is split, tiles are too few for their order to matter."""
+    return SPLITK == 1 or RASTER == 8
 
 
 @hgemm.constraint
