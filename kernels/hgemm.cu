@@ -11,37 +11,15 @@
 // ldmatrix reads pieces of 16 bytes from eight rows at once, which would all lie in the same banks. LAYOUT says what
 // is done about it: the pieces of a row change places (swizzle), or rows have a piece more (padded).
 
-#ifndef BM
-#define BM 128  // rows of C per block
-#endif
-#ifndef BN
-#define BN 128  // columns of C per block
-#endif
-#ifndef BK
-#define BK 32  // depth of one stage
-#endif
-#ifndef WM
-#define WM 64  // rows of C per warp
-#endif
-#ifndef WN
-#define WN 64  // columns of C per warp
-#endif
-#ifndef STAGES
-#define STAGES 4  // pairs of tiles in shared memory: one in use, the others on their way
-#endif
 #ifndef LAYOUT
 #define LAYOUT_swizzle 1
 #define LAYOUT_padded 2
 #define LAYOUT LAYOUT_swizzle
 #endif
-#ifndef RASTER
-#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
-#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1  // blocks that must fit on one multiprocessor
 #endif
 
-#include "gemm.h"
 #include "hgemm.h"
 
 constexpr int THREADS = 32 * (BM / WM) * (BN / WN);

@@ -1,6 +1,29 @@
-// What the sources of hgemm share: the types of A, B and C, how sums of a row become elements of C, and the copy
-// of matrices to where their rows are aligned.
+// What the sources of hgemm share: parameters, the types of A, B and C, how sums of a row become elements of C, and the
+// copy of matrices to where their rows are aligned.
 #pragma once
+
+#ifndef BM
+#define BM 128  // rows of C per block
+#endif
+#ifndef BN
+#define BN 128  // columns of C per block
+#endif
+#ifndef BK
+#define BK 32  // depth of one stage; wgmma: always 64
+#endif
+#ifndef WM
+#define WM 64  // rows of C per warp; wgmma: half of BM per warpgroup
+#endif
+#ifndef WN
+#define WN 32  // columns of C per warp
+#endif
+#ifndef STAGES
+#define STAGES 4  // pairs of tiles in shared memory: one in use, the others on their way
+#endif
+#ifndef RASTER
+#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
+#endif
+#include "gemm.h"
 
 // DTYPE, of A and B, and OUT_DTYPE, of C, are fields of the problem and arrive as bare words.
 #ifndef DTYPE

@@ -1,8 +1,8 @@
 // C = A B, halves or bfloat16 in, float32 sums, row-major: knows wgmma and the tensor memory accelerator, which only
 // sm_90a has.
 //
-// A is m x k, B is k x n, C is m x n, with dimensions to 2^30, and k is not 0. Rows of A and B are whole pieces of 16 bytes at
-// multiples of 16 bytes, as PADDED makes them.
+// A is m x k, B is k x n, C is m x n, with dimensions to 2^30, and k is not 0. Rows of A and B are whole pieces of 16
+// bytes at multiples of 16 bytes, as PADDED makes them.
 //
 // The plan. Each multiprocessor has one block, which takes tiles of BM x BN of C in turn. Of its three warpgroups
 // the last is the producer, of which one thread works; the others multiply:
@@ -12,7 +12,7 @@
 //   consumer  BM / 2 x BN of C: wgmma takes both operands from shared memory, B as it lies, with n innermost.
 //
 // Two blocks of a CLUSTER have tiles one below the other, and so the same columns of B: each brings half of B's tile
-// for both. Without that the L2 cache is too slow for the tensor cores.
+// for both, and the L2 cache is asked for less.
 //
 // The accelerator wants a description of each matrix, which a host makes as a rule. Here every block makes its own:
 // 128 bytes of zeros in shared memory, of which tensormap.replace fills every field, and which are then copied to a
@@ -21,44 +21,28 @@
 // Where C has too few tiles for the device, SPLITK blocks of a cluster share a tile, each with a part of k. Their
 // sums meet in shared memory.
 
-#ifndef BM
-#define BM 128  // rows of C per block
-#endif
-#ifndef BN
-#define BN 256  // columns of C per block, and of one wgmma
-#endif
-#ifndef STAGES
-#define STAGES 4  // steps of k in shared memory
-#endif
 #ifndef CLUSTER
 #define CLUSTER 2  // blocks that share tiles of B
-#endif
-#ifndef LEAD
-#define LEAD 0  // steps by which one consumer is ahead, so that it multiplies while the other stores; 0: none
-#endif
-#ifndef RASTER
-#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
 #endif
 #ifndef SPLITK
 #define SPLITK 1  // blocks that share one tile of C, each with a part of k
 #endif
 
-#include "gemm.h"
 #include "hgemm.h"
 
 constexpr int DEPTH = 64;   // of a step of k: 128 bytes, the longest row that wgmma's layouts know
 constexpr int GROUP = 128;  // threads
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (CONSUMERS + 1) * GROUP;
-constexpr int ROWS_EACH = BM / CONSUMERS;
-constexpr int SLABS = ROWS_EACH / 64;  // of 64 rows, for one wgmma
-constexpr int ROW_BYTES = 128;
+// Steps by which one consumer is ahead, so that it multiplies while the other stores. The stages keep the distance that
+// they begin with: the one ahead waits for a stage that the other frees.
+constexpr int LEAD = SPLITK > 1 ? 0 : 2;
+constexpr int ROWS_EACH = BM / CONSUMERS, SLABS = ROWS_EACH / 64;  // slabs of 64 rows, for one wgmma
 constexpr int PANELS = BN / 64;  // of 64 columns of B, a row each for every k
-constexpr int PANEL_BYTES = DEPTH * ROW_BYTES;
+constexpr int ROW_BYTES = 128, PANEL_BYTES = DEPTH * ROW_BYTES;
 constexpr int A_BYTES = BM * ROW_BYTES, B_BYTES = PANELS * PANEL_BYTES;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int MAP_BYTES = 128;
-constexpr int MAPS_AT = 512;      // after the barriers
+constexpr int MAP_BYTES = 128, MAPS_AT = 512;  // after the barriers
 constexpr int HEAD_BYTES = 1024;  // barriers and maps; wgmma's layouts repeat every 1024 bytes
 // The three warpgroups start with 168 each.
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
@@ -142,11 +126,11 @@ struct Ring {
 
 // ---------------------------------------------------------------- the work of a block
 
-// Tiles of C that a block takes in turn, and its part of k.
-struct Share_of_work {
+// A block's part of the work: tiles of C that it takes in turn, and steps of k.
+struct Part {
     int m, n, k0, steps, tiles;
 
-    __device__ Share_of_work(int rows, int n, int k) : n(n)
+    __device__ Part(int rows, int n, int k) : n(n)
     {
         // Whole clusters of tiles, of which some may lie below C.
         m = (rows + CLUSTER * BM - 1) / (CLUSTER * BM) * (CLUSTER * BM);
@@ -220,9 +204,9 @@ __device__ __forceinline__ void bring(unsigned to, const void* map, int col, int
             ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(full) : "memory");
 }
 
-// One thread's. `stage_bytes`: what a stage gets. Where C has few rows, copies do without those outside, whose zeros
-// take long; what lies there instead only feeds rows of C that are never stored.
-__device__ __forceinline__ void produce(Ring ring, const Share_of_work& work, const char* map_a, const char* map_b,
+// One thread's. `stage_bytes`: what a stage gets. Where C has few rows, copies do without those outside; what lies there
+// instead only feeds rows of C that are never stored.
+__device__ __forceinline__ void produce(Ring ring, const Part& work, const char* map_a, const char* map_b,
                                         int stage_bytes)
 {
     const int rank = blockIdx.x % CLUSTER;
@@ -297,7 +281,6 @@ struct Consumer {
     // The product of a tile of C.
     __device__ __forceinline__ void multiply(Ring& ring, int steps)
     {
-        // The stages keep the distance that consumers begin with: who is ahead waits for a stage that the other frees.
         if (LEAD > 0 && is_first && group == 1) asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * GROUP) : "memory");
         unsigned before = 0;  // the barrier of the stage that is read no more when the next products are under way
         for (int step = 0; step < steps; ++step) {
@@ -402,10 +385,9 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
 {
     extern __shared__ __align__(1024) float shared[];
     const unsigned head = (shared_address(shared) + 1023) / 1024 * 1024;
-    const Share_of_work work(m, n, k);
+    const Part work(m, n, k);
     Ring ring(head);
-    const int group = threadIdx.x / GROUP;
-    const int number = blockIdx.z * gridDim.x + blockIdx.x;
+    const int group = threadIdx.x / GROUP, number = blockIdx.z * gridDim.x + blockIdx.x;
     maps += (MAP_BYTES - reinterpret_cast<unsigned long long>(maps) % MAP_BYTES) % MAP_BYTES;
     maps += static_cast<long long>(number) * (2 * MAP_BYTES);
     const bool is_producer = threadIdx.x / 32 == CONSUMERS * GROUP / 32;
@@ -428,7 +410,7 @@ hgemm(const Half* __restrict__ a, const Half* __restrict__ b, Result* __restrict
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (is_producer && threadIdx.x % 32 == 0) 
+        if (is_producer && threadIdx.x % 32 == 0)
             produce(ring, work, maps, maps + MAP_BYTES, min(BM, m) * ROW_BYTES + B_BYTES);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));

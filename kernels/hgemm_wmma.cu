@@ -8,26 +8,6 @@
 // waits, and multiplies from there. At the end sums go by way of shared memory too, since there one can find the
 // elements. CUDA C++ has the same in <mma.h>; the instructions themselves need no header.
 
-#ifndef BM
-#define BM 64  // rows of C per block
-#endif
-#ifndef BN
-#define BN 64  // columns of C per block
-#endif
-#ifndef BK
-#define BK 32  // depth of a step
-#endif
-#ifndef WM
-#define WM 32  // rows of C per warp
-#endif
-#ifndef WN
-#define WN 32  // columns of C per warp
-#endif
-#ifndef RASTER
-#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
-#endif
-
-#include "gemm.h"
 #include "hgemm.h"
 
 constexpr int THREADS = 32 * (BM / WM) * (BN / WN);

@@ -36,20 +36,9 @@ def product(m, n, k, dtype="float16", out_dtype=None):
     return Problem(m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype or dtype)
 
 
-def wmma_tiles(BM, BN, BK, WM, WN, **others):
-    """A configuration of the wmma source by its tiles."""
-    tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN}
-    return {"VARIANT": "wmma", **tiles, "RASTER": 8, **others}
-
-
-def mma_tiles(BM, BN, BK, WM, WN, STAGES, **others):
-    """A configuration of the mma source by its tiles."""
-    return {**wmma_tiles(BM, BN, BK, WM, WN, STAGES=STAGES), "VARIANT": "mma", **others}
-
-
-def wgmma_tiles(BM, BN, STAGES, **others):
-    """A configuration of the wgmma source by its tiles."""
-    return {"VARIANT": "wgmma", "BM": BM, "BN": BN, "STAGES": STAGES, "RASTER": 8, **others}
+def tiles(VARIANT, BM, BN, **others):
+    """A configuration by its tiles."""
+    return {"VARIANT": VARIANT, "BM": BM, "BN": BN, "RASTER": 8, **others}
 
 
 hgemm = Kernel(
@@ -89,36 +78,33 @@ hgemm = Kernel(
     ],
     static=("dtype", "out_dtype"),
     seeds=[
-        # large matrices: what the L2 cache can feed, and half as much without clusters
-        wgmma_tiles(128, 256, 4, CLUSTER=2),
-        wgmma_tiles(128, 256, 4),
-        wgmma_tiles(256, 128, 4),
-        wgmma_tiles(128, 256, 4, CLUSTER=2, RASTER=16),
-        wgmma_tiles(128, 128, 6, CLUSTER=2),
-        wgmma_tiles(128, 256, 4, CLUSTER=2, PADDED=True),
-        wgmma_tiles(128, 128, 6, CLUSTER=2, PADDED=True),
+        # large matrices
+        tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2),
+        tiles("wgmma", 128, 256, STAGES=4),
+        tiles("wgmma", 256, 128, STAGES=4),
+        tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2, PADDED=True),
+        tiles("wgmma", 128, 128, STAGES=6, PADDED=True),
         # few tiles
-        wgmma_tiles(128, 128, 6),
-        wgmma_tiles(128, 64, 8, SPLITK=2),
-        wgmma_tiles(128, 128, 6, SPLITK=4),
-        wgmma_tiles(128, 64, 8, PADDED=True),
-        mma_tiles(128, 256, 32, 64, 64, STAGES=5),
-        mma_tiles(128, 256, 64, 64, 64, STAGES=4),
-        mma_tiles(256, 128, 32, 64, 64, STAGES=5),
-        mma_tiles(128, 128, 32, 64, 64, STAGES=5, MIN_BLOCKS=2),
-        mma_tiles(128, 128, 32, 64, 32, STAGES=5),
-        mma_tiles(128, 256, 32, 64, 64, STAGES=5, PADDED=True),
-        mma_tiles(128, 128, 32, 64, 32, STAGES=5, PADDED=True),
-        mma_tiles(64, 64, 64, 32, 32, STAGES=4, MIN_BLOCKS=2),
-        mma_tiles(32, 64, 64, 32, 32, STAGES=6, MIN_BLOCKS=2),
-        wmma_tiles(128, 128, 32, 64, 32),
+        tiles("wgmma", 128, 128, STAGES=6),
+        tiles("wgmma", 128, 64, STAGES=8),
+        tiles("wgmma", 128, 64, STAGES=8, SPLITK=2),
+        tiles("wgmma", 128, 128, STAGES=6, SPLITK=4),
+        tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
+        tiles("mma", 128, 256, BK=64, WM=64, WN=64, STAGES=3),
+        tiles("mma", 128, 128, BK=32, WM=64, WN=64, STAGES=4, MIN_BLOCKS=2),
+        tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4),
+        tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4, PADDED=True),
+        tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4, PADDED=True),
+        tiles("mma", 64, 64, BK=64, WM=32, WN=32, STAGES=4, MIN_BLOCKS=2),
+        tiles("mma", 32, 64, BK=64, WM=16, WN=32, STAGES=5, MIN_BLOCKS=2),
+        tiles("wmma", 128, 128, BK=32, WM=64, WN=32),
     ],
     # for GPUs that nobody tuned: wgmma is Hopper's alone
-    default=mma_tiles(128, 128, 32, 64, 32, STAGES=5),
+    default=tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4),
     variants={
-        "naive": wmma_tiles(64, 64, 32, 32, 32),
-        "mma": mma_tiles(128, 256, 32, 64, 64, STAGES=5),
-        "wgmma": wgmma_tiles(128, 256, 4, CLUSTER=2),
+        "naive": tiles("wmma", 64, 64, BK=32, WM=32, WN=32),
+        "mma": tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
+        "wgmma": tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2),
     },
     VARIANT=("mma", "wgmma", "wmma"),
     BM=(32, 64, 128, 256),  # rows of C per block
@@ -130,7 +116,6 @@ hgemm = Kernel(
     LAYOUT=("swizzle", "padded"),  # mma: how rows in shared memory avoid each other's banks
     CLUSTER=(1, 2),  # wgmma: blocks that share tiles of B
     SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
-    LEAD=(0, 2),  # wgmma: steps by which one warpgroup is ahead of the other
     PADDED=(False, True),  # rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that must fit on one multiprocessor
@@ -153,7 +138,7 @@ def mma(VARIANT):
     return VARIANT == "mma"
 
 
-@hgemm.applies("CLUSTER", "SPLITK", "LEAD")
+@hgemm.applies("CLUSTER", "SPLITK")
 def wgmma(VARIANT):
     return VARIANT == "wgmma"
 
@@ -180,9 +165,9 @@ def clusters_share_panels(VARIANT, BN, CLUSTER, SPLITK):
 
 
 @hgemm.constraint
-def few_tiles_have_no_order(RASTER, SPLITK, LEAD):
-    """wgmma: where k is split, tiles are too few for their order to matter, or for one to follow another."""
-    return SPLITK == 1 or (RASTER == 8 and LEAD == 0)
+def few_tiles_have_no_order(RASTER, SPLITK):
+    """wgmma: where k is split, tiles are too few for their order to matter."""
+    return SPLITK == 1 or RASTER == 8
 
 
 @hgemm.constraint
@@ -235,10 +220,10 @@ def requires(c, p):
 
 def grid(c, p, device):
     """Blocks of C; wgmma: whole clusters of them, at most what runs at once where k is not split."""
-    tiles = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
+    blocks = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
     if c.VARIANT != "wgmma" or c.SPLITK > 1:
-        return tiles
-    return minimum(tiles, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER)
+        return blocks
+    return minimum(blocks, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER)
 
 
 @hgemm.scratch
@@ -324,8 +309,7 @@ def call(a, b, out=None, *, out_dtype=None):
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a is {a} and b is {b}: two matrices are needed, m x k and k x n")
     (m, k), n = a.shape, b.shape[1]
-    if out is None:
-        out = Operand.new((m, n), out_dtype or a.dtype)
+    out = Operand.new((m, n), out_dtype or a.dtype) if out is None else out
     if a.dtype not in ("float16", "bfloat16") or b.dtype != a.dtype:
         raise ValueError(f"a is {a} and b is {b}: both in float16 or bfloat16 are needed")
     if out.shape != (m, n) or out.dtype not in (a.dtype, "float32"):
