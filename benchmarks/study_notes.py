@@ -328,6 +328,8 @@ def measure(options: argparse.Namespace) -> int:
         pending = dict[str, Row]()
 
         def flush() -> None:
+            if not pending:
+                return
             note = notes.count([each for row in pending.values() for each in row.uncounted])
             document = read_results(file)
             head = {"format": FORMAT, "device": device.name, "arch": device.arch}
