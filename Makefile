@@ -36,7 +36,7 @@ test-archs: $(TEST_READY)
 
 # What C++ programs include, from the records of all devices.
 headers: $(TEST_READY)
-	for name in $$(basename -as .json reports/NVIDIA_*/*.json | sort -u); do \
+	for name in $$(basename -as .json reports/NVIDIA_*/*.json | grep -v explain | sort -u); do \
 	  $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
 
 # What the study notes claim, measured on this machine's GPU; docs/study-notes.md from it.

@@ -8,6 +8,7 @@ table can be measured in pieces. A row that fails says why, and the others go on
     python benchmarks/study_notes.py --rows E08,E10      two of them
     python benchmarks/study_notes.py --missing --until 120
     python benchmarks/study_notes.py --page              the page alone, from what is on record; needs no GPU
+    python benchmarks/study_notes.py --page --keep reports     and counters beside the records, for `autotune explain`
 """
 
 from __future__ import annotations
@@ -46,13 +47,19 @@ from autotune.explain.variants import (
 )
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.compiler import CompilerPool, compile_job
+from autotune.measure.counters import FIGURES
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.profile import MISSING, counters_of, profiler
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.sanitize import Trial
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
+from autotune.tuned.counted import CountedVariant, add_counts, file_of
+from autotune.tuned.reading import read_all
+from autotune.tuned.record import TunedRecord
+from autotune.values import Problem
 
 FORMAT = "autotune study notes"
 PAGE = ROOT / "docs" / "study-notes.md"
@@ -116,6 +123,8 @@ class Notes:
             found[one.experiment.name] = {
                 "kernel": one.experiment.kernel,
                 "problem": dict(one.setting.problem),
+                "source": source_fingerprint(one.setting.kernel),
+                "arguments": arguments_fingerprint(one.setting.kernel),
                 "variants": variants,
                 "seconds": round(time.perf_counter() - began, 1),
             }
@@ -289,6 +298,11 @@ def parsed() -> argparse.Namespace:
         "--until", type=float, default=1e9, help="begin no row after so many seconds"
     )
     parser.add_argument("--page", action="store_true", help="write the page alone")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="also put counters of declared variants beside this folder's records",
+    )
     return parser.parse_args()
 
 
@@ -301,6 +315,8 @@ def main() -> int:
         raise UsageError(f"{options.out} has no study-notes-<device>.json of an NVIDIA GPU")
     newest = max(map(read_results, files), key=lambda each: len(each["rows"]))
     PAGE.write_text(study_page.page(study_claims.Results(newest)), encoding="utf-8")
+    if options.keep:
+        keep(newest, options.keep)
     return failed
 
 
@@ -328,6 +344,8 @@ def measure(options: argparse.Namespace) -> int:
         pending = dict[str, Row]()
 
         def flush() -> None:
+            if not pending:
+                return
             note = notes.count([each for row in pending.values() for each in row.uncounted])
             document = read_results(file)
             head = {"format": FORMAT, "device": device.name, "arch": device.arch}
@@ -351,6 +369,49 @@ def measure(options: argparse.Namespace) -> int:
                 flush()
         flush()
     return int(failed)
+
+
+def keep(document: Mapping[str, Any], folder: Path) -> None:
+    """Put what was counted of declared variants and winners beside the records, for `autotune explain`."""
+    device = document["device"]
+    records = {each.kernel: each for each in read_all(folder) if each.device.name == device}
+    for row in document["rows"].values():
+        for measured in row.get("experiments", {}).values():
+            record = records.get(measured["kernel"])
+            if record is None or "source" not in measured:
+                continue
+            counted = [
+                counted_variant(measured, variant, row["date"])
+                for variant in measured["variants"].values()
+                if variant.get("counters") and is_telling(record, measured["problem"], variant)
+            ]
+            if counted:
+                file = file_of(folder, record.device.folder, record.kernel)
+                add_counts(file, record.kernel, record.device, counted)
+
+
+def is_telling(record: TunedRecord, problem: Mapping[str, Any], variant: Mapping[str, Any]) -> bool:
+    """Whether a variant is one that the space file declares, or the winner."""
+    kernel, entry = find_kernel(record.kernel), record.tuned(Problem(dict(problem)))
+    declared = [dict(kernel.completed(each)) for each in kernel.variants.values()]
+    winner = [dict(entry.configuration)] if entry else []
+    return variant["configuration"] in [*declared, *winner]
+
+
+def counted_variant(
+    measured: Mapping[str, Any], variant: Mapping[str, Any], date: str
+) -> CountedVariant:
+    """Return a variant as `autotune explain` keeps it."""
+    counters = variant["counters"].items()
+    return CountedVariant(
+        problem=measured["problem"],
+        configuration=variant["configuration"],
+        time_ms=variant["cold_ms"],
+        counters={METRIC[name]: value for name, value in counters if name in FIGURES},
+        source=measured["source"],
+        arguments=measured["arguments"],
+        created=date,
+    )
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any:

@@ -489,6 +489,8 @@ def _row(name: str, row: Row, results: Results) -> list[str]:
         found = results.row(row.source or name)
         if "error" in found:
             raise Missing(f"open: {found['error']}")
+        if "note" in found:
+            lines += [f"*{found['note']}.*", ""]
         table = _table(row, row.source or name, results, found)
         more = row.more(found["probe"]) if row.more and "probe" in found else []
         for part in (table, more):

@@ -282,7 +282,6 @@ ROWS: Mapping[str, list[Experiment]] = {
             Experiment(f"stride {s}, 2^{e}", "gather", _places(1 << e, "stride", s), {"direct": {}})
             for e, s in ((20, 1), (20, 17), (24, 1), (24, 17))
         ),
-        Experiment("in order", "gather", _places(_N, "every", 1), {"direct": {}}),
         Experiment("swapped", "gather", _places(_N, "swapped"), {"direct": {}}),
         Experiment("random", "gather", _places(_N, "random"), {"direct": {}}),
         Experiment("stride 17, store", "gather", _places(_N, "stride", 17, "store"), {"direct": {}}),
