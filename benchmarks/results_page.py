@@ -144,31 +144,36 @@ def _torch_rows() -> list[str]:
 
 
 def _decorator() -> list[str]:
-    """Return what benchmarks/triton_decorator.py measured: a table of each device."""
+    """Return what benchmarks/triton_decorator.py measured: a table of each device, of whole rows."""
     lines = []
     for document in _others("triton"):
         lines += ["## The decorator beside triton.autotune", "", _about(document), ""]
-        sides = (
-            "configurations/s, ours",
-            "Triton's",
-            "best time, Triton's over ours",
-            "of a fifth",
-        )
-        more = ("launch, µs", "`triton.jit`", "second process, s", "lines changed")
-        lines += [f"|kernel|{'|'.join((*sides, *more))}|", f"|---|{'--:|' * 8}"]
-        for row in document["rows"]:
-            ours, theirs, best = row["ours"], row["theirs"], row["best_ms"]
-            rates = [f"{each['measured'] / each['first_s']:.1f}" for each in (ours, theirs)]
-            times = [
-                f"{best['theirs'] / best[each]:.3f}" if each in best else ""
-                for each in ("ours", "fifth")
+        whole = [row for row in document["rows"] if {"ours", "theirs", "best_ms"} <= {*row}]
+        if whole:
+            sides = ("configurations/s", "Triton's", "best time, Triton's over ours", "of a fifth")
+            more = ("launch, µs", "`triton.jit`", "second process, s", "lines changed")
+            lines += [f"|kernel|{'|'.join((*sides, *more))}|", f"|---|{'--:|' * 8}"]
+            lines += [*map(_decorated, whole), ""]
+        if faults := document["faults"]:
+            lines += [
+                f"A first call with bad configurations took {faults['seconds']:.1f} s; its process went on, "
+                f"with a right result: {faults['is_right']}.",
+                "",
+                *(f"- {text}" for text in faults["warnings"]),
+                "",
             ]
-            launch = [f"{ours['launch_us']:.1f}", f"{theirs['jit_launch_us']:.1f}"]
-            last = [f"{row['second_process_s']:.2f}", str(row["lines_changed"])]
-            lines.append(_line(row["kernel"], *rates, *times, *launch, *last))
-        faults = document["faults"] or {"warnings": []}
-        lines += ["", *(f"- {text}" for text in faults["warnings"]), ""]
     return lines
+
+
+def _decorated(row: Row) -> str:
+    ours, theirs, best = row["ours"], row["theirs"], row["best_ms"]
+    rates = [f"{each['measured'] / each['first_s']:.1f}" for each in (ours, theirs)]
+    times = [
+        f"{best['theirs'] / best[each]:.3f}" if each in best else "" for each in ("ours", "fifth")
+    ]
+    launch = [f"{ours['launch_us']:.1f}", f"{theirs['jit_launch_us']:.1f}"]
+    last = [f"{row['second_process_s']:.2f}", str(row["lines_changed"])]
+    return _line(row["kernel"], *rates, *times, *launch, *last)
 
 
 def _others(kind: str) -> list[Document]:
