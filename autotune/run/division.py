@@ -85,8 +85,8 @@ class Division:
 
     def search_all(self, tuner: Tuner) -> None:
         """Search problems while there are some, then spend what is left of the budget on the tuner's own."""
-        while (problem := self._next_search()) is not None:
-            self._search(tuner, problem, self._first_budget(tuner))
+        while (first := self._next_search(tuner)) is not None:
+            self._search(tuner, *first)
         self._search_on(tuner)
 
     def lose(self, tuner: Tuner) -> None:
@@ -97,18 +97,15 @@ class Division:
 
     # ------------------------------------------------------------------ searches
 
-    def _next_search(self) -> Problem | None:
+    def _next_search(self, tuner: Tuner) -> tuple[Problem, Budget] | None:
         with self._lock:
             if not self._open:
                 return None
-            problem = self._open.popleft()
-            self._running[problem] = 0
-            return problem
-
-    def _first_budget(self, tuner: Tuner) -> Budget:
-        with self._lock:
             left = self._left(tuner, self._again_share)
-            return left.share(len(self._open) + 1, len(self.tuners))
+            budget = left.share(len(self._open), len(self.tuners))
+            problem = self._open.popleft()
+            self._running[problem] = budget.evaluations or 0
+            return problem, budget
 
     def _search(self, tuner: Tuner, problem: Problem, budget: Budget) -> None:
         with self._lock:
