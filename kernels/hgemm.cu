@@ -8,8 +8,8 @@
 // ldmatrix brings the operands of an mma: of A as it lies, of B turned, so that both may lie row by row. While the
 // tensor cores multiply 16 of k, the next 16 are read.
 //
-// ldmatrix reads pieces of 16 bytes from eight rows at once, which would all lie in the same banks. LAYOUT says what
-// is done about it: the pieces of a row change places (swizzle), or rows have a piece more (padded).
+// ldmatrix reads pieces of 16 bytes from eight rows at once, which would all lie in the same banks. LAYOUT: the pieces
+// of a row change places (swizzle), or rows have a piece more (padded).
 
 #ifndef LAYOUT
 #define LAYOUT_swizzle 1
@@ -52,7 +52,6 @@ __device__ __forceinline__ int b_place(int k, int piece)
 struct Copies {
     static constexpr int IN_A = BK / PIECE, IN_B = BN / PIECE;  // pieces in a row
     static constexpr int ROWS_A = THREADS / IN_A, ROWS_B = THREADS / IN_B;
-    static_assert(THREADS % IN_A == 0 && THREADS % IN_B == 0, "");
 
     const Half *a, *b;     // this thread's first pieces of the next step
     int pitch_a, pitch_b;  // halves from row to row

@@ -95,20 +95,17 @@ __device__ __forceinline__ void exchange(unsigned (&word)[4])
 __device__ __forceinline__ void store_pair(Result* c, float x, float y, int left, bool wide)
 {
 #if OUT_IS_FLOAT
-    const float2 both = make_float2(x, y);
-    const float first = x, second = y;
     using Both = float2;
+    const Both both = make_float2(x, y);
+    const Result each[2] = {x, y};
 #else
-    const unsigned both = narrowed(x, y);
-    const Result first = static_cast<Result>(both), second = static_cast<Result>(both >> 16);
     using Both = unsigned;
+    const Both both = narrowed(x, y);
+    const Result each[2] = {static_cast<Result>(both), static_cast<Result>(both >> 16)};
 #endif
-    if (wide && left > 0) {
-        *reinterpret_cast<Both*>(c) = both;
-    } else {
-        if (left > 0) c[0] = first;
-        if (left > 1) c[1] = second;
-    }
+    if (wide && left > 0) *reinterpret_cast<Both*>(c) = both;
+    else if (left > 0) c[0] = each[0];
+    if (!wide && left > 1) c[1] = each[1];
 }
 
 // Store what four threads have of a row of C, as the tensor core leaves it: thread t has sums v[4 j] and v[4 j + 1]

@@ -24,12 +24,10 @@ WHOLE = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24}
 #: cudaDataType; bits of bfloat16 are integers to CuPy. cublasComputeType_t and cublasGemmAlgo_t.
 VENDOR_TYPE = {"float16": 2, "uint16": 14, "float32": 0}
 FLOAT32_SUMS, ANY_ALGORITHM = 68, -1
-#: Halves of a step of k in the wgmma source, and in 16 bytes.
-DEPTH, PIECE = 64, 8
+#: Halves of a step of k in the wgmma source; in 16 bytes. Bytes that describe a matrix to the memory accelerator.
+DEPTH, PIECE, MAP_BYTES = 64, 8, 128
 #: Pieces of A and B that a launch can pad.
 MOST_PIECES = 1 << 31
-#: Bytes that the memory accelerator takes to describe a matrix.
-MAP_BYTES = 128
 
 
 def product(m, n, k, dtype="float16", out_dtype=None):
@@ -69,12 +67,8 @@ hgemm = Kernel(
             (1000, 1000, 1000),
             (20, 136, 1544),  # k for eight parts, of which the last is empty
         )
-        for dtype, out_dtype in (
-            ("float16", "float16"),
-            ("bfloat16", "bfloat16"),
-            ("float16", "float32"),
-            ("bfloat16", "float32"),
-        )
+        for dtype in ("float16", "bfloat16")
+        for out_dtype in (dtype, "float32")
     ],
     static=("dtype", "out_dtype"),
     seeds=[
@@ -84,7 +78,6 @@ hgemm = Kernel(
         tiles("wgmma", 256, 128, STAGES=4),
         tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2, PADDED=True),
         tiles("wgmma", 128, 128, STAGES=6, PADDED=True),
-        # few tiles
         tiles("wgmma", 128, 128, STAGES=6),
         tiles("wgmma", 128, 64, STAGES=8),
         tiles("wgmma", 128, 64, STAGES=8, SPLITK=2),
