@@ -49,7 +49,9 @@ COLUMNS: Mapping[str, Column] = {
     "bytes spilled": _figure("spill_bytes"),
     "occupancy": _figure("occupancy", ".0%"),
     "achieved %": _counter("occupancy", ".0f"),
-    "threads active": _counter("pred", ".1f"),
+    "threads active": lambda found: (
+        f"{found.count('pred' if 'pred' in found.values.get('counters', {}) else 'simt'):.1f}"
+    ),
     "sectors, load": _counter("sectors_ld"),
     "sectors, store": _counter("sectors_st"),
     "used, load %": _counter("used_ld"),
