@@ -49,7 +49,9 @@ COLUMNS: Mapping[str, Column] = {
     "bytes spilled": _figure("spill_bytes"),
     "occupancy": _figure("occupancy", ".0%"),
     "achieved %": _counter("occupancy", ".0f"),
-    "threads active": _counter("pred", ".1f"),
+    "threads active": lambda found: (
+        f"{found.count('pred' if 'pred' in found.values.get('counters', {}) else 'simt'):.1f}"
+    ),
     "sectors, load": _counter("sectors_ld"),
     "sectors, store": _counter("sectors_st"),
     "used, load %": _counter("used_ld"),
@@ -237,8 +239,9 @@ ROWS: Mapping[str, Row] = {
     "E11": Row(
         "Lookup table",
         "Constant memory serves one address at a time: perfect for one index, slow for many. Caches and "
-        "shared memory serve many. An array with an index that the compiler does not know lies in local "
-        "memory, and a function pointer is a real call, of one target at a time.",
+        "shared memory serve many. An array of a thread with an index that the compiler does not know is a "
+        "chain of selects while it is small, as here, else it lies in local memory. A function pointer is a "
+        "real call, of one target at a time.",
         ("µs", "GB/s", "threads active", "calls", "branches"),
         _explain(
             "table",
@@ -330,8 +333,8 @@ ROWS: Mapping[str, Row] = {
     "E21": Row(
         "Reverse",
         "Lanes in reverse order read the same sectors, so turning pieces round in shared memory or by "
-        "shuffles has nothing to mend; each is right for any size. The second launch argument of the notes, "
-        "the third in CUDA's order, is the size of dynamic shared memory: `transpose` and `sgemm` use it.",
+        "shuffles has little to mend; each is right for any size. Shared memory that a launch sizes is its "
+        "third argument; `transpose` and `sgemm` use it, kernels of the common dialect declare theirs.",
         ("µs", "GB/s", *_COUNTED[1:3]),
         _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", "STAGE=direct", "STAGE=shuffle"),
     ),

@@ -449,6 +449,7 @@ def test_bad_input_is_one_line(
 
 def test_json_and_markdown_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["explain", "transpose", "--arch", "sm_90", "--variants", "naive,narrow"]
+    command += ["--problem", "m=300,n=500"]  # which nobody counted
     assert run([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     naive = told["variants"][0]
@@ -460,6 +461,19 @@ def test_json_and_markdown_say_the_same(capsys: pytest.CaptureFixture[str]) -> N
     page = capsys.readouterr().out
     assert page.startswith("# transpose (m=") and "| occupancy |" in page
     assert "## From naive to narrow" in page and "- BLOCK_X: 32 → 8\n" in page
+
+
+def test_committed_counters_are_shown_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sectors of the study notes, as an H200 had them."""
+    command = ["explain", "transpose", "--arch", "sm_90", "--variants", "naive,narrow,register"]
+    assert run([*command, "--problem", "m=1024,n=1024", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    sectors = [
+        [each["metrics"][FIGURES[f"sectors_{side}"].metric] for side in ("ld", "st")]
+        for each in told["variants"]
+    ]
+    assert sectors == [[4, 32], [4, 8], [16, 16]]
+    assert any("counters of NVIDIA H200" in note for note in told["notes"])
 
 
 @pytest.mark.opencl
