@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -286,6 +287,21 @@ def choice_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"configuration": dict(found.configuration), "quality": quality}
 
 
+def compile_beside(count: int, seconds: float) -> None:
+    """Compile rows in processes beside each other, in half of the time at most: what is left is compiled later."""
+    parts = max(1, min(usable_cores() - 1, count))
+    command = [sys.executable, *sys.argv, "--compile"]
+    processes = [subprocess.Popen([*command, f"{number}/{parts}"]) for number in range(parts)]
+    until = time.monotonic() + seconds / 2
+    try:
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()) if seconds < math.inf else None)
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def compile_some(part: str, rows: Sequence[Mapping[str, Any]], torch: Any) -> None:
     """Compile every so many-th row, into the caches that the measuring process reads; ours, too."""
     number, count = map(int, part.split("/"))
@@ -366,13 +382,7 @@ def main() -> None:
     wanted = [row for row in drawn() if not options.kernel or row["kernel"] in options.kernel]
     missing = [row for row in wanted if options.again or name_of(row) not in known]
     if not options.compile and missing:
-        parts = max(1, min(usable_cores() - 1, len(missing)))
-        processes = [
-            subprocess.Popen([sys.executable, *sys.argv, "--compile", f"{number}/{parts}"])
-            for number in range(parts)
-        ]
-        for process in processes:
-            process.wait()
+        compile_beside(len(missing), options.seconds)
     import torch
 
     torch.manual_seed(SEED)

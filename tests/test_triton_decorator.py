@@ -270,6 +270,8 @@ def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
         module._add[(1,)](x, x, x, 4, 1.0)
     with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
         module._add[(1,)](x, x, x, 4, 1.0, BLOCK=64)
+    with pytest.raises(TypeError, match="add takes 7 arguments, not 8"):
+        module._add[(1,)](x, x, x, 4, 1.0, 64, True, 2)
     with pytest.raises(UsageError, match=r"layers.py has no function 'zero' decorated"):
         find_kernel(f"{layers}:zero")
 

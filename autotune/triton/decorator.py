@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -225,6 +225,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         self._configurations = self._as_recorded()
         #: By the types and names of a call's values.
         self._readers: dict[object, _Reader] = {}
+        self._numbers = count()
         self._answers: dict[object, _Answer] = {}
         #: Of calls that are being tuned, or will be; good while anything is.
         self._meanwhile: dict[object, _Answer] = {}
@@ -236,11 +237,9 @@ class Decorated(Autotuner):  # type: ignore[misc]
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
         """Launch on a grid, after a search where the call is new: what ``function[grid](...)`` does."""
-        return (self.warmup if warmup else self._call)(grid, *args, **named)
-
-    def warmup(self, grid: Any, *args: Any, **named: Any) -> Any:
-        """Compile every configuration, as Triton does."""
-        return super().warmup(*args, grid=grid, **named)
+        if warmup:
+            return self.warmup(*args, grid=grid, **named)
+        return self._call(grid, *args, **named)
 
     def _call(self, grid: Any, /, *args: Any, **named: Any) -> None:
         values = (*args, *named.values()) if named else args
@@ -314,9 +313,11 @@ class Decorated(Autotuner):  # type: ignore[misc]
         return dict(zip(made, self.configs, strict=True))
 
     def _reader(
-        self, form: object, count: int, values: Sequence[Any], named: Mapping[str, Any]
+        self, form: object, unnamed: int, values: Sequence[Any], named: Mapping[str, Any]
     ) -> _Reader:
-        names = [*self.arg_names[:count], *named]
+        names = [*self.arg_names[:unnamed], *named]
+        if len(names) < len(values):
+            raise TypeError(f"{self.name} takes {len(self.arg_names)} arguments, not {unnamed}")
         if conflicts := [name for name in names if name in self._tuned]:
             raise ValueError(
                 f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't "
@@ -324,7 +325,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
             )
         exact = {*self.keys, *self._constants, *(names if self._heuristics else ())}
         is_exact = [name in exact for name in names]
-        read = _reading(len(self._readers), values, is_exact)
+        read = _reading(next(self._numbers), values, is_exact)
         self._readers[form] = made = _Reader(names, is_exact, read)
         return made
 
