@@ -2,8 +2,8 @@
 
      TABLE  global     each lane a load, which caches serve
             shared     each block reads the table once; lanes at one bank wait for each other
-            registers  an array of the thread with an index that only the running program knows: registers have none, so it
-                       is a chain of selects while it is small, else in local memory; up to 16 entries
+            registers  an array of the thread with an index that only the running program knows, which registers do not
+                       have: a chain of selects while it is small, else local memory; up to 16 entries
             branches   a chain of comparisons, no memory at all; up to 16 entries
             pointers   a function for each entry, called by its address; up to 16 entries, CUDA only
 
