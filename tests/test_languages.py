@@ -10,7 +10,7 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.cli import run
-from autotune.devices.base import Binary, CompiledFunction, Convention
+from autotune.devices.base import GUARD_BYTES, Binary, CompiledFunction, Convention
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.catalog import load_file
@@ -18,6 +18,7 @@ from autotune.kernel.launches import bound, completed, launch_sequence, over_lim
 from autotune.kernel.source import source_fingerprint
 from autotune.languages import slices, triton
 from autotune.languages.base import Passed
+from autotune.languages.interpreter import HostBuffer
 from autotune.measure.compiler import compile_job, compile_now, compiled_for
 from autotune.run.matrix import SizeMatrix, measure_sizes
 from autotune.values import Problem
@@ -402,3 +403,15 @@ def test_the_fingerprint_is_of_the_cubins(ready):
     file = ready.file.parents[1] / "kernels" / "ready" / "scale-sm_90-BLOCK=64.cubin"
     file.write_bytes(file.read_bytes() + b"\0")
     assert source_fingerprint(ready) != before
+
+
+@pytest.mark.parametrize("offset_bytes", [0, 4, 12])
+def test_memory_of_the_interpreter_lies_as_far_from_a_boundary_as_asked(offset_bytes):
+    """As a GPU's allocations do: a kernel that wants aligned arrays must not be lucky, nor unlucky."""
+    for nbytes in (0, 1, 100, 4096):
+        buffer = HostBuffer(nbytes, offset_bytes)
+        before, after = buffer.guards
+        assert buffer.inner.nbytes == nbytes
+        assert (buffer.whole.ctypes.data % 256, before.nbytes) == (0, GUARD_BYTES + offset_bytes)
+        assert buffer.inner.ctypes.data == before.ctypes.data + before.nbytes
+        assert after.ctypes.data == buffer.whole.ctypes.data + before.nbytes + nbytes
