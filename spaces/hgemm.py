@@ -144,11 +144,15 @@ def variant_runs_here(VARIANT, device):
 
 
 @hgemm.constraint
-def warps_make_a_block(VARIANT, BM, BN, WM, WN):
-    """A block is 2 to 8 warp tiles; wgmma has two warpgroups of whole 64 rows, whose registers hold its sums."""
-    if VARIANT == "wgmma":
-        return BM >= 128 and BM * BN <= 128 * 256
+def warps_make_a_block(BM, BN, WM, WN):
+    """A block is 2 to 8 warp tiles."""
     return BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8
+
+
+@hgemm.constraint
+def warpgroups_make_a_block(VARIANT, BM, BN):
+    """wgmma: two warpgroups have 64 or 128 rows each, and sums that fit their registers."""
+    return VARIANT != "wgmma" or (BM >= 128 and BM * BN <= 128 * 256)
 
 
 @hgemm.constraint
@@ -158,18 +162,10 @@ def clusters_share_panels(VARIANT, BN, CLUSTER, SPLITK):
 
 
 @hgemm.constraint
-def few_tiles_have_no_order(RASTER, SPLITK):
-    """wgmma: where k is split, tiles are too few for their order to matter."""
-    return SPLITK == 1 or RASTER == 8
-
-
-@hgemm.constraint
-def fits_registers(VARIANT, BM, BN, WM, WN, MIN_BLOCKS, device):
+def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
     """mma: sums, and the operands of two steps, fit a thread's registers."""
-    if VARIANT != "mma":
-        return True
     needed = WM * WN // 32 + (WM + WN) // 2 + 40
-    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4) if BM // WM and BN // WN else 1
+    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4) or 1
     return needed <= min(255, device.registers_per_sm // 4 // (32 * warps) // 8 * 8)
 
 
@@ -185,10 +181,22 @@ def shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, **others):
 
 
 @hgemm.constraint
-def blocks_fit_shared(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, MIN_BLOCKS, device):
-    """Blocks fit in a multiprocessor's shared memory, of which 1 KB per block is reserved."""
+def mma_stages_fit(VARIANT, BM, BN, BK, STAGES, LAYOUT, MIN_BLOCKS, device):
+    """mma: blocks fit in a multiprocessor's shared memory, of which 1 KB per block is reserved."""
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK) <= limit
+    return VARIANT != "mma" or shared_bytes("mma", BM, BN, BK, STAGES, LAYOUT, 1) <= limit
+
+
+@hgemm.constraint
+def wgmma_stages_fit(VARIANT, BM, BN, STAGES, SPLITK, device):
+    needed = shared_bytes("wgmma", BM, BN, DEPTH, STAGES, "", SPLITK)
+    return VARIANT != "wgmma" or needed <= device.shared_bytes_per_block
+
+
+@hgemm.constraint
+def wmma_tiles_fit(VARIANT, BM, BN, BK, device):
+    needed = shared_bytes("wmma", BM, BN, BK, 1, "", 1)
+    return VARIANT != "wmma" or needed <= device.shared_bytes_per_block
 
 
 def pieces(rows, columns):
