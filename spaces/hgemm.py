@@ -181,22 +181,10 @@ def shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, **others):
 
 
 @hgemm.constraint
-def mma_stages_fit(VARIANT, BM, BN, BK, STAGES, LAYOUT, MIN_BLOCKS, device):
-    """mma: blocks fit in a multiprocessor's shared memory, of which 1 KB per block is reserved."""
+def blocks_fit_shared(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, MIN_BLOCKS, device):
+    """Blocks fit in a multiprocessor's shared memory, of which 1 KB per block is reserved."""
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return VARIANT != "mma" or shared_bytes("mma", BM, BN, BK, STAGES, LAYOUT, 1) <= limit
-
-
-@hgemm.constraint
-def wgmma_stages_fit(VARIANT, BM, BN, STAGES, SPLITK, device):
-    needed = shared_bytes("wgmma", BM, BN, DEPTH, STAGES, "", SPLITK)
-    return VARIANT != "wgmma" or needed <= device.shared_bytes_per_block
-
-
-@hgemm.constraint
-def wmma_tiles_fit(VARIANT, BM, BN, BK, device):
-    needed = shared_bytes("wmma", BM, BN, BK, 1, "", 1)
-    return VARIANT != "wmma" or needed <= device.shared_bytes_per_block
+    return shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK) <= limit
 
 
 def pieces(rows, columns):
