@@ -144,11 +144,15 @@ def variant_runs_here(VARIANT, device):
 
 
 @hgemm.constraint
-def warps_make_a_block(VARIANT, BM, BN, WM, WN):
-    """A block is 2 to 8 warp tiles; wgmma has two warpgroups of whole 64 rows, whose registers hold its sums."""
-    if VARIANT == "wgmma":
-        return BM >= 128 and BM * BN <= 128 * 256
+def warps_make_a_block(BM, BN, WM, WN):
+    """A block is 2 to 8 warp tiles."""
     return BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8
+
+
+@hgemm.constraint
+def warpgroups_make_a_block(VARIANT, BM, BN):
+    """wgmma: two warpgroups have 64 or 128 rows each, and sums that fit their registers."""
+    return VARIANT != "wgmma" or (BM >= 128 and BM * BN <= 128 * 256)
 
 
 @hgemm.constraint
@@ -158,18 +162,10 @@ def clusters_share_panels(VARIANT, BN, CLUSTER, SPLITK):
 
 
 @hgemm.constraint
-def few_tiles_have_no_order(RASTER, SPLITK):
-    """wgmma: where k is split, tiles are too few for their order to matter."""
-    return SPLITK == 1 or RASTER == 8
-
-
-@hgemm.constraint
-def fits_registers(VARIANT, BM, BN, WM, WN, MIN_BLOCKS, device):
+def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
     """mma: sums, and the operands of two steps, fit a thread's registers."""
-    if VARIANT != "mma":
-        return True
     needed = WM * WN // 32 + (WM + WN) // 2 + 40
-    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4) if BM // WM and BN // WN else 1
+    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4) or 1
     return needed <= min(255, device.registers_per_sm // 4 // (32 * warps) // 8 * 8)
 
 

@@ -36,6 +36,21 @@ def test_wgmma_is_offered_where_it_exists(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_every_configuration_can_be_launched(arch: str) -> None:
+    """As far as shared memory, threads and the tiles of wgmma decide."""
+    device = for_arch(arch)
+    space = enumerate_space(KERNEL, device)
+    for number in space.sample(np.random.default_rng(1), 400):
+        configuration = space.configuration(number)
+        size = (64, 64, 8192) if not configuration["PADDED"] else (63, 65, 8191)
+        assert KERNEL.allows(configuration, product(*size))
+        launch = launch_sequence(KERNEL, configuration, product(*size), device).main
+        assert launch.shared_bytes <= device.shared_bytes_per_block
+        assert 64 <= launch.block[0] <= 384
+        assert configuration["VARIANT"] != "wgmma" or configuration["BM"] >= 128
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_every_source_compiles_in_every_type(arch: str) -> None:
     """A few of each, among them whatever changes the text that is compiled."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
