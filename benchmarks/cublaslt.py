@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from vendor_library import Library
 
 _FLOAT32 = 0  # CUDA_R_32F
 #: cudaDataType by the name of a CuPy array's type, to which bits of bfloat16 are integers.
@@ -26,7 +27,7 @@ WORKSPACE_BYTES = 32 << 20
 #: How many heuristics are asked for.
 COUNT = 16
 
-_LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
+_LIBRARY = Library(("libcublasLt.so.13", "libcublasLt.so.12"), "nvidia-cublas")
 
 
 class _Algorithm(ctypes.Structure):
@@ -45,10 +46,6 @@ class _Heuristic(ctypes.Structure):
         ("waves", ctypes.c_float),
         ("reserved", ctypes.c_int * 4),
     )
-
-
-class CublasLtError(Exception):
-    """A call failed; says which, and with what status."""
 
 
 def products(
@@ -73,7 +70,7 @@ def products(
 
     m, n, k = int(m), int(n), int(k)
     handle = _handle()
-    operation = _made("cublasLtMatmulDescCreate", _COMPUTE_FLOAT32, _FLOAT32)
+    operation = _LIBRARY.made("cublasLtMatmulDescCreate", _COMPUTE_FLOAT32, _FLOAT32)
     operands = (b, a)
     given, made = a.dtype.name, c.dtype.name
     left, right, result = _layout(n, k, given), _layout(k, m, given), _layout(n, m, made)
@@ -82,16 +79,16 @@ def products(
         shapes = ((k, m), (k, 1)) if n == 1 else ((1, k), (n, k))
         left, right = (_layout(*shape, given) for shape in shapes)
         transposed = ctypes.c_int(_TRANSPOSED)
-        _checked(
+        _LIBRARY.call(
             "cublasLtMatmulDescSetAttribute",
             operation,
             _FIRST_TRANSPOSED if n == 1 else _SECOND_TRANSPOSED,
             ctypes.byref(transposed),
             ctypes.c_size_t(4),
         )
-    preference = _made("cublasLtMatmulPreferenceCreate")
+    preference = _LIBRARY.made("cublasLtMatmulPreferenceCreate")
     most = ctypes.c_uint64(WORKSPACE_BYTES)
-    _checked(
+    _LIBRARY.call(
         "cublasLtMatmulPreferenceSetAttribute",
         preference,
         _MAX_WORKSPACE_BYTES,
@@ -101,7 +98,7 @@ def products(
     found = (_Heuristic * COUNT)()
     count = ctypes.c_int()
     described = (operation, left, right, result, result)
-    _checked(
+    _LIBRARY.call(
         "cublasLtMatmulAlgoGetHeuristic",
         handle,
         *described,
@@ -119,7 +116,7 @@ def products(
     def call(heuristic: _Heuristic) -> Callable[[], None]:
         def multiply() -> None:
             stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-            _checked(
+            _LIBRARY.call(
                 "cublasLtMatmul",
                 *(handle, operation, alpha_at, at[0], left, at[1], right, beta_at),
                 *(at[2], result, at[2], result, ctypes.byref(heuristic.algorithm)),
@@ -133,35 +130,11 @@ def products(
     return [call(heuristic) for heuristic in found[: count.value] if heuristic.status == 0]
 
 
-def _checked(name: str, *args: Any) -> None:
-    status = getattr(_library(), name)(*args)
-    if status:
-        raise CublasLtError(f"{name}: status {status}")
-
-
-def _made(name: str, *args: Any) -> ctypes.c_void_p:
-    """What a Create function makes; these few small objects live as long as the process."""
-    handle = ctypes.c_void_p()
-    _checked(name, ctypes.byref(handle), *args)
-    return handle
-
-
 def _layout(rows: int, columns: int, kind: str) -> ctypes.c_void_p:
     sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
-    return _made("cublasLtMatrixLayoutCreate", _TYPES[kind], *sizes)
+    return _LIBRARY.made("cublasLtMatrixLayoutCreate", _TYPES[kind], *sizes)
 
 
 @cache
 def _handle() -> ctypes.c_void_p:
-    return _made("cublasLtCreate")
-
-
-@cache
-def _library() -> Any:
-    """The library that CuPy's cuBLAS has loaded, or that the loader finds."""
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise OSError(f"none of {', '.join(_LIBRARIES)} can be loaded; install nvidia-cublas")
+    return _LIBRARY.made("cublasLtCreate")

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from vendor_library import Library
 
 _FLOAT32, _INT32 = 0, 2  # CUDA_R_32F, CUSPARSE_INDEX_32I
 _PLAIN, _ROWS, _FROM_0 = 0, 2, 0  # CUSPARSE_OPERATION_NON_TRANSPOSE, _ORDER_ROW, _INDEX_BASE_ZERO
 #: Of matrices by compressed rows: CUSPARSE_SPMM_CSR_ALG1, _ALG2, _ALG3.
 ALGORITHMS = {"ALG1": 4, "ALG2": 6, "ALG3": 12}
 
-_LIBRARIES = ("libcusparse.so.12", "libcusparse.so.13")
+_LIBRARY = Library(("libcusparse.so.12", "libcusparse.so.13"), "nvidia-cusparse")
 
 
 def products(
@@ -30,57 +31,39 @@ def products(
     import cupy
     from cupy_backends.cuda.libs import cusparse as loaded  # noqa: F401  # it loads the library
 
-    library, (m, n, k) = _library(), (int(m), int(n), b.size // int(n))
-
-    def checked(name: str, *args: Any) -> None:
-        if status := getattr(library, name)(*args):
-            raise RuntimeError(f"{name}: status {status}")
-
-    def made(name: str, *args: Any) -> ctypes.c_void_p:
-        """What a Create function makes; these few small objects live as long as the process."""
-        handle = ctypes.c_void_p()
-        checked(name, ctypes.byref(handle), *args)
-        return handle
+    m, n, k = int(m), int(n), b.size // int(n)
 
     def at(array: Any) -> ctypes.c_void_p:
         return ctypes.c_void_p(array.data.ptr)
 
     def matrix(rows: int, array: Any) -> ctypes.c_void_p:
         sizes = (ctypes.c_int64(rows), ctypes.c_int64(n), ctypes.c_int64(n))
-        return made("cusparseCreateDnMat", *sizes, at(array), _FLOAT32, _ROWS)
+        return _LIBRARY.made("cusparseCreateDnMat", *sizes, at(array), _FLOAT32, _ROWS)
 
-    handle = made("cusparseCreate")
+    handle = _LIBRARY.made("cusparseCreate")
     sizes = (ctypes.c_int64(m), ctypes.c_int64(k), ctypes.c_int64(values.size))
     types = (_INT32, _INT32, _FROM_0, _FLOAT32)
-    a = made("cusparseCreateCsr", *sizes, at(row_start), at(columns), at(values), *types)
+    a = _LIBRARY.made("cusparseCreateCsr", *sizes, at(row_start), at(columns), at(values), *types)
     scalars = np.array([1, 0], np.float32)
     one, zero = (ctypes.c_void_p(scalars.ctypes.data + 4 * i) for i in range(2))
     product = (handle, _PLAIN, _PLAIN, one, a, matrix(k, b), zero, matrix(m, c), _FLOAT32)
 
     def call(algorithm: int) -> Callable[[], None]:
         count = ctypes.c_size_t()
-        checked("cusparseSpMM_bufferSize", *product, algorithm, ctypes.byref(count))
+        _LIBRARY.call("cusparseSpMM_bufferSize", *product, algorithm, ctypes.byref(count))
         buffer = cupy.empty(max(1, count.value), cupy.uint8)
-        checked("cusparseSetStream", handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
-        checked("cusparseSpMM_preprocess", *product, algorithm, at(buffer))
+        _LIBRARY.call(
+            "cusparseSetStream", handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        )
+        _LIBRARY.call("cusparseSpMM_preprocess", *product, algorithm, at(buffer))
 
         def multiply() -> None:
             stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-            checked("cusparseSetStream", handle, stream)
-            checked("cusparseSpMM", *product, algorithm, at(buffer))
+            _LIBRARY.call("cusparseSetStream", handle, stream)
+            _LIBRARY.call("cusparseSpMM", *product, algorithm, at(buffer))
 
         # Kept alive: the library reads and writes them at every call.
         multiply.alive = (scalars, buffer)  # type: ignore[attr-defined]
         return multiply
 
     return {f"cuSPARSE {name}": call(number) for name, number in ALGORITHMS.items()}
-
-
-def _library() -> Any:
-    """The library that CuPy's cuSPARSE has loaded, or that the loader finds."""
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise OSError(f"none of {', '.join(_LIBRARIES)} can be loaded; install nvidia-cusparse")

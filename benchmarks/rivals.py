@@ -136,7 +136,7 @@ def newest_cub() -> tuple[Path, str] | None:
 
 
 def cub_symbols(kernel: str, problem: Mapping[str, Value]) -> tuple[str, ...] | None:
-    """What cub_reduce.cu is compiled with for a problem; None where CUB has nothing like the kernel."""
+    """Return what cub_reduce.cu is compiled with for a problem; None where CUB has nothing like the kernel."""
     if kernel not in ("reduce", "reduce_op"):
         return None
     element, wide = _CUB_TYPES[str(problem.get("dtype", "float32"))]

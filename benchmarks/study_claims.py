@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured on one device."""
+    """Measurements of one device."""
 
     document: Mapping[str, Any]
 
@@ -114,7 +114,7 @@ class Claim:
 
 
 def _faster(a: Found, b: Found) -> float:
-    """How many times as fast a is as b."""
+    """Return how many times as fast a is as b."""
     return b.us / a.us
 
 

@@ -192,7 +192,7 @@ class Uncounted:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a row, but for counters."""
+    """Measurements of a row, but for counters."""
 
     figures: dict[str, Any]
     uncounted: Sequence[Uncounted] = ()

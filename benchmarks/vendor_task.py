@@ -313,8 +313,8 @@ def _right_rivals(
     tried, note = len(found), ""
     if not entrants.kernel:
         return found, tried, note
-    from cublaslt import CublasLtError
     from rivals import further
+    from vendor_library import CallFailed
 
     from autotune.devices.cuda import CudaExecutor, CudaTimer
 
@@ -324,7 +324,7 @@ def _right_rivals(
             lambda **arguments: further(entrants.kernel, entrants.cub, arguments),
             vendor_arguments(data),
         )
-    except (OSError, CublasLtError) as error:
+    except (OSError, CallFailed) as error:
         return found, tried, str(error)
     for name, call in calls.items():
         tried += 1
@@ -338,7 +338,7 @@ def _right_rivals(
                 found[name] = _Rival(timer, checks[0].max_error)
             else:
                 note = f"{name}: wrong by {checks[0].max_error:.3g}"
-        except (CublasLtError, LaunchError, RuntimeError) as error:
+        except (LaunchError, RuntimeError) as error:
             note = f"{name}: {error}"
         except ContextLostError as error:
             raise RuntimeError(f"{name} broke the device context: {error}") from error
