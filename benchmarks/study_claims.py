@@ -118,6 +118,13 @@ def _faster(a: Found, b: Found) -> float:
     return b.us / a.us
 
 
+def _pays(plain: tuple[str, Found], changed: tuple[str, Found]) -> Verdict:
+    """Return whether a change makes a variant faster by more than 5 %; both with their names."""
+    gain = _faster(changed[1], plain[1])
+    times = (f"{name} {_us(found)}" for name, found in (plain, changed))
+    return HOLDS if gain > 1.05 else MOVED_ON, f"{', '.join(times)}, {gain:.2f} times"
+
+
 def _us(found: Found) -> str:
     return f"{found.us:.1f} µs"
 
@@ -155,20 +162,12 @@ def sequential_has_no_conflicts(r: Results) -> Verdict:
 
 def a_warp_needs_no_barrier(r: Results) -> Verdict:
     barrier, warp = (r.of("E01", "ladder", name) for name in ("two loads", "syncwarp"))
-    gain = _faster(warp, barrier)
-    return (
-        HOLDS if gain > 1.05 else MOVED_ON,
-        f"barriers {_us(barrier)}, `__syncwarp` {_us(warp)}, {gain:.2f} times",
-    )
+    return _pays(("barriers", barrier), ("`__syncwarp`", warp))
 
 
 def unrolling_a_tree_pays(r: Results) -> Verdict:
     loop, whole = (r.of("E01", "unrolled", name) for name in ("sequential", "unrolled"))
-    gain = _faster(whole, loop)
-    return (
-        HOLDS if gain > 1.05 else MOVED_ON,
-        f"loop {_us(loop)}, unrolled {_us(whole)}, {gain:.2f} times",
-    )
+    return _pays(("loop", loop), ("unrolled", whole))
 
 
 def atomics_are_bad(r: Results) -> Verdict:
