@@ -530,6 +530,13 @@ def measured(problem: Problem, block: int, ms: float | None) -> Measured:
     return Measured(problem, row, remembered=block == 32, seconds_left=20.0)
 
 
+def test_what_needs_more_than_the_device_has_has_not_failed() -> None:
+    status = RunStatus("scale", 1)
+    status(SearchStarted(SMALL, Budget(evaluations=4)))
+    status(Measured(SMALL, Measurement(Configuration(BLOCK=32), Status.PRUNED), False, 20.0))
+    assert status.line == "scale n=100: 1 of 4 tried, 20 s left"
+
+
 def test_a_line_has_counts_the_best_and_the_time_left() -> None:
     """Two problems of which the first is done and the second has begun."""
     status = RunStatus("scale", 2)

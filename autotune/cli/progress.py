@@ -91,9 +91,11 @@ class RunStatus:
 
 def _count(search: _SearchProgress, event: Measured) -> None:
     search.tried += 1
-    search.failed += not event.measurement.status.is_timed
+    status = event.measurement.status
+    # What needs more than the device has is no failure of the kernel.
+    search.failed += not (status.is_timed or status is Status.PRUNED)
     search.seconds_left = event.seconds_left
-    if event.measurement.status is Status.OK:
+    if status is Status.OK:
         costs = (search.best_cost, event.measurement.cost)
         search.best_cost = min((known for known in costs if known is not None), default=None)
 
