@@ -124,11 +124,12 @@ def measured(
         SizeTask(size, tuple(n for c, n in places.items() if kernel.allows(c, size)))
         for size in sizes
     ]
+    symbols = rivals.cub_symbols(kernel.name, sizes[0])
     raced = bench.worker.ask(
         race_sizes,
         entrants,
         tasks,
-        rivals.build_cub(device.arch) if device.is_cuda and kernel.name == "reduce" else None,
+        rivals.build_cub(device.arch, symbols) if device.is_cuda and symbols else None,
         job=bench.job(sizes[0], names=()),
         timeout_s=SIZE_S * len(sizes),
         turn_limits_s=[SIZE_S] * len(sizes),

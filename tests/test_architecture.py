@@ -53,7 +53,7 @@ LINES = {
     "measure": 5750,
     "report": 1540,
     "retune": 1112,
-    "run": 4380,
+    "run": 4390,
     "search": 2394,
     "store": 1385,
     "triton": 1030,

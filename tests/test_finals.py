@@ -72,6 +72,9 @@ class Bench:
     def other_jobs(self, _):
         return self.jobs
 
+    def make_data(self, wanted, seed=None):
+        pass
+
     def compile_job(self, configuration, problem):
         return configuration, problem
 

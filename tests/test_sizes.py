@@ -141,6 +141,9 @@ class Case:
         ]
         return Job(b"", problem, self.device, tuple(sets))
 
+    def make_data(self, wanted, seed=None):
+        """Nothing is made beside: jobs are at once."""
+
     def check(self, finalist, job):
         self.now_s += self.check_s
         self.checked.append((finalist.configuration.BLOCK, job.problem.n))
@@ -151,7 +154,7 @@ class Case:
 
     def verified(self, *blocks):
         """Return the blocks that are right, and the messages of the others."""
-        bench = SimpleNamespace(kernel=self.kernel, job=self.job)
+        bench = SimpleNamespace(kernel=self.kernel, job=self.job, make_data=self.make_data)
         self.sizes = self.sizes or OtherSizes(
             bench, self.job(OWN), self.known, self.check, self.search_s, self.told
         )
@@ -313,7 +316,7 @@ def test_a_size_where_nothing_but_0_is_expected_is_left_out(case):
 def test_nothing_is_derived_from_another_layout(case):
     case.kernel.layout = {"step": 1}
     case.sizes = OtherSizes(
-        SimpleNamespace(kernel=case.kernel, job=case.job),
+        SimpleNamespace(kernel=case.kernel, job=case.job, make_data=case.make_data),
         case.job(OWN.replace(step=2)), case.known, case.check, 0.0, set(),
     )  # fmt: skip
     assert case.tried(32) == []

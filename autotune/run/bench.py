@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -38,6 +39,9 @@ from autotune.run.agreement import agreed
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem
+
+#: Cores for each data set that is made: its reference is evaluated several times at once.
+_CORES_OF_DATA = 4
 
 
 class Site:
@@ -187,6 +191,19 @@ class Bench:
             self.site.place(self.worker, job)
         return job
 
+    def make_data(self, wanted: Mapping[Problem, Sequence[str]], seed: int | None = None) -> None:
+        """Make data sets of several problems beside each other, which `job` finds."""
+
+        chosen = self.request.seed if seed is None else seed
+
+        def make(problem: Problem, names: Sequence[str]) -> None:
+            for name in names:
+                self.site.dataset(self.kernel, problem, name, chosen)
+
+        at_once = max(1, usable_cores() // _CORES_OF_DATA)
+        with self.off_budget(), ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(make, wanted, wanted.values()))
+
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also of a kernel without a reference."""
 
@@ -206,6 +223,7 @@ class Bench:
         """
         edges = self.kernel.edges_like(job.problem, self.device)
         other = self.request.seed + 1
+        self.make_data({**dict.fromkeys(edges, (EXACT, RANDOM)), job.problem: (RANDOM,)}, other)
         jobs = [self.job(problem, other) for problem in edges]
         with self.off_budget():
             drawn = self.site.dataset(self.kernel, job.problem, RANDOM, other)

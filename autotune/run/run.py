@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -94,9 +95,12 @@ class Run(Bench):
             RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
         )
         decided: list[ProblemResult] = []
+        # Compilers do not wait for the reference.
+        unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
         try:
-            processes = self.processes(run_id)  # they come up meanwhile
-            made = partial(made, unseen=self._unseen())
+            if not self.device.is_cuda:
+                unseen.result()  # it would disturb what is timed
+            processes = self.processes(run_id)
             own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
             division = self.division(processes or [own])
             at_once = done_at_once(division, processes, self.site.require_running)
@@ -105,6 +109,7 @@ class Run(Bench):
                     decided.append(found)
                     decided.sort(key=lambda each: self.request.problems.index(each.problem))
             portfolio = self._portfolio(decided, division.portfolio_s())
+            made = partial(made, unseen=unseen.result())
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
@@ -113,6 +118,8 @@ class Run(Bench):
             solved = tuple(found for found in decided if found.result is not None)
             if solved and isinstance(stop, AutotuneError):
                 stop.__cause__ = error if was_told_to else error.__cause__
+                if unseen.done() and not unseen.exception():
+                    made = partial(made, unseen=unseen.result())
                 result = made(solved, space=self.space, toolchain=self.toolchain, ended=stop)
                 return self._recorded(result)
             if was_told_to:
@@ -132,7 +139,7 @@ class Run(Bench):
         problems = (*self.kernel.edge_problems, *self.request.problems)
         missed = unseen_inputs(self.kernel, problems, self.request.seed)
         for each in missed:
-            warnings.warn(f"{self.kernel.name}: {each}", stacklevel=2)
+            warnings.warn(f"{self.kernel.name}: {each}", stacklevel=1)  # below is the thread
         return tuple(each.argument for each in missed)
 
     def _recorded(self, result: RunResult) -> RunResult:

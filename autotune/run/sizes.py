@@ -251,6 +251,8 @@ class OtherSizes:
         if is_first := not self._until_s:
             self._until_s = time.monotonic() + self._limit_s
             self._plan(finalists)
+            with suppress(SpecError, MemoryError):  # told below
+                self.bench.make_data(dict.fromkeys(self._planned[:_ALWAYS], (EXACT, RANDOM)))
         while self._planned and (
             len(self._made) < _ALWAYS or self._left_s > _LARGE_SHARE * self._limit_s
         ):

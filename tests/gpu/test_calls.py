@@ -1,4 +1,4 @@
-"""10,000 random calls through `load` against float64: shapes, offsets, strides, transposes, batches,
+"""9,000 random calls through `load` against float64: shapes, offsets, strides, transposes, batches,
 alpha and beta, streams, arrays of CuPy and torch. Nothing beside the output may change.
 """
 
@@ -23,9 +23,10 @@ from autotune.measure.compiler import CompilerPool, compile_job
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 
 #: Calls of each kernel.
-COUNTS = {"sgemm": 4000, "sgemm_tf32x3": 1500, "gemv": 2000, "transpose": 1000, "reduce": 1500}
-#: Calls that are enqueued before the first of them is looked at.
-BATCH = 1000
+COUNTS = {"sgemm": 3000, "sgemm_tf32x3": 1500, "gemv": 2000, "transpose": 1000, "reduce": 1500}
+#: Calls that are enqueued before the first of them is looked at; their products are of so many sizes and
+#: transposes, each of which may need a binary of its own.
+BATCH, PRODUCTS = 1000, 24
 SIDES = (1, 2, 7, 16, 33, 64, 100, 130, 257)
 DEPTHS = (1, 3, 8, 31, 64, 300, 4100)
 EPS = float(np.finfo(np.float32).eps)
@@ -77,15 +78,29 @@ class Drawn:
     def __init__(self, cupy: Any, seed: int) -> None:
         self.cupy, self.rng = cupy, np.random.default_rng(seed)
         cupy.random.seed(seed)
+        self.products: list[tuple[int, int, int, bool, bool]] = []
 
     def one_of(self, *choices: Any) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
 
-    def placed(self, *shape: int, may_be_columns: bool = True) -> Placed:
+    def begin(self) -> None:
+        """Draw the products of a batch: m, n, k, and which factor has its columns first."""
+        self.products = [
+            (
+                self.one_of(*SIDES),
+                self.one_of(*SIDES),
+                self.one_of(*DEPTHS),
+                *(self.rng.random(2) < 0.5),
+            )
+            for _ in range(PRODUCTS)
+        ]
+
+    def placed(self, *shape: int, by_columns: bool | None = None) -> Placed:
         """An array of normal deviates: any offset, padded rows, rows or columns first."""
         cupy, *batch = self.cupy, *shape[:-2]
         rows, columns = (1, *shape)[-2:]
-        by_columns = may_be_columns and len(shape) > 1 and self.rng.random() < 0.5
+        if by_columns is None:
+            by_columns = len(shape) > 1 and self.rng.random() < 0.5
         if by_columns:
             rows, columns = columns, rows
         padding = self.one_of(0, 0, 1, 3, 4) if len(shape) > 1 else 0
@@ -108,10 +123,12 @@ class Drawn:
 
     def product(self, kernel: TunedKernel, roundings: float) -> Call:
         """A product, or several, of matrices that lie anywhere."""
-        m, n, k = self.one_of(*SIDES), self.one_of(*SIDES), self.one_of(*DEPTHS)
+        m, n, k, *by_columns = self.one_of(*self.products)
         batch = self.one_of((), (), (), (), (2,), (3,))
-        a = self.placed(*(batch if self.rng.random() < 0.8 else ()), m, k).view
-        b = self.placed(*(batch if self.rng.random() < 0.8 else ()), k, n).view
+        a, b = (
+            self.placed(*(batch if self.rng.random() < 0.8 else ()), *shape, by_columns=first).view
+            for shape, first in zip(((m, k), (k, n)), by_columns, strict=True)
+        )
         if a.ndim == b.ndim == 2:
             batch = ()
         return self._scaled(
@@ -163,10 +180,10 @@ class Drawn:
     def transposed(self, kernel: TunedKernel, roundings: float) -> Call:
         shape = self.one_of(*SIDES, 1000), self.one_of(*SIDES, 1000)
         batch = self.one_of((), (), (3,))
-        x = self.placed(*batch, *shape, may_be_columns=False).view
+        x = self.placed(*batch, *shape, by_columns=False).view
         out = None
         if self.rng.random() < 0.7:
-            out = self.placed(*batch, *reversed(shape), may_be_columns=False)
+            out = self.placed(*batch, *reversed(shape), by_columns=False)
         named = {} if out is None else {"out": out.view}
         return Call(kernel, (x,), named, out, lambda: (x.swapaxes(-1, -2), 0.0))
 
@@ -216,6 +233,7 @@ def on_stream(cupy: Any, call: Call, stream: Any) -> None:
 
 def batches(drawn: Drawn, name: str, kernel: TunedKernel) -> Iterator[list[Call]]:
     for done in range(0, COUNTS[name], BATCH):
+        drawn.begin()
         yield [drawn.call(name, kernel) for _ in range(min(BATCH, COUNTS[name] - done))]
 
 

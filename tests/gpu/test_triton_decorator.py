@@ -134,7 +134,7 @@ def test_in_the_background_a_call_is_answered_at_once(
     call()
     assert bool((out == 8).all())
     (entry,) = json.loads(record.read_text())["problems"]
-    assert add.best_config.kwargs["BLOCK"] == entry["configuration"]["BLOCK"]
+    assert add.best_config.kwargs["BLOCK"] == entry["plans"][0]["configuration"]["BLOCK"]
 
 
 def test_calls_of_a_captured_graph_are_answered_untuned(add: Any) -> None:
