@@ -75,6 +75,17 @@ DEVICE int row_of(GLOBAL const int* RESTRICT row_start, int m, int entry)
     }
     return low;
 }
+
+/* Store the sum of a whole row; add that of a part to what other teams add. */
+DEVICE void add_to_row(GLOBAL float* RESTRICT c, const float* sum, int is_whole)
+{
+    if (is_whole)
+        store_vector(c, sum);
+    else {
+        UNROLL_ALL
+        for (int v = 0; v < VEC; ++v) ATOMIC_ADD(c + v, sum[v]);
+    }
+}
 #endif
 
 KERNEL(BLOCK, 1, 1)
@@ -127,19 +138,30 @@ spmm(GLOBAL const int* RESTRICT row_start, GLOBAL const int* RESTRICT columns,
     const int entries = row_start[m];
     if (team >= CEIL_DIV(entries, SHARE)) return; /* never more than INT_MAX / SHARE */
     const int begin = team * SHARE, end = begin + SHARE < entries ? begin + SHARE : entries;
-    int row = row_of(row_start, m, begin);
-    for (int entry = begin; entry < end; ++row) {
-        const int row_end = row_start[row + 1], stop = row_end < end ? row_end : end;
-        if (stop == entry) continue; /* an empty row */
-        clear(sum);
-        add_entries(sum, entry, stop, columns, values, b, n);
-        if (row_start[row] >= begin && row_end <= end)
-            store_vector(c + (i64)row * n, sum);
-        else {
-            UNROLL_ALL
-            for (int v = 0; v < VEC; ++v) ATOMIC_ADD(c + (i64)row * n + v, sum[v]);
+    int row = row_of(row_start, m, begin), row_end = row_start[row + 1], is_whole = row_start[row] == begin;
+    for (int entry = begin; entry < end; entry += UNROLL) {
+        /* A batch's loads are under way together, whatever rows they belong to. */
+        float rows[UNROLL][VEC], factors[UNROLL];
+        UNROLL_ALL
+        for (int u = 0; u < UNROLL; ++u) {
+            const int at = entry + u < end ? entry + u : end - 1;
+            load_vector(rows[u], b + (i64)columns[at] * n, 1);
+            factors[u] = values[at];
         }
-        entry = stop;
+        UNROLL_ALL
+        for (int u = 0; u < UNROLL; ++u) {
+            if (entry + u >= end) break;
+            if (entry + u == row_end) {
+                add_to_row(c + (i64)row * n, sum, is_whole);
+                clear(sum);
+                is_whole = 1;
+                do row_end = row_start[++row + 1];
+                while (entry + u == row_end); /* empty rows */
+            }
+            UNROLL_ALL
+            for (int v = 0; v < VEC; ++v) sum[v] = FMA(factors[u], rows[u][v], sum[v]);
+        }
     }
+    add_to_row(c + (i64)row * n, sum, is_whole && row_end <= end);
 #endif
 }

@@ -64,12 +64,13 @@ spmm = Kernel(
         {"ALG": "row", "BLOCK": 256, "TEAM": 32},
         {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
         # of n = 8, 32 and 128
+        {"ALG": "row", "BLOCK": 256, "TEAM": 4, "VEC": 2, "UNROLL": 2},
+        {"ALG": "row", "BLOCK": 64, "TEAM": 8, "VEC": 4},
+        {"ALG": "row", "BLOCK": 256, "TEAM": 32, "VEC": 4, "UNROLL": 2},
         {"ALG": "block", "BLOCK": 64, "TEAM": 2, "VEC": 4, "SHARE": 64},
-        {"ALG": "block", "BLOCK": 256, "TEAM": 8, "VEC": 4, "SHARE": 64},
-        {"ALG": "block", "BLOCK": 256, "TEAM": 32, "VEC": 4, "SHARE": 128},
-        {"ALG": "row", "BLOCK": 256, "TEAM": 32, "VEC": 4},
-        {"ALG": "split", "BLOCK": 256, "TEAM": 32, "SHARE": 128},
-        {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
+        {"ALG": "split", "BLOCK": 64, "TEAM": 2, "VEC": 4, "UNROLL": 8, "SHARE": 64},
+        {"ALG": "split", "BLOCK": 64, "TEAM": 8, "VEC": 4, "UNROLL": 8, "SHARE": 32},
+        {"ALG": "split", "BLOCK": 64, "TEAM": 32, "VEC": 4, "UNROLL": 8, "SHARE": 64},
     ],
     default={"ALG": "block", "BLOCK": 256, "TEAM": 32},
     ALG=("row", "block", "split"),  # how entries are shared out

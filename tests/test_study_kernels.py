@@ -65,6 +65,8 @@ def test_a_sample_is_right(name: str) -> None:
         ("branch", {"FORM": "sorted", "ITEMS": 2}),
         ("spmm", {"ALG": "block", "BLOCK": 64, "TEAM": 2, "SHARE": 32}),
         ("spmm", {"ALG": "block", "BLOCK": 64, "TEAM": 8, "VEC": 4, "SHARE": 32}),
+        ("spmm", {"ALG": "split", "BLOCK": 64, "TEAM": 1, "UNROLL": 8, "SHARE": 32}),
+        ("spmm", {"ALG": "split", "BLOCK": 64, "TEAM": 8, "VEC": 4, "SHARE": 32}),
         ("conv1d", {"INPUT": "vectors", "OUTPUTS": 8, "MASK": "registers", "BLOCK": 64}),
         ("conv1d", {"INPUT": "vectors", "OUTPUTS": 4, "BLOCK": 64}),
     ],

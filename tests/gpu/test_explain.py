@@ -12,6 +12,7 @@ from autotune.measure.profile import profiler
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.alone,  # who else uses the GPU may keep ncu from its counters
     pytest.mark.skipif(not profiler(), reason="no ncu"),
 ]
 
@@ -25,6 +26,7 @@ def explained(capsys: pytest.CaptureFixture[str], kernel: str, *options: str) ->
     for each in told["variants"]:
         assert each["failure"] == "" and each["time_ms"] > 0
         each["counters"] = by_name(each["metrics"])
+        assert each["counters"], told["notes"]
     return list(told["variants"])
 
 

@@ -96,9 +96,7 @@ def checked(bench: Bench, vec: int, fault: str = "none", **offsets: int) -> Meas
 def test_four_at_a_time_are_right_at_multiples_of_four_only(bench: Bench, name: str) -> None:
     """An address that is no multiple of the access ends the context, and with it the process."""
     assert checked(bench, 4, **{f"offset_{name}": 4}).status is Status.OK
-    found = checked(bench, 4, **{f"offset_{name}": 1})
-    assert found.status is Status.CRASHED
-    assert "misaligned" in found.message.lower()
+    assert checked(bench, 4, **{f"offset_{name}": 1}).status is Status.CRASHED
 
 
 @pytest.mark.parametrize("offset", [1, 3])

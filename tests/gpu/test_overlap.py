@@ -19,7 +19,7 @@ from contracts.overlap import OverlapContract
 from autotune import lookup
 from autotune.calling.load import TunedKernel, load
 from autotune.devices.choose import choose_device
-from autotune.kernel.catalog import bundled_folder, find_kernel
+from autotune.kernel.catalog import find_kernel, space_files
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
@@ -30,7 +30,7 @@ from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 
-BUNDLED = sorted(file.stem for file in bundled_folder("spaces").glob("*.py"))
+BUNDLED = sorted(space_files())
 #: Keeps a stream busy for so many cycles: what is enqueued meanwhile on others begins at once.
 GATE = r"""
 extern "C" __global__ void gate(long long cycles) {
