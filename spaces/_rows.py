@@ -1,5 +1,6 @@
 """Options and functions that the spaces of kernels/rows.py share."""
 
+from functools import wraps
 from itertools import product
 
 import numpy as np
@@ -38,6 +39,8 @@ SEEDS = [
 WARP, MOST_WARPS, LONGEST = 32, 32, 32768
 #: The shortest row of a program's tile, as a power of 2.
 LEAST_EXPONENT = 4
+#: Elements that a reference computes at a time: their float64s stay in a core's cache.
+_BLOCK = 1 << 16
 
 
 def problems(sizes, **fields):
@@ -123,6 +126,32 @@ def drawn(rng, shape, dtype):
     if dtype == "bfloat16":
         return BFloat16(rng.standard_normal(shape))
     return rng.standard_normal(shape, np.dtype(dtype))
+
+
+def in_blocks(*of_rows):
+    """Return a decorator of a reference, which then gets some rows at a time.
+
+    ``of_rows`` are arguments with an element or a row for each row; ``x`` is one of them. Temporary
+    arrays of all rows would take longer to allocate than to fill.
+    """
+
+    def decorated(reference):
+        @wraps(reference)
+        def in_turn(**given):
+            rows, columns = given["x"].shape
+            step, results = max(1, _BLOCK // columns), {}
+            for row in range(0, rows, step):
+                part = slice(row, row + step)
+                values = {n: v[part] if n in of_rows else v for n, v in given.items()}
+                for name, block in reference(**values).items():
+                    if name not in results:
+                        results[name] = np.empty((rows, *block.shape[1:]), block.dtype)
+                    results[name][part] = block
+            return results
+
+        return in_turn
+
+    return decorated
 
 
 def itemsize(dtype):

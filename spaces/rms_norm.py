@@ -34,6 +34,7 @@ def arguments(p, rng):
 
 
 @rms_norm.reference
+@_rows.in_blocks("x", "residual")
 def reference(x, weight, eps, residual=None):
     total = x if residual is None else x + residual
     scale = 1 / np.sqrt(np.square(total).mean(axis=1, keepdims=True) + eps)

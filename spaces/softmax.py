@@ -25,9 +25,10 @@ def arguments(p, rng):
 
 
 @softmax.reference
+@_rows.in_blocks("x")
 def reference(x):
     powers = np.exp(x - x.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    return {"y": powers / powers.sum(axis=1, keepdims=True)}
 
 
 @softmax.work

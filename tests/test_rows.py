@@ -1,10 +1,12 @@
 """The bundled kernels of rows: verified by Triton's interpreter, compiled, called."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from autotune import lookup
@@ -143,3 +145,17 @@ def test_without_a_record_the_default_runs(name):
     with pytest.warns(RuntimeWarning, match=f"until then {name} runs in its default"):
         choice = choose(kernel, problem, device)
     assert choice.configuration == kernel.default() and choice.tuned is None
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_reference_in_blocks_of_rows_is_the_whole_one(name):
+    reference, rng = find_kernel(name).hooks["reference"], np.random.default_rng(0)
+    x, vector = rng.standard_normal((4001, 40)), rng.standard_normal(40)
+    arguments = {"x": x, "weight": vector, "bias": vector, "eps": 1e-6, "residual": x[::-1]}
+    arguments["target"] = rng.integers(0, 40, len(x))
+    wanted = set(inspect.signature(reference).parameters)
+    given = {each: value for each, value in arguments.items() if each in wanted}
+    found, whole = reference(**given), reference.__wrapped__(**given)
+    assert found.keys() == whole.keys()
+    for output, values in whole.items():
+        np.testing.assert_array_equal(found[output], values)

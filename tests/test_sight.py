@@ -10,7 +10,10 @@ from autotune.cli import run as command
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.sight import unseen_inputs
 
-BUNDLED = ("copy", "ffma", "gemv", "prefetch", "reduce", "sgemm", "sgemm_tf32x3", "transpose")
+BUNDLED = (
+    *("copy", "ffma", "gemv", "hmma", "prefetch", "reduce"),
+    *("sgemm", "sgemm_tf32x3", "transpose"),
+)
 SOFTMAX = (
     "return factor * x",
     "e = np.exp(x.reshape(4, -1))\n    return (e / e.sum(1, keepdims=True)).reshape(-1)",

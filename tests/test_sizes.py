@@ -286,6 +286,11 @@ def test_beside_a_smaller_problem_where_data_take_long(case):
     assert case.tried(32, 64)[:2] == [255, 257]
 
 
+def test_beside_two_units_where_data_of_four_would_take_long_too(case):
+    case.data_s = lambda p: 2.0 * p.n / 4096
+    assert case.tried(32, 64)[:2] == [127, 129]
+
+
 def test_a_size_over_a_limit_of_the_device_is_not_launched(case):
     case.kernel.launch(lambda c, p: Launch(1, 32, shared_bytes=232448 if p.n <= 4096 else 232449))
     assert max(case.tried(32)) == 4095

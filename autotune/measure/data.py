@@ -688,15 +688,14 @@ class _Evaluations:
     def _info(self, name: str) -> Any:
         return next(o.info for o in self.made.arguments if o.name == name)
 
-    def _least(self, name: str) -> float:
-        return tolerance.held_in_single(self._info(name))
-
     def errors_in_single(self) -> dict[str, float]:
         """Return the largest error of each output of the reference in float32; {} where it fails."""
         errors = dict[str, float]()
         for name, values in self.results(None, "", 0, is_single=True).items():
             error = np.zeros(values.size)
-            tolerance.add_change(error, self.expected[name], values, self._least(name))
+            info = self._info(name)
+            least = tolerance.held_in_single(info)
+            tolerance.add_change(error, self.expected[name], values, info.bits, least)
             errors[name] = tolerance.largest(error)
         return errors
 
@@ -721,10 +720,15 @@ class _Evaluations:
                     break
                 for found in pool.map(evaluated, range(number, min(most, number + at_once))):
                     for name, values in found.items():
-                        least = self._least(name) if is_single else 0.0
-                        tolerance.add_change(squares[name], self.expected[name], values, least)
+                        info = self._info(name)
+                        least = tolerance.held_in_single(info) if is_single else 0.0
+                        tolerance.add_change(
+                            squares[name], self.expected[name], values, info.bits, least
+                        )
                     done += bool(found)
-        return {name: root / math.sqrt(done) for name, root in squares.items() if done}
+        for root in squares.values():
+            root /= math.sqrt(done or 1)
+        return squares if done else {}
 
     @property
     def _elements(self) -> int:

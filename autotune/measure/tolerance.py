@@ -115,14 +115,14 @@ def _of_reference(info: Any) -> float:
 
 def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
     """Multiply each number by 1 ± `STEP`."""
-    signs = np.unpackbits(np.frombuffer(source.bytes(-(-row.size // 8)), np.uint8))
-    row *= np.array([1 - STEP, 1 + STEP])[signs[: row.size]]
+    signs = np.unpackbits(_bytes(-(-row.size // 8), source)).view(np.int8)
+    _scale(row, 2 * signs[: row.size] - 1, STEP)
 
 
 def scatter(row: NDArray[np.floating], source: np.random.Generator) -> None:
     """Multiply each number by 1 and up to four `STEP` more or less: float32 rounds these differently."""
-    steps = np.array([-4, -3, -2, -1, 1, 2, 3, 4]) * STEP + 1
-    row *= steps[source.integers(len(steps), size=row.size, dtype=np.uint8)]
+    steps = (_bytes(row.size, source) >> 5).view(np.int8)
+    _scale(row, steps + (steps >> 2) - 4, STEP)
 
 
 def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
@@ -132,11 +132,23 @@ def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
 
 def strike(row: NDArray[Any], source: np.random.Generator) -> None:
     """Change one number in `_ONE_IN`, clearly."""
-    struck = source.integers(_ONE_IN, size=row.size, dtype=np.uint8) == 0
+    struck = _bytes(row.size, source) < 256 // _ONE_IN
     if row.dtype.kind == "f":
-        row[struck] *= 1 + _STRIKING_STEP
+        _scale(row, struck, _STRIKING_STEP)
     else:
         row ^= struck
+
+
+def _bytes(count: int, source: np.random.Generator) -> NDArray[np.uint8]:
+    return np.frombuffer(source.bytes(count), np.uint8)
+
+
+def _scale(row: NDArray[np.floating], steps: NDArray[Any], step: float) -> None:
+    """Multiply each number by 1 and its steps: arithmetic takes half as long as a table of factors."""
+    factors = steps.astype(np.float64)
+    factors *= step
+    factors += 1
+    row *= factors
 
 
 def changed(array: NDArray[Any], change: Change, key: int, number: int) -> NDArray[Any]:
@@ -165,20 +177,30 @@ def parts(array: NDArray[np.inexact]) -> NDArray[np.floating]:
 
 
 def add_change(
-    squares: NDArray[np.float64],
+    roots: NDArray[np.float64],
     expected: NDArray[np.floating],
     found: NDArray[np.floating],
+    bits: int,
     least: float = 0.0,
 ) -> None:
     """Add one evaluation to a root of summed squares; a change that is not finite tells nothing.
 
-    Nor does that of an element smaller than ``least``.
+    Nor does that of an element smaller than ``least``. ``bits`` has the output's type.
     """
 
     def add(_: int, begin: int, end: int) -> None:
-        change = found[begin:end] - expected[begin:end]
-        change[~np.isfinite(change) | (np.abs(expected[begin:end]) < least)] = 0
-        np.hypot(squares[begin:end], change, out=squares[begin:end])
+        change, root = found[begin:end] - expected[begin:end], roots[begin:end]
+        if least:
+            change[np.abs(expected[begin:end]) < least] = 0
+        if not np.isfinite(change).all():
+            change[~np.isfinite(change)] = 0
+        if bits == 64:
+            np.hypot(root, change, out=root)
+            return
+        change *= change  # squares of smaller types are float64s
+        root *= root
+        root += change
+        np.sqrt(root, out=root)
 
     with np.errstate(all="ignore"):
         in_pieces(add, expected.size)
@@ -212,7 +234,7 @@ def element_bounds(
     kind = np.float64 if info.bits == 64 else np.float32
     arithmetic = _arithmetic(info)
     own, least = float(info.eps) + _OWN * arithmetic, _least_value(info)
-    small = _median(np.abs(expected), _SMALL) or math.inf
+    small = _median(expected, _SMALL) or math.inf
     floor = arithmetic / 2 * _TYPICAL * _median(responses.sensitivity)
     of_largest = _ROUNDINGS * arithmetic * largest(expected)
     struck, in_single, error = responses.struck, responses.in_single, _of_reference(info)
@@ -230,21 +252,26 @@ def element_bounds(
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
-        size = np.abs(expected[begin:end].astype(np.float64))
-        is_few: Any = are_few
+        size = np.abs(expected[begin:end], dtype=np.float64)
+        factor: Any = (_AMPLIFICATION_OF_FEW if are_few else _AMPLIFICATION) * arithmetic / 2
         if struck is not None and not are_few:
             is_few = struck[begin:end] == expected[begin:end]
-        factor = np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION) * arithmetic / 2
-        explained = np.maximum(factor * responses.sensitivity[begin:end], floor)
+            if is_few.any():
+                factor = np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION) * arithmetic / 2
+        bound = factor * responses.sensitivity[begin:end]
+        np.maximum(bound, floor, out=bound)
         if in_single is not None:
-            explained = np.maximum(explained, error * in_single[begin:end])
+            np.maximum(bound, error * in_single[begin:end], out=bound)
+        bound += own * size
         rest: Any = of_largest
         if responses.of_integers is not None:
             rest = np.minimum(rest, factor * responses.of_integers[begin:end])
-        bound = own * size + explained + rest + least
+        bound += rest
+        bound += least
         bound[~np.isfinite(size)] = 0
         most = np.finfo(kind).max
-        bounds[begin:end] = np.nextafter(np.minimum(bound, most).astype(kind), most)
+        np.minimum(bound, most, out=bound)
+        bounds[begin:end] = np.nextafter(bound.astype(kind), most)
 
     with np.errstate(all="ignore"):
         in_pieces(fill, expected.size)
@@ -252,10 +279,11 @@ def element_bounds(
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
-    """Return the size below which a share of the elements other than 0 is, by a sample."""
-    some = sizes[:: sizes.size // _SAMPLE | 1]
+    """Return the magnitude below which a share of the elements other than 0 is, by a sample."""
+    some = np.abs(sizes[:: sizes.size // _SAMPLE | 1])
     some = some[(some > 0) & (some < np.inf)]
-    return float(np.quantile(some, share, method="lower")) if some.size else 0.0
+    place = int(share * (some.size - 1))
+    return float(np.partition(some, place)[place]) if some.size else 0.0
 
 
 def _least_value(info: Any) -> float:

@@ -99,10 +99,12 @@ def sizes_beside(
     return list(found)
 
 
-def compact(problem: Problem, fields: Sequence[str], units: Iterable[int]) -> Problem:
+def compact(
+    problem: Problem, fields: Sequence[str], units: Iterable[int], count: int = 4
+) -> Problem:
     """Return a problem of few of the largest units, with the same remainders."""
     unit = {name: _unit(problem[name], units) for name in fields}
-    most = {name: 4 * unit[name] + problem[name] % unit[name] for name in fields}
+    most = {name: count * unit[name] + problem[name] % unit[name] for name in fields}
     return problem.replace(**{name: min(problem[name], most[name]) for name in fields})
 
 
@@ -283,8 +285,10 @@ class OtherSizes:
             self._units |= {unit for unit in (*numbers, math.prod(main.block)) if unit > 1}
         self._data_s = sum(dataset.seconds for dataset in self.job.datasets) or math.inf
         cost_s = self._data_s + self._launches_s(finalists, problem)
-        if cost_s > self._limit_s / MOST_SIZES:
-            self._base = compact(problem, self._fields, self._units)
+        most_s = (1 - _LARGE_SHARE) * self._limit_s / (MOST_SIZES - 1)
+        for count in (4, 2):  # 3 units, less one, are among the sizes of either
+            if cost_s * size_of(self._base) / size_of(problem) > most_s:
+                self._base = compact(problem, self._fields, self._units, count)
         is_allowed = partial(self._is_for, finalists)
         sizes = sizes_beside(self._base, self._fields, self._units, is_allowed)
         unknown = [size for size in sizes if size not in self.known]
