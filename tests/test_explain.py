@@ -416,6 +416,8 @@ def test_a_busy_unit_is_what_limits() -> None:
     assert limit_of(facts({"dram": 91.2}), []) == "the memory, at 91.2 % of the peak"
     at_limit = facts(limit_share=0.83, limit_name="ffma")
     assert limit_of(at_limit, []).startswith("FP32 arithmetic, at 83%")
+    at_limit = facts(limit_share=0.83, limit_name="tensor")
+    assert limit_of(at_limit, []).startswith("the tensor cores, at 83%")
     assert limit_of(facts(failure="no"), []) == "it cannot run: no"
 
 

@@ -14,9 +14,9 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
-from autotune.measure.limits import credible, implausible, least_ms, share
+from autotune.measure.limits import credible, implausible, is_memory_bound, least_ms, share
 from autotune.measure.timing import Caches
-from autotune.run.limits import known_limits
+from autotune.run.limits import known_limits, limit_problem, limit_requests
 from autotune.run.request import Request
 from autotune.values import Problem
 
@@ -97,6 +97,19 @@ MEASURED = {"read": 800.0, "copy": 500.0, "ffma": 8_000.0}
 def test_the_share_is_of_the_limit_that_binds(work, ms, expected):
     found, name = share(work, ms, MEASURED)
     assert (found, name) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_products_on_tensor_cores_have_a_limit_where_it_was_measured():
+    """Elsewhere the memory alone limits them, and nothing says whether it does."""
+    large = Work(flops=8e12, bytes_read=4e8, bytes_written=4e8, pipe="tensor")
+    flat = replace(large, flops=8e10)
+    limits = MEASURED | {"tensor": 400_000.0}
+    assert share(large, 40.0, limits) == (pytest.approx(0.5), "tensor")
+    assert share(flat, 3.2, limits) == (pytest.approx(0.5), "copy")
+    assert share(large, 3.2, MEASURED) == (pytest.approx(0.5), "copy")
+    assert [is_memory_bound(work, limits) for work in (large, flat)] == [False, True]
+    assert [is_memory_bound(work, MEASURED) for work in (large, flat)] == [False, False]
+    assert share(replace(large, pipe="tf32x3"), 3.2, limits) == (pytest.approx(0.5), "copy")
 
 
 def test_without_measured_limits_there_is_no_share():
@@ -182,6 +195,30 @@ def test_what_tells_no_limit_is_passed_over(edit, changes):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the record itself is read
         assert known_limits(H100) == shipped
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_rate_of_tensor_cores_is_that_of_halves(tmp_path, monkeypatch, dtype):
+    """Read from a record of hmma, of as many rows as the device's multiprocessors ask for."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+    document = json.loads((SHIPPED.parent / "ffma.json").read_text())
+    wanted = limit_problem("tensor", H100)
+    assert wanted in find_kernel("hmma").problems["cuda"]
+    for entry in document["problems"]:
+        change(entry, problem={**wanted, "dtype": dtype}, gflop_per_s=8e5, gb_per_s=25.0)
+    fields = {"m": "integer", "n": "integer", "steps": "integer", "dtype": "categorical"}
+    document |= {"kernel": "hmma", "fields": fields, "problems": document["problems"][:1]}
+    del document["portfolio"]
+    file = tmp_path / H100.folder / "hmma.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(document))
+    assert known_limits(H100).get("tensor") == (8e5 if dtype == "float16" else None)
+
+
+@pytest.mark.parametrize(("arch", "names"), [("sm_75", ()), ("sm_80", ("hmma",))])
+def test_a_device_without_these_tensor_cores_measures_the_other_limits(arch, names):
+    requests = limit_requests(replace(H100, uuid="GPU-x", arch=arch))
+    assert [request.kernel.name for request in requests] == ["copy", "ffma", *names]
 
 
 def test_another_device_or_a_slice_has_no_limits_yet():

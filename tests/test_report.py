@@ -625,11 +625,12 @@ def test_the_same_content_makes_the_same_bytes(tmp_path: Path) -> None:
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["sgemm.md"]
 
 
-def test_the_roofline_is_of_measured_limits() -> None:
-    winner = trials()[4].configuration
+@pytest.mark.parametrize("limit", ["ffma", "tensor"])
+def test_the_roofline_is_of_measured_limits(limit: str) -> None:
+    winner, limited = trials()[4].configuration, {"limit_name": limit}
     entries = [
-        entry(SMALL, winner, limit_fraction=0.5, gflop_per_s=30000.0),
-        entry(LARGE, winner, limit_fraction=0.25, gflop_per_s=14000.0, vendor=None),
+        entry(SMALL, winner, limit_fraction=0.5, gflop_per_s=30000.0, **limited),
+        entry(LARGE, winner, limit_fraction=0.25, gflop_per_s=14000.0, vendor=None, **limited),
     ]
     found = evidence.roofline(content_of(record(entries), []))
     assert found is not None and not found["of_bytes"]
@@ -639,6 +640,14 @@ def test_the_roofline_is_of_measured_limits() -> None:
     assert first["operations"] / first["bytes"] == pytest.approx(300.0)
     assert first["vendor_seconds"] == pytest.approx(1.25e-3 * 1.04)
     assert second["vendor_seconds"] is None
+
+
+def test_a_rate_of_tensor_cores_is_arithmetic() -> None:
+    won = entry(SMALL, trials()[4].configuration, limit_name="tensor", limit_fraction=0.9)
+    table = answer.winners(content_of(record([won]), []))
+    found = dict(zip(table.columns, table.rows[0], strict=True))
+    assert found["Rate"] == "23.46 TFLOP/s"
+    assert found["Share of measured limit"] == "90.0 % of tensor core rate"
 
 
 def test_a_limit_that_was_not_measured_is_no_roof() -> None:

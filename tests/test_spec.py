@@ -307,6 +307,7 @@ def test_bundled_kernels_are_deterministic_but_for_atomic_sums():
         ("copy", {}, {"mode": "copy"}, True),
         ("copy", {}, {"mode": "read"}, False),
         *((name, {}, {}, True) for name in ("sgemm", "sgemm_tf32x3", "transpose", "ffma")),
+        ("hmma", {}, {"dtype": "float16"}, True),
         ("prefetch", {}, {"intensity": 1}, True),
     ):
         bundled = find_kernel(name)

@@ -107,7 +107,7 @@ def test_a_missing_element_is_refused(name: str, tmp_path: Path) -> None:
     assert "wrong_result" in report.samples[-1]["problem"]
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [*MUTATIONS, "hmma"])
 def test_the_default_compiles_for_gpus(name: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
     kernel = find_kernel(name)

@@ -69,10 +69,10 @@ def _limits(name: str | None, as_json: bool) -> None:
         emit_json({"name": device.name, "uuid": device.uuid, "limits": dict(limits)})
         return
     click.echo(device.name)
-    units = {"read": "GB/s", "copy": "GB/s, read + written", "ffma": "GFLOP/s"}
+    units = {"read": "GB/s", "copy": "GB/s, read + written", "ffma": "GFLOP/s", "tensor": "GFLOP/s"}
     for limit, unit in units.items():
         words = f"{limits[limit]:10.4g} {unit}" if limit in limits else "not known"
-        click.echo(f"  {limit}  {words}")
+        click.echo(f"  {limit:6}  {words}")
 
 
 @doctor.command("cache")

@@ -23,6 +23,8 @@ _LITTLE_USED, _CONFLICTS, _ACTIVE = 50.0, 0.1, 28.0
 #: Share of FP32's peak that the instructions of a loop allow, below which they are what limits.
 _ISSUE = 0.75
 _GUIDE = "CUDA C++ Best Practices Guide"
+#: What is busy at a measured limit; at others it is the memory.
+_LIMITING = {"ffma": "FP32 arithmetic", "tensor": "the tensor cores"}
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def limit_of(facts: Facts, said: Sequence[Advice]) -> str:
         if (busy := facts.counters.get(unit, 0.0)) >= _BUSY:
             return f"{words}, at {busy:.3g} % of the peak"
     if facts.limit_share is not None and facts.limit_share >= _BUSY / 100:
-        unit = "FP32 arithmetic" if facts.limit_name == "ffma" else "the memory"
+        unit = _LIMITING.get(facts.limit_name, "the memory")
         return (
             f"{unit}, at {facts.limit_share:.0%} of the device's measured {facts.limit_name} rate"
         )

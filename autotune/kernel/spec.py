@@ -108,7 +108,8 @@ class Work:
     #: Bytes that must come from device memory, and go there.
     bytes_read: float = 0
     bytes_written: float = 0
-    #: The unit that does the arithmetic, so that peaks are compared alike.
+    #: The unit that does the arithmetic, so that peaks are compared alike: ``fp32``; ``tensor`` for
+    #: products of halves or bfloat16 on tensor cores; other names, whose rates nothing measures.
     pipe: str = "fp32"
 
 

@@ -14,8 +14,13 @@ _MARGIN = 0.97
 _MEMORY_BOUND = 8.0
 #: Below this share of the peak something else used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
-#: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, ``ffma`` in GFLOP/s.
+#: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, those of arithmetic
+#: in GFLOP/s.
 Limits: TypeAlias = Mapping[str, float]
+#: The rate that limits the arithmetic of a pipe; other pipes have none.
+_OF_PIPE = {"fp32": "ffma", "tensor": "tensor"}
+#: Rates of arithmetic; the others are of memory.
+ARITHMETIC = tuple(_OF_PIPE.values())
 
 
 def least_ms(work: Work, device: Device) -> float:
@@ -59,12 +64,13 @@ def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, s
     """Return the share of the device's measured limit that a time reaches, and the name of the limit.
 
     The limit is the longer time of moving the bytes and of doing the arithmetic, at measured rates.
-    Work that only reads is compared with the read rate. Both results are None where a rate is unknown.
+    Work that only reads is compared with the read rate. Both results are None where a rate is unknown,
+    but arithmetic of other pipes than FP32 then counts as none.
     """
     only_reads = work.bytes_written < work.bytes_read / 100
     amounts = {"read" if only_reads else "copy": work.bytes_read + work.bytes_written}
-    if work.pipe == "fp32" and work.flops:
-        amounts["ffma"] = work.flops
+    if work.flops and (work.pipe == "fp32" or _OF_PIPE.get(work.pipe) in limits):
+        amounts[_OF_PIPE[work.pipe]] = work.flops
     if not amounts.keys() <= limits.keys():
         return None, None
     times = {name: amount / limits[name] / 1e6 for name, amount in amounts.items()}
@@ -74,12 +80,12 @@ def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, s
 
 def is_memory_bound(work: Work, limits: Limits) -> bool:
     """Return whether moving the bytes takes longer than the arithmetic, at measured rates if known."""
-    if work.flops and work.pipe != "fp32":
-        return False  # no rate of other pipes is known
+    if work.flops and work.pipe != "fp32" and _OF_PIPE.get(work.pipe) not in limits:
+        return False  # neither a rate nor a peak of this pipe is known
     moved = work.bytes_read + work.bytes_written
     _, binding = share(work, 1.0, limits)
     if binding:
-        return binding != "ffma"
+        return binding not in ARITHMETIC
     return bool(moved) and work.flops / moved < _MEMORY_BOUND
 
 
@@ -87,7 +93,8 @@ def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:
     """Return the limits without the rates that are too high or too low, and why each was removed."""
     memory, arithmetic = device.peak_gb_per_s, device.peak_gflop_per_s
     peaks = {"read": memory, "copy": memory, "ffma": arithmetic}
-    shares = {name: rate / peaks[name] for name, rate in limits.items() if peaks[name]}
+    # no driver tells a peak of tensor cores
+    shares = {name: rate / peaks[name] for name, rate in limits.items() if peaks.get(name)}
     doubts = {
         name: f"{device.name}: the {name} limit is recorded at {reached:.2f} times the device's peak "
         "and not used; the driver reports wrong clocks, or something else used the device; run: "

@@ -7,6 +7,7 @@ from math import inf
 from statistics import geometric_mean
 
 from autotune.kernel.space import Space
+from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import Measurement
 from autotune.measure.timing import Timing
 from autotune.report import wording
@@ -190,7 +191,7 @@ def _rate_text(entry: TunedProblem) -> str:
     """Return the rate of the binding limit's kind; both rates where no limit is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
-    if entry.limit_name == "ffma":
+    if entry.limit_name in ARITHMETIC:
         return done or moved or NONE
     if entry.limit_name is not None:
         return moved or done or NONE

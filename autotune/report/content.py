@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
+from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
 from autotune.run.recording import newest
@@ -112,7 +113,7 @@ class ReportContent:
         """
         measured: dict[str, list[float]] = {}
         for entry in self.entries:
-            rate = entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s
+            rate = entry.gflop_per_s if entry.limit_name in ARITHMETIC else entry.gb_per_s
             if entry.limit_name and entry.limit_fraction and rate:
                 measured.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
         return {name: sorted(rates) for name, rates in measured.items()}

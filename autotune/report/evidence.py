@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
 from autotune.measure.counters import FIGURES
+from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
@@ -255,7 +256,7 @@ def roofline(content: ReportContent) -> dict[str, Any] | None:
 
     ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
     """
-    bandwidth, arithmetic = _roof(content, "read", "copy"), _roof(content, "ffma")
+    bandwidth, arithmetic = _roof(content, "read", "copy"), _roof(content, *ARITHMETIC)
     points = [_point(entry) for entry in content.entries if entry.gb_per_s]
     if not points or not (bandwidth or arithmetic):
         return None

@@ -6,10 +6,17 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from autotune.measure.limits import ARITHMETIC
+
 #: In place of a value that is not known.
 NONE = "–"
 
-_LIMIT_WORDS = {"read": "read bandwidth", "copy": "copy bandwidth", "ffma": "FP32 rate (FFMA)"}
+_LIMIT_WORDS = {
+    "read": "read bandwidth",
+    "copy": "copy bandwidth",
+    "ffma": "FP32 rate (FFMA)",
+    "tensor": "tensor core rate",
+}
 #: An address, which stays, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
@@ -127,7 +134,7 @@ def limit_words(name: str) -> str:
 
 def limit_rate(name: str, rate: float) -> str:
     """Return the rate of a measured limit with its unit."""
-    return arithmetic(rate) if name == "ffma" else bandwidth(rate)
+    return arithmetic(rate) if name in ARITHMETIC else bandwidth(rate)
 
 
 def without_paths(text: str) -> str:

@@ -21,7 +21,7 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import broken_constraints, is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import implausible
+from autotune.measure.limits import ARITHMETIC, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
@@ -49,7 +49,7 @@ _OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
 _FITS_APART = 0.05
 #: The measured limits of a device, and the most of one that a winner reaches: another program may
 #: have slowed the measurement of the limit.
-_LIMITS, _MOST_OF_LIMIT = (None, "read", "copy", "ffma"), 3.0
+_LIMITS, _MOST_OF_LIMIT = (None, "read", "copy", *ARITHMETIC), 3.0
 
 
 def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:

@@ -1,4 +1,4 @@
-"""A device's recorded limits, and requests that measure them: the kernels `copy` and `ffma`.
+"""A device's recorded limits, and requests that measure them: the kernels `copy`, `ffma` and `hmma`.
 
 `measure.limits` compares results with them.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from autotune.devices.device import Device
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, NothingValidError
 from autotune.kernel.catalog import bundled_folder, load_file
-from autotune.measure.limits import Limits, credible
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.limits import ARITHMETIC, Limits, credible
 from autotune.measure.timing import Caches, Timing
 from autotune.project import bundled_project
 from autotune.run.request import Request, Search
@@ -21,9 +24,8 @@ from autotune.search.session import Budget
 from autotune.tuned.reading import read_layers
 from autotune.values import Problem, size_of
 
-#: The kernel of each limit, and the unit of its rate in an entry.
-KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
-_UNITS = {"read": "gb_per_s", "copy": "gb_per_s", "ffma": "gflop_per_s"}
+#: The kernel of each limit.
+KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma", "tensor": "hmma"}
 #: Floats to move, the most that fit: what stays in L2 from before flatters the rate the less. A run
 #: needs x and out, copies of x and expected values of both data sets, and half the memory may be others'.
 _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
@@ -45,7 +47,7 @@ def known_limits(device: Device) -> Limits:
 
 
 def limit_requests(device: Device) -> Iterator[Request]:
-    """Yield requests that measure limits, a few measurements each.
+    """Yield requests that measure limits, a few measurements each; none of units that a device lacks.
 
     DeviceError where the device is an architecture.
     """
@@ -56,11 +58,14 @@ def limit_requests(device: Device) -> Iterator[Request]:
         )
     each = _EVALUATIONS if device.is_cuda else 2  # of a CPU they mean nothing
     for kernel_name in dict.fromkeys(KERNELS.values()):
-        names = [name for name, kernel in KERNELS.items() if kernel == kernel_name]
+        # Not by its name: a project may have a kernel of the same.
+        kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
+        if not _runs_on(kernel, device):
+            continue
+        names = [name for name, of in KERNELS.items() if of == kernel_name]
         problems = tuple(limit_problem(name, device) for name in names)
         yield Request(
-            # Not by its name: a project may have a kernel of the same.
-            load_file(bundled_folder("spaces") / f"{kernel_name}.py"),
+            kernel,
             device,
             problems,
             goal=Search(fresh=True),
@@ -70,11 +75,19 @@ def limit_requests(device: Device) -> Iterator[Request]:
         )
 
 
+def _runs_on(kernel: Kernel, device: Device) -> bool:
+    with suppress(NothingValidError):
+        return device.backend in kernel.backends and len(enumerate_space(kernel, device)) > 0
+    return False
+
+
 def limit_problem(name: str, device: Device) -> Problem:
     """Return the problem that measures a limit: as large as a GPU has room for, small on a CPU."""
     if name == "ffma":
         n, steps = (1 << 24, 4096) if device.is_cuda else (1 << 16, 256)
         return Problem(n=n, steps=steps)
+    if name == "tensor":  # as many tiles for each multiprocessor, four of 128 x 256
+        return Problem(m=128 * device.sm_count, n=1024, steps=1024, dtype="float16")
     room = device.memory_bytes or math.inf
     fitting = [size for size in _SIZES if 4 * size * _ARRAYS <= room / 2]
     n = max(fitting, default=_SIZES[-1]) if device.is_cuda else 1 << 20
@@ -84,6 +97,7 @@ def limit_problem(name: str, device: Device) -> Problem:
 def _rate(name: str, device: Device) -> float | None:
     """Return the rate at the largest problem of the first record that tells a limit of a device."""
     wanted = limit_problem(name, device)
+    unit = "gflop_per_s" if name in ARITHMETIC else "gb_per_s"
     for loaded in read_layers(KERNELS[name], bundled_project()):
         is_slice = loaded.record.device.sm_count != device.sm_count
         if loaded.folder != device.folder or is_slice or loaded.record.objective != "time":
@@ -93,11 +107,11 @@ def _rate(name: str, device: Device) -> float | None:
             for entry in loaded.record.problems
             if _covers(entry.problem, wanted)
             and Timing(entry.race.timing).is_cold
-            and getattr(entry, _UNITS[name])
+            and getattr(entry, unit)
         ]
         if entries:
             largest = max(entries, key=lambda entry: size_of(entry.problem))
-            return cast(float, getattr(largest, _UNITS[name]))
+            return cast(float, getattr(largest, unit))
     return None
 
 

@@ -27,7 +27,7 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import Space, valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.limits import Limits, share
+from autotune.measure.limits import ARITHMETIC, Limits, share
 from autotune.measure.measurement import (
     CheckResult,
     Energy,
@@ -216,7 +216,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     median_ms = winner.time_ms.value
     work = kernel.work_of(problem)
     fraction, limit = share(work, median_ms, run.limits) if work else (None, None)
-    if limit != "ffma" and not race.timing.is_cold:
+    if limit not in ARITHMETIC and not race.timing.is_cold:
         fraction = limit = None  # the memory's rate is no limit of what is in a cache
     return TunedProblem(
         problem=dict(problem),

@@ -28,6 +28,10 @@ CASES += [
     for m, n, k in ((200, 264, 264), (333, 777, 555))
     for dtype, out_dtype in (("float16", "float16"), ("bfloat16", "float32"))
 ]
+#: The limit of tensor cores, with rows and columns that fill no tile.
+CASES += [
+    ("hmma", Problem(m=333, n=777, steps=31, dtype=dtype)) for dtype in ("float16", "bfloat16")
+]
 
 
 @pytest.mark.gpu
