@@ -3,8 +3,10 @@
 Sizes are drawn by a seed of their own, as `autotune sizes` draws them. On each, all configurations that may
 answer and the vendor's calls are timed in interleaved rounds, as CUDA graphs of calls on two to eight sets of
 buffers in turn; on the first ``--tune`` of them a search of ten seconds too, and on the first
-``--first-call`` of them what ``load(tune="first_call")`` keeps, in processes of their own. Rows are merged into
-``results/any-size-<device>.json`` a few at a time, so the same command continues, and the figures are printed.
+``--first-call`` of them what ``load(tune="first_call")`` keeps, in processes of their own. Where ``load`` calls
+another kernel, of which less time is expected, that one's answer is raced with the vendor's calls. Rows are
+merged into ``results/any-size-<device>.json`` a few at a time, so the same command continues, and the figures
+are printed.
 
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 0 --seconds 500
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 40 --seconds 560
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ import rivals
 from any_size_task import race_sizes
 from harness import command_line, finish, provenance, write
 
-from autotune.calling.choice import choose
+from autotune.calling.choice import Choice, choose
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -50,6 +52,8 @@ from autotune.values import Configuration, Problem
 
 #: Seed of the held-out sizes: `autotune sizes` takes 1.
 SEED = 20261124
+#: The kernel that is also called for a kernel's products, by `matrix_product`.
+ALSO_BY = {"sgemm_tf32x3": "sgemm"}
 #: Sizes of one task, and the longest time of a size.
 AT_ONCE, SIZE_S = 4, 30.0
 #: Time of a search.
@@ -84,11 +88,16 @@ def main() -> None:
             or (size in searched and row["tuned_ms"] is None)
             or (size in called and row.get("first_call_ms") is None)
         ]
-        with closing(Bench(Request(kernel, device, (sizes[0],)))) as bench:
+        with ExitStack() as stack:
+            bench = stack.enter_context(closing(Bench(Request(kernel, device, (sizes[0],)))))
+            other_bench = None
+            if kernel.name in ALSO_BY:
+                request = Request(find_kernel(ALSO_BY[kernel.name]), device, (sizes[0],))
+                other_bench = stack.enter_context(closing(Bench(request)))
             while left and time.monotonic() < end:
                 count = 1 if left[0] in searched | called else AT_ONCE
                 part, left = left[:count], left[count:]
-                for row in measured(bench, kernel, device, part, searched, called):
+                for row in measured(bench, other_bench, part, searched, called):
                     known[kernel.name, Problem(row["problem"])] = row
                 rows = sorted(known.values(), key=lambda row: str(row["kernel"]))
                 write(file, {**provenance(device), "seed": SEED, "rows": rows})
@@ -98,30 +107,68 @@ def main() -> None:
 
 def measured(
     bench: Bench,
-    kernel: Kernel,
-    device: Device,
+    other_bench: Bench | None,
     sizes: Sequence[Problem],
     searched: set[Problem],
     called: set[Problem],
 ) -> list[dict[str, Any]]:
     """Race the answers on some sizes with the portfolio, the vendor, and what searches and first calls find."""
+    kernel, device = bench.kernel, bench.device
     answers = [choose(kernel, size, device) for size in sizes]
     found = [tuned(kernel, device, size) if size in searched else None for size in sizes]
     calls = [first_calls(kernel, device, size) if size in called else None for size in sizes]
     kept = [kept_by(kernel, each) if each else None for each in calls]
-    everyone = [*portfolio(kernel, device), *(answer.configuration for answer in answers)]
-    everyone = list(dict.fromkeys([*everyone, *filter(None, [*found, *kept])]))
-    jobs = [bench.compile_job(configuration, sizes[0]) for configuration in everyone]
+    ready = portfolio(kernel, device)
+    everyone = [*ready, *(answer.configuration for answer in answers), *found, *kept]
+    raced = race(bench, sizes, list(dict.fromkeys(filter(None, everyone))))
+    by_another = passed_on(other_bench, answers)
+    rows = []
+    everything = zip(answers, found, calls, kept, raced, by_another, strict=True)
+    for answer, won, both_calls, chosen, times, other in everything:
+        of_vendor = {name: ms for name, ms in times.items() if isinstance(name, str)}
+        answer_ms = times[answer.configuration]
+        best_ms = min(times[each] for each in {*ready, answer.configuration} & times.keys())
+        if other:
+            answer, others_times = other
+            answer_ms = others_times[answer.configuration]
+            of_vendor |= {n: ms for n, ms in others_times.items() if isinstance(n, str)}
+            best_ms = min(best_ms, answer_ms)
+        shares = answer.tuned and (answer.tuned.median_fraction, answer.tuned.expected_fraction)
+        rows.append(
+            {
+                "kernel": kernel.name,
+                "problem": dict(answer.problem),
+                "quality": answer.tuned.quality if answer.tuned else None,
+                "answered_by": answer.kernel,
+                "answer_ms": answer_ms,
+                "best_ms": best_ms,
+                "tuned_ms": times[won] if won else None,
+                "first_call_ms": times[chosen] if chosen else None,
+                "first_call_s": both_calls and [call["seconds"] for call in both_calls],
+                "vendor_ms": min(of_vendor.values(), default=None),
+                "vendor": min(of_vendor, key=of_vendor.__getitem__, default=None),
+                "expected": shares,
+            }
+        )
+    return rows
+
+
+def race(
+    bench: Bench, sizes: Sequence[Problem], configurations: Sequence[Configuration]
+) -> list[dict[Configuration | str, float]]:
+    """Return median milliseconds of configurations, and of the vendor's calls by name, on each size."""
+    kernel, device = bench.kernel, bench.device
+    jobs = [bench.compile_job(configuration, sizes[0]) for configuration in configurations]
     for job in jobs:
         bench.compilers.submit(job)
     entrants = [
         CompiledEntrant(configuration, binary)
-        for configuration, job in zip(everyone, jobs, strict=True)
+        for configuration, job in zip(configurations, jobs, strict=True)
         if (binary := bench.compilers.result(job).binary)
     ]
-    places = {entrant.configuration: number for number, entrant in enumerate(entrants)}
+    numbered = list(enumerate(entrants))
     tasks = [
-        SizeTask(size, tuple(n for c, n in places.items() if kernel.allows(c, size)))
+        SizeTask(size, tuple(n for n, each in numbered if kernel.allows(each.configuration, size)))
         for size in sizes
     ]
     symbols = rivals.cub_symbols(kernel.name, sizes[0])
@@ -134,30 +181,31 @@ def measured(
         timeout_s=SIZE_S * len(sizes),
         turn_limits_s=[SIZE_S] * len(sizes),
     )
-    rows = []
-    everything = zip(answers, found, calls, kept, raced, strict=True)
-    for answer, won, both_calls, chosen, times in everything:
-        of_vendor = {name: ms for name, ms in times.items() if isinstance(name, str)}
-        ours = {n: ms for n, ms in times.items() if isinstance(n, int)}
-        for other in {won, chosen} - {None, answer.configuration, *portfolio(kernel, device)}:
-            ours.pop(places[other])
-        shares = answer.tuned and (answer.tuned.median_fraction, answer.tuned.expected_fraction)
-        rows.append(
-            {
-                "kernel": kernel.name,
-                "problem": dict(answer.problem),
-                "quality": answer.tuned.quality if answer.tuned else None,
-                "answer_ms": times[places[answer.configuration]],
-                "best_ms": min(ours.values()),
-                "tuned_ms": times[places[won]] if won else None,
-                "first_call_ms": times[places[chosen]] if chosen else None,
-                "first_call_s": both_calls and [call["seconds"] for call in both_calls],
-                "vendor_ms": min(of_vendor.values(), default=None),
-                "vendor": min(of_vendor, key=of_vendor.__getitem__, default=None),
-                "expected": shares,
-            }
-        )
-    return rows
+    return [
+        {(entrants[n].configuration if isinstance(n, int) else n): ms for n, ms in times.items()}
+        for times in raced
+    ]
+
+
+def passed_on(
+    bench: Bench | None, answers: Sequence[Choice]
+) -> list[tuple[Choice, dict[Configuration | str, float]] | None]:
+    """Race the answers of the other kernel, of ``bench``, where ``load`` calls that one; else None."""
+    if bench is None:
+        return [None] * len(answers)
+    others = [choose(bench.kernel, answer.problem, bench.device) for answer in answers]
+    pairs = list(zip(answers, others, strict=True))
+    faster = [other for answer, other in pairs if expected_ms(other) < expected_ms(answer)]
+    if not faster:
+        return [None] * len(answers)
+    configurations = list(dict.fromkeys(other.configuration for other in faster))
+    raced = iter(race(bench, [other.problem for other in faster], configurations))
+    return [(other, next(raced)) if other in faster else None for other in others]
+
+
+def expected_ms(choice: Choice) -> float:
+    """Return the time that records expect of a choice; infinite where they know none."""
+    return (choice.tuned and choice.tuned.expected_ms) or math.inf
 
 
 def portfolio(kernel: Kernel, device: Device) -> list[Configuration]:

@@ -497,7 +497,7 @@ def work(p):
 
 @sgemm_tf32x3.call
 def call(a, b, out=None, alpha=1.0, beta=0.0):
-    product = matrix_product(a, b, out, alpha, beta)
+    product = matrix_product(a, b, out, alpha, beta, also_by="sgemm")
     if not isinstance(product, MatrixProduct):
         return product
     layout = {} if product.is_plain else {"view": 1, **product.layout}

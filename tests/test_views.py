@@ -285,6 +285,33 @@ def test_a_vector_goes_where_less_time_is_expected(
     assert call.results[0].size == 8
 
 
+@pytest.mark.parametrize(
+    ("product_ms", "other_ms", "kernel"),
+    [
+        (1.0, 2.0, "sgemm_tf32x3"),
+        (2.0, 1.0, "sgemm"),
+        (1.0, None, "sgemm_tf32x3"),
+        (None, 1.0, "sgemm_tf32x3"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_product_goes_to_another_kernel_only_where_less_time_is_expected(
+    product_ms: float | None, other_ms: float | None, kernel: str, step: int
+) -> None:
+    """Whether its arrays are read where they are or copied, in steps of 2."""
+    arrays = [np.ones((8, 4 * step), np.float32)[:, ::step], np.ones((4, 6), np.float32)]
+    operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
+    times = {"sgemm_tf32x3": product_ms, "sgemm": other_ms}
+    of = find_kernel("sgemm_tf32x3")
+    call = bind(of, operands, {}, find_kernel, True, lambda call: times[call.kernel.name])
+    assert isinstance(call, ResolvedCall)
+    assert call.kernel.name == kernel
+    assert call.problem == Problem(m=8, n=6, k=4)
+    unknown = bind(of, operands, {}, find_kernel)
+    assert isinstance(unknown, ResolvedCall)
+    assert unknown.kernel is of
+
+
 def test_a_product_for_kernels_of_other_types() -> None:
     """Users' own: another type, and none for vectors."""
     a, b = Operand.new((5, 7), "float16"), Operand.new((7, 1), "float16")

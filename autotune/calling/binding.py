@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import AutotuneError, SpecError, UsageError
-from autotune.kernel.operand import Instead, NothingToDo, Operand
-from autotune.kernel.products import without_vectors
+from autotune.kernel.operand import Instead, InsteadIfFaster, NothingToDo, Operand
+from autotune.kernel.products import without_others
 from autotune.kernel.spec import Kernel
 from autotune.measure.data import Argument
 from autotune.measure.declared import declared_arguments
@@ -87,8 +87,9 @@ def bind(
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
-    ``has_addresses`` (host arrays) all arrays count as aligned. A product of a vector goes to a kernel
-    for vectors, unless ``expected_ms`` knows a time of the product and no shorter one of that kernel.
+    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, that
+    one is called, unless ``expected_ms`` knows a time of this one and no shorter one of the other; with
+    `InsteadIfFaster`, only if it knows both and the other's is shorter.
     """
     if not has_addresses:
         args = tuple(map(_without_offset, args))
@@ -100,26 +101,35 @@ def bind(
         if not isinstance(asked, Instead):
             problem, given = asked
             return _checked_call(kernel, problem, given, has_addresses)
-        direct = _product_of(kernel, args, named, has_addresses) if expected_ms else None
+        is_own_first = isinstance(asked, InsteadIfFaster)
+        own = _own_call(kernel, args, named, has_addresses, may_copy=is_own_first)
+        own_ms = expected_ms(own) if own and expected_ms else None
+        if own and own_ms is None and is_own_first:
+            return own
         kernel, args, named = find(asked.kernel), asked.args, asked.named
-        if expected_ms and direct and (direct_ms := expected_ms(direct)) is not None:
+        if own and own_ms is not None and expected_ms:
             passed_on = bind(kernel, args, named, find, has_addresses)
             if isinstance(passed_on, ResolvedCall):
                 passed_ms = expected_ms(passed_on)
-                return direct if passed_ms is None or direct_ms < passed_ms else passed_on
+                return own if passed_ms is None or own_ms <= passed_ms else passed_on
     raise kernel.error("call: one kernel calls another in place of itself, in a circle")
 
 
-def _product_of(
-    kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any], has_addresses: bool
+def _own_call(
+    kernel: Kernel,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    has_addresses: bool,
+    may_copy: bool,
 ) -> ResolvedCall | None:
-    """Return what a kernel does itself in place of passing a vector on; None where it needs copies."""
-    with suppress(AutotuneError), without_vectors():
+    """Return what a kernel does itself in place of passing a product on; None where it cannot."""
+    with suppress(AutotuneError), without_others():
         asked = _asked(kernel, args, named)
         if not isinstance(asked, Instead | NothingToDo):
             problem, given = asked
             call = _checked_call(kernel, problem, given, has_addresses)
-            return None if any(passed.is_copied for passed in call.arrays.values()) else call
+            is_copied = any(passed.is_copied for passed in call.arrays.values())
+            return None if is_copied and not may_copy else call
     return None
 
 

@@ -166,6 +166,10 @@ class Instead:
         object.__setattr__(self, "named", named)
 
 
+class InsteadIfFaster(Instead):
+    """An answer of a `call` function: call another kernel where records expect less time of it."""
+
+
 @dataclass(frozen=True)
 class NothingToDo:
     """An answer of a `call` function: nothing has to be launched for these results."""

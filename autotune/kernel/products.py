@@ -8,9 +8,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.kernel.operand import Instead, NothingToDo, Operand, check_arrays
+from autotune.kernel.operand import (
+    Instead,
+    InsteadIfFaster,
+    NothingToDo,
+    Operand,
+    check_arrays,
+)
 
-#: False while `matrix_product` passes nothing on to a kernel for vectors.
+#: False while `matrix_product` passes nothing on to another kernel.
 _PASSES_ON: ContextVar[bool] = ContextVar("_PASSES_ON", default=True)
 #: Most rows of a joined batch: kernels count them, plus one tile, in 32 bits.
 MOST_ROWS = 2**30
@@ -95,13 +101,16 @@ def matrix_product(
     beta: Any = 0.0,
     dtype: str = "float32",
     by_vector: str | None = "gemv",
+    also_by: str | None = None,
 ) -> MatrixProduct | Instead | NothingToDo:
     """Return how a kernel whose C lies row by row computes ``alpha * a @ b + beta * out``.
 
     If C lies by columns, the transposed product is computed. A batch of one, or of one tall matrix
     times another, is one product. ``by_vector`` is the kernel for m or n of 1; it is called with a
-    matrix, a vector, ``out``, ``alpha`` and ``beta``. Operands that do not fit raise `ValueError`.
+    matrix, a vector, ``out``, ``alpha`` and ``beta``. ``also_by`` is another kernel of such products,
+    for sizes at which records expect less time of it. Operands that do not fit raise `ValueError`.
     """
+    given = a, b
     shape = _shape_of_product(a, b, out, dtype)
     if out is None and beta != 0:
         raise ValueError(f"beta={beta} adds to what is in out: give out")
@@ -111,11 +120,13 @@ def matrix_product(
     if not c.is_by_rows and c.T.is_by_rows:
         a, b, c = b.T, a.T, c.T
     a, b, c = _without_batch(a, b, c)
+    factors = {"alpha": alpha, "beta": beta}
     if c.ndim == 2 and by_vector is not None and 1 in c.shape and _PASSES_ON.get():
-        factors = {"alpha": alpha, "beta": beta}
         if c.shape[1] == 1:
             return Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
         return Instead(by_vector, b.T, a.select(0, 0), out=c.select(0, 0), **factors)
+    if also_by is not None and _PASSES_ON.get():
+        return InsteadIfFaster(also_by, *given, out=out, **factors)
     (m, n), batch = c.shape[-2:], len(c) if c.ndim == 3 else 1
     of_c = Stored.of(c, may_transpose=False)
     if alpha == 0 or a.shape[-1] == 0:  # as BLAS does, so that NaN in A or B do not get through
@@ -126,8 +137,8 @@ def matrix_product(
 
 
 @contextmanager
-def without_vectors() -> Iterator[None]:
-    """Have `matrix_product` return a product where it would call another kernel for m or n of 1."""
+def without_others() -> Iterator[None]:
+    """Have `matrix_product` return a product where it would call another kernel."""
     token = _PASSES_ON.set(False)
     try:
         yield
