@@ -92,8 +92,8 @@ hgemm = Kernel(
         tiles("mma", 32, 64, BK=64, WM=16, WN=32, STAGES=5, MIN_BLOCKS=2),
         tiles("wmma", 128, 128, BK=32, WM=64, WN=32),
     ],
-    # for GPUs that nobody tuned: wgmma is Hopper's alone, and mma, as it is now, has not run on a GPU
-    default=tiles("wmma", 128, 128, BK=32, WM=64, WN=32),
+    # for GPUs that nobody tuned: wgmma is Hopper's alone
+    default=tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4),
     variants={
         "naive": tiles("wmma", 64, 64, BK=32, WM=32, WN=32),
         "mma": tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),

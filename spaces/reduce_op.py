@@ -162,9 +162,10 @@ def drawn(p, rng):
         x = 2 * rng.integers(-(2**30), 2**30, p.n) + 1
     elif p.op == "prod":
         x = rng.standard_normal(p.n)
-        if rng.exact:  # powers of two whose product is not far from 1
+        if rng.exact:  # powers of two, so few that no product of some of them leaves the type's range
+            few = 2 * min(p.n // 64, 50)
             x = np.where(np.arange(p.n) % 2, np.abs(x), 1 / np.abs(x)) * np.sign(x)
-            x[2 * (p.n // 64) :] = np.sign(x[2 * (p.n // 64) :])
+            x[few:] = np.sign(x[few:])
         else:
             x = 1 + x / max(p.n, 1) ** 0.5
     else:

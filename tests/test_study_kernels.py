@@ -7,6 +7,7 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autotune import Constant, Problem
@@ -150,3 +151,14 @@ def test_weights_in_constant_memory_are_read_there() -> None:
     ptx = ptx_of(kernel, chosen, problem, for_arch("sm_90"))
     assert ptx.count("ld.const") == 9
     assert ptx.count("fma.rn.f32 ") == 36
+
+
+def test_exact_factors_have_a_product_in_whatever_order_they_are_multiplied() -> None:
+    """The product of any of them is a float32, neither 0 nor infinite: 0 times infinity is no number."""
+    declared = find_kernel("reduce_op").call_hook(
+        "arguments", Problem(n=1 << 22, op="prod", dtype="float32"), Draw(exact=True, key=0)
+    )
+    powers = np.log2(np.abs(declared["x"]))
+    assert set(powers) == {-1, 0, 1}
+    assert powers[powers > 0].sum() < 126
+    assert powers[powers < 0].sum() > -126

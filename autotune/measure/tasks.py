@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -102,6 +102,8 @@ class _State:
     job: Job | None = None
     kernel: Kernel | None = None
     data: verify.DeviceData | None = None
+    #: Files that its inputs were uploaded from.
+    inputs: list[tuple[Any, ...]] = field(default_factory=list)
     #: Last reading of the clocks, and when that was (`time.monotonic`).
     clocks: Clocks | None = None
     clocks_read_s: float = 0.0
@@ -128,7 +130,7 @@ def prepare(job: Job) -> None:
 
 
 def _prepare(job: Job) -> None:
-    before = _state.job
+    before, data, inputs = _state.job, _state.data, _state.inputs
     _state.job, _state.data = None, None
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
@@ -144,14 +146,25 @@ def _prepare(job: Job) -> None:
         else prepare_data(_state.kernel, job.problem, known.name, known.seed)
         for known in job.datasets
     ]
+    _state.inputs = [_files(dataset) for dataset in datasets]
+    if data is None or is_new or _state.inputs != inputs:
+        data = None
+    kept = {"buffers": data.buffers, "pristine": data.pristine} if data else {}
     _state.data = verify.DeviceData(
-        _state.executor, {dataset.name: dataset for dataset in datasets}
+        _state.executor, {dataset.name: dataset for dataset in datasets}, **kept
     )
     _state.job = job
     if is_new:  # now, while the first configuration is compiled
         _state.executor.calibrate()
         if datasets:
             verify.outputs(_state.data, datasets[0].name)
+
+
+def _files(dataset: Dataset) -> tuple[Any, ...]:
+    """Return what decides the inputs of a data set; those of a claim of what is expected are links."""
+    arrays = (o.name for o in dataset.arguments if o.kind in ("input", "inout"))
+    files = [(dataset.folder / f"{name}.npy").resolve() for name in arrays]
+    return dataset.name, dataset.arguments, files
 
 
 def measure(
@@ -198,20 +211,26 @@ def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Mea
 def write_results(
     job: Job, configuration: Configuration, binary: Binary, folder: Path
 ) -> Measurement:
-    """Write the outputs of a configuration as files, in a new folder for each data set."""
+    """Write the outputs of a configuration as files, in a new folder for each data set that expects none.
+
+    An array that it leaves as it was is a link to the input beside it.
+    """
 
     def written(draft: Measurement, ready: Launchable) -> Measurement:
         data = ready.data
         outputs = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
-        for name in data.datasets:
+        for name in (name for name, dataset in data.datasets.items() if not dataset.bounds):
             data.poison_scratch()
             data.refresh(name, wholly=True, poison=Poison.NAN)
             ready.executor.run(*ready.bind(name))
             (folder / name).mkdir(parents=True, exist_ok=True)
             for output in outputs:
+                file = folder / name / f"{output.name}.result.npy"
                 buffer, dtype = data.buffers[output.name], np.dtype(output.dtype)
-                values = ready.executor.read(buffer, dtype, output.shape)
-                np.save(folder / name / f"{output.name}.result.npy", values)
+                if data.is_unchanged(name, output):
+                    file.symlink_to(f"{output.name}.npy")
+                else:
+                    np.save(file, ready.executor.read(buffer, dtype, output.shape))
         return draft
 
     return _tried(job, configuration, binary, written)

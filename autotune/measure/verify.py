@@ -144,6 +144,14 @@ class DeviceData:
         for _, buffer in self.scratch.values():
             self.executor.poison(buffer, poison)
 
+    def is_unchanged(self, dataset: str, argument: Argument) -> bool:
+        """Return whether a launch left an argument as it was given."""
+        pristine = self.pristine.get((dataset, argument.name))
+        if pristine is None:
+            return False
+        _, _, same = self.executor.inspect((), (), [(self.buffers[argument.name], pristine)])
+        return same[0]
+
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
         if argument.kind in ("scalar", "constant") or not argument.count:
@@ -155,7 +163,10 @@ class DeviceData:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
         if argument.name in dataset.bounds and key not in self.expected:
-            self.expected[key] = self._uploaded(dataset.expected(argument.name))
+            if dataset.expects_input(argument.name):
+                self.expected[key] = self.pristine[key]
+            else:
+                self.expected[key] = self._uploaded(dataset.expected(argument.name))
             bounds = dataset.element_bounds(argument.name)
             if bounds is not None:
                 self.bounds[key] = self._uploaded(bounds)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 
 from autotune.arrays import usable_cores
-from autotune.devices.base import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -30,7 +29,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.languages.choose import compiler
 from autotune.measure import cache, sanitize
-from autotune.measure.compiler import CompileJob, CompilerPool, begin_for, compile_job
+from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.process import Actor, ChildActor
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
@@ -207,10 +206,10 @@ class Bench:
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also of a kernel without a reference."""
 
-        def compiled(configuration: Configuration) -> Binary | None:
-            return self.compilers.result(self.compile_job(configuration, job.problem)).binary
+        def submit(configuration: Configuration) -> Future[Compiled]:
+            return self.compilers.submit(self.compile_job(configuration, job.problem))
 
-        return agreed(self.kernel, job, self.worker, compiled)
+        return agreed(self.kernel, job, self.worker, submit)
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
