@@ -231,7 +231,7 @@ def test_a_requirement_is_traced_for_this_configuration(kernel):
 
     def found(condition):
         given = kernel("Launch(1, 64)", ("@scale.launch", requires.format(condition)))
-        return binding.requirement(given, C)
+        return binding.requirement(given, C, Problem(n=64))
 
     condition = found("(p.n % c.BLOCK == 0) & (p.n <= 512)")
     assert [value_of(condition, {"n": n}) for n in (64, 100, 512, 576)] == [1, 0, 1, 0]
@@ -239,7 +239,15 @@ def test_a_requirement_is_traced_for_this_configuration(kernel):
     assert value_of(found("False"), {"n": 1}) == 0
     with pytest.raises(SpecError, match="combine conditions with &"):
         found("p.n % 2 == 0 and p.n <= 4")
-    assert binding.requirement(kernel("Launch(1, 64)"), C) is None
+    assert binding.requirement(kernel("Launch(1, 64)"), C, Problem(n=64)) is None
+
+
+def test_a_requirement_is_that_of_a_problems_category():
+    """Atomics add integers of any number, and no floats."""
+    kernel = find_kernel("reduce_op")
+    atomic = Configuration({**kernel.default(), "FINISH": "atomic"})
+    problems = [Problem(n=1000, op="sum", dtype=dtype) for dtype in ("int32", "float32")]
+    assert [binding.requirement(kernel, atomic, each) for each in problems] == [None, 0]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +260,7 @@ def test_what_may_win_can_be_recorded(name):
     for seed in map(kernel.completed, kernel.seeds):
         served = [p for p in problems if kernel.allows(seed, p)]
         assert served, seed
-        binding.requirement(kernel, seed)
+        binding.requirement(kernel, seed, served[0])
         assert binding.traced_grid(binding.traced(kernel, seed, DEVICE, served[0]), name), seed
 
 

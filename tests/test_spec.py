@@ -144,7 +144,7 @@ def test_every_hook_sees_the_whole_layout():
     assert traced_grid(traced(k, c, DEVICE), k.name) == (
         ["-", 0, ["//", ["-", 0, ["+", "n", 0]], 32]],
     )
-    assert requirement(k, c) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
+    assert requirement(k, c, p) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
 
 
 def test_what_lies_otherwise_is_verified_and_not_tuned():

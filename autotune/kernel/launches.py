@@ -217,11 +217,15 @@ def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
     return known if len(known) == len(forms) else None
 
 
-def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
-    """Return the stored condition on problems of this configuration; None where there is none."""
+def requirement(kernel: Kernel, configuration: Configuration, problem: Problem) -> Json | None:
+    """Return the stored condition on the integer fields of problems of this configuration.
+
+    Categorical fields have the values of ``problem``. None where there is no condition.
+    """
     if "requires" not in kernel.hooks:
         return None
-    fields = Problem({name: Symbol(name) for name in (*kernel.fields, *kernel.layout)})
+    filled = kernel.filled(problem)
+    fields = Problem({n: v if isinstance(v, str) else Symbol(n) for n, v in filled.items()})
     try:
         result = kernel.call_hook("requires", configuration, fields)
     except UntraceableError as error:

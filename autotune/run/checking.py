@@ -163,7 +163,7 @@ class _DeviceCheck:
                 "the launch function needs numbers, so record and header can carry its grid for "
                 "tuned problems only (use ceil_div, minimum and maximum of autotune)"
             )
-        requirement(kernel, space.configuration(0))
+        requirement(kernel, space.configuration(0), next(iter(kernel.all_problems())))
         return space
 
     def _check_default(self, space: Space) -> None:

@@ -412,7 +412,7 @@ def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, devi
         block=_three(main.block),
         shared_bytes=main.shared_bytes,
         grid=_completed(traced_grid(steps, kernel.name)),
-        requires=requirement(kernel, configuration),
+        requires=requirement(kernel, configuration, problem),
         archs=valid_archs(kernel, configuration) if device.is_cuda else None,
         exclusive=kernel.is_exclusive(configuration),
         deterministic=kernel.is_deterministic(configuration, problem),
