@@ -1,10 +1,13 @@
 """Kernels without a reference: what most configurations compute is right, and every page says so."""
 
 import json
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from sample_spaces import changed, write_space
 
@@ -12,9 +15,10 @@ from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import load_file
-from autotune.run.bench import Bench
+from autotune.measure.tasks import DeviceWorker, Job, write_results
+from autotune.run.bench import BegunSite, Bench
 from autotune.run.request import Request
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 pytestmark = pytest.mark.opencl
 
@@ -75,6 +79,113 @@ def test_what_decides_nothing_is_refused(
     message = capsys.readouterr().err
     assert f"without a reference most configurations must agree, and {why}" in message
     assert "write @scale.reference" in message
+
+
+def read_and_written(file: Path) -> None:
+    """Declare both arrays as `InOut`."""
+    declared = ('{"x": x, "out": Out(p.n)', '{"x": InOut(x), "out": InOut(x.copy())')
+    imported = ("import Kernel, Launch, Out", "import InOut, Kernel, Launch")
+    file.write_text(changed(file.read_text(), declared, imported))
+    source = file.parents[1] / "kernels" / "scale.cu"
+    source.write_text(changed(source.read_text(), ("GLOBAL const float* x", "GLOBAL float* x")))
+
+
+@pytest.mark.parametrize(
+    ("factor", "wrong"),
+    [
+        ("factor", []),
+        ("BLOCK == 512 ? 5 : factor", [512]),
+        ("BLOCK == 32 ? 5 : factor", [32]),
+        ("BLOCK < 128 ? BLOCK : factor", [32, 64]),
+        ("BLOCK < 128 ? 5 : factor", [32, 64]),
+    ],
+    ids=["all agree", "one is wrong", "the default is", "two are", "two are wrong alike"],
+)
+@pytest.mark.parametrize("is_inout", [False, True], ids=["outputs", "arrays read and written"])
+def test_files_are_written_of_a_configuration_once_those_before_it_failed(
+    tmp_path: Path,
+    opencl_device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    factor: str,
+    wrong: list[int],
+    is_inout: bool,
+) -> None:
+    """Of an array that it leaves as it was there are none."""
+    store = f"if (i < n) out[i] = ({factor}) * x[i];"
+    file = undescribed(tmp_path, store, "32, 64, 128, 256, 512")
+    if is_inout:
+        read_and_written(file)
+    kernel, asked = load_file(file), DeviceWorker.measure
+    claimed = list[int]()
+
+    def measure(worker: DeviceWorker, job: Job, c: Configuration, *how: Any, **named: Any) -> Any:
+        if named.get("task") is write_results:
+            claimed.append(c["BLOCK"])
+        return asked(worker, job, c, *how, **named)
+
+    monkeypatch.setattr(DeviceWorker, "measure", measure)
+    problem, device = Problem(n=1000), choose_device(opencl_device)
+    with closing(Bench(Request(kernel, device, (problem,)))) as bench:
+        job = bench.job(problem)
+        others = bench.other_jobs(job)
+    *refused, chosen = claimed[: len(claimed) // 2]
+    assert claimed == 2 * [*refused, chosen]  # once more for random data of another seed
+    assert claimed[0] == 32 and {*refused} <= {*wrong} and chosen not in wrong
+    for dataset in (*job.datasets, *others[-1].datasets):
+        assert dataset.agreed == 5 - len(wrong)
+        np.testing.assert_array_equal(dataset.expected("out"), 3 * dataset.array("x"))
+        assert {*dataset.bounds} == {"out"}
+        assert not list(dataset.folder.glob("*.result.npy"))
+
+
+@pytest.mark.parametrize(
+    ("store", "wrong", "outputs"),
+    [
+        ("if (i < n) { if (BLOCK == 64) x[i] += 1; out[i] = 2 * x[i]; }", 64, {"out"}),
+        ("if (i < n && BLOCK != 32) x[i] = 0;", 32, {"x"}),
+        ("if (i < n && n > 2000) x[i] = 0;", 0, {"x", "out"}),
+        ("if (i < n && factor * x[i] > 6) x[i] = 0;", 0, {"x"}),
+    ],
+    ids=["it is changed", "it is not changed", "nothing is", "one data set is"],
+)
+def test_an_array_that_most_leave_as_it_is_may_not_change(
+    tmp_path: Path, opencl_device: str, store: str, wrong: int, outputs: set[str]
+) -> None:
+    """The largest exact number is 2, times 3."""
+    file = undescribed(tmp_path, store)
+    read_and_written(file)
+    kernel, problem, device = load_file(file), Problem(n=1000), choose_device(opencl_device)
+    with closing(Bench(Request(kernel, device, (problem,)))) as bench:
+        job, answers = bench.job(problem), dict[int, str]()
+        for block in (32, 64, 128, 256):
+            c = Configuration(BLOCK=block)
+            binary = bench.compilers.result(bench.compile_job(c, problem)).binary
+            assert binary is not None
+            answers[block] = bench.worker.check(job, c, binary).status
+    assert [block for block, status in answers.items() if status != "ok"] == [wrong] * bool(wrong)
+    assert [{*dataset.bounds} for dataset in job.datasets] == 2 * [outputs]
+
+
+def test_a_callers_own_data_are_not_drawn_again(tmp_path: Path, opencl_device: str) -> None:
+    kernel, problem = load_file(undescribed(tmp_path, RIGHT)), Problem(n=1000)
+    request = Request(kernel, choose_device(opencl_device), (problem,), has_callers_data=True)
+    with closing(Bench(request)) as bench:
+        job = bench.job(problem)
+        assert bench.other_jobs(job) == [job]
+
+
+def test_processes_begin_before_a_run_that_ends_them(tmp_path: Path, opencl_device: str) -> None:
+    kernel, problem = load_file(undescribed(tmp_path, RIGHT)), Problem(n=1000)
+    request = Request(kernel, choose_device(opencl_device), (problem,))
+    with closing(BegunSite(request)) as site:
+        actor = site.device_actor(request.device)
+        begun = actor.ask(os.getpid, timeout_s=60)
+        with closing(Bench(request, site)) as bench:
+            bench.job(problem)
+            assert bench.compilers is site.compilers(request)
+            assert bench.worker.actor.ask(os.getpid, timeout_s=60) == begun
+        with pytest.raises(AutotuneError, match="the processes of the run were ended"):
+            actor.ask(os.getpid, timeout_s=60)
 
 
 @pytest.mark.parametrize("scale", [1, 1e9], ids=["fractions", "integers that are rounded"])

@@ -116,7 +116,10 @@ def test_two_tuners_on_one_store_at_once(tmp_path, opencl_device):
 @pytest.mark.opencl
 def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path, opencl_device):
     """A limit on the size of files, which the store's journal reaches in the middle of the run."""
-    limited = start(tmp_path, opencl_device, "bash", "-c", 'ulimit -f 400; exec "$@"', "bash")
+    first = tmp_path / "first"  # makes the inputs, which are larger
+    first.mkdir()
+    finish(first, opencl_device)
+    limited = start(tmp_path, opencl_device, "bash", "-c", 'ulimit -f 100; exec "$@"', "bash")
     _, errors = limited.communicate(timeout=120)
     assert limited.returncode == 1
     assert "limit (ulimit -f) is reached" in errors.decode()

@@ -313,6 +313,15 @@ def test_a_job_is_prepared_once_in_each_process(actor):
     assert again[:2] == first[:2] and again[2] != first[2]
 
 
+def test_to_start_waits_for_no_task(actor):
+    actor.start()
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(actor.ask, time.sleep, 1.0, timeout_s=60)
+        before_s = time.monotonic()
+        actor.start()
+        assert time.monotonic() - before_s < 0.5 and not asked.done()
+
+
 def test_the_turn_that_hangs_or_dies_is_named(actor):
     with pytest.raises(ActorTimeout) as hung:
         actor.ask(turn_by_turn, 2, job="hang", timeout_s=600, turn_limits_s=[60, 60, 0.2])

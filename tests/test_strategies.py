@@ -322,15 +322,20 @@ def test_a_missing_library_is_a_reason(monkeypatch):
         strategies.find("optuna:tpe")
 
 
-def test_listing_imports_no_library():
+def test_listing_and_small_spaces_import_no_library():
+    """Of up to 32 configurations all are measured, in the order of the space; of 64 where there are compilers."""
     code = (
-        "import sys; from autotune.search.names import available, find; available(); find('random'); "
-        "find('kt:pso'); print({'kernel_tuner', 'optuna', 'scipy'} & set(sys.modules))"
+        "import sys; from types import SimpleNamespace; "
+        "from autotune.search.names import available, find; available(); find('random'); "
+        "find('kt:pso'); session = SimpleNamespace(evaluations_left=None, measure=lambda all: "
+        "sys.stderr.write(f'{all} ')); find('auto')(range(32), session, None); "
+        "find('auto', ahead=2)(range(64), session, None); "
+        "print({'kernel_tuner', 'optuna', 'scipy'} & set(sys.modules))"
     )
     output = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
-    assert output.stdout.strip() == "set()"
+    assert output.stdout.strip() == "set()" and output.stderr == "range(0, 32) range(0, 64) "
 
 
 def test_ranks_follow_values_not_their_declared_order():

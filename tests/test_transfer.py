@@ -1,23 +1,33 @@
 """Related problems and other devices in a search."""
 
+import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sample_records import write
+from sample_spaces import write_space
 
 from autotune.devices.choose import choose_device
-from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import Space
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
-from autotune.run.searching import SearchedProblem, coordinates, recorded, winners_near
+from autotune.run.searching import (
+    ProblemSearch,
+    SearchedProblem,
+    coordinates,
+    recorded,
+    winners_near,
+)
 from autotune.search.base import RelatedProblem
 from autotune.search.proposals import Proposer
-from autotune.search.session import Budget
+from autotune.search.session import Budget, ignore
 from autotune.store import Store
 from autotune.values import Configuration, Problem
 
@@ -144,3 +154,30 @@ def test_a_run_begins_with_what_is_recorded(tmp_path, monkeypatch):
     assert recorded(find_kernel("copy"), device, problem) == []
     (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
     assert [row.configuration for row in found.measured] == [winner]
+
+
+def test_compilers_of_a_gpu_begin_with_all_of_a_small_space(tmp_path):
+    class Begun(Exception):
+        """The search would draw its data next."""
+
+    def job(_):
+        raise Begun
+
+    kernel, suggested = load_file(write_space(tmp_path)), []
+    (problem,) = kernel.problems["cuda"]
+    for budget, count in ((Budget(60), 2), (Budget(None, 1), 1), (Budget(None, 2), 2)):
+        bench = SimpleNamespace(
+            kernel=kernel,
+            device=for_arch("sm_90"),
+            request=Request(kernel, for_arch("sm_90"), (problem,)),
+            clock_s=time.monotonic,
+            start=lambda: suggested.clear(),
+            compilers=SimpleNamespace(suggest=suggested.extend),
+            compile_job=lambda configuration, problem: configuration["BLOCK"],
+            job=job,
+        )
+        with pytest.raises(Begun):
+            ProblemSearch(bench, None, 1, ignore).search(
+                problem, enumerate_space(kernel, bench.device), budget, []
+            )
+        assert suggested == [32, 64][:count]

@@ -311,3 +311,50 @@ def test_state_is_kept_between_tasks_and_made_anew_for_another_job(worker, job):
     )
     assert statuses == {Status.OK: 4}
     assert np.load(large.datasets[0].folder / "x.npy").shape == (4099,)
+
+
+def uploads(job):
+    """Prepare a job; return the arrays that were uploaded for it, by size."""
+    executor, sizes = tasks.opened(job.device), []
+    write = executor.write
+    executor.write = lambda buffer, array: (sizes.append(array.shape), write(buffer, array))
+    try:
+        tasks.prepare(job)
+    finally:
+        del executor.write
+    return sizes
+
+
+def linked(job, folder):
+    """A job of which another folder holds links to the inputs, and nothing is expected."""
+    made = []
+    for dataset in job.datasets:
+        (here := folder / dataset.name).mkdir(parents=True)
+        (here / "x.npy").symlink_to(dataset.folder / "x.npy")
+        made.append(replace(dataset, folder=here, bounds={}))
+    return replace(job, datasets=tuple(made))
+
+
+def test_inputs_stay_on_the_device_for_a_job_with_other_results(worker, job, tmp_path):
+    """As where configurations agree on them."""
+    given, other = job(), job(n=1001)
+    assert ask(worker, uploads, other) == 4 * [(1001,)]  # x and what is expected, of both data sets
+    assert ask(worker, uploads, given) == 4 * [(1000,)]
+    assert ask(worker, uploads, replace(given, caches=Caches.HOT)) == 2 * [(1000,)]
+    assert ask(worker, uploads, linked(given, tmp_path / "links")) == []
+    assert measured(worker, given).status is Status.OK
+
+
+def test_a_context_is_made_before_there_is_a_job(job, device):
+    with DeviceWorker(device_actor(device), 30.0) as own:
+        own.start(device)
+        own.start(device)
+        assert ask(own, has_executor)
+        assert measured(own, job()).status is Status.OK
+
+
+def has_executor():
+    deadline_s = time.monotonic() + 30
+    while tasks._state.executor is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return tasks._state.executor is not None

@@ -145,7 +145,8 @@ class CudaBackend:
         with suppress(ImportError):  # which `open` reports
             import cupy  # noqa: F401
 
-            _checks_code(device.arch, "float", "double")
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(partial(_checks_code, device.arch, "float"), ("float", "double")))
 
     def open(self, device: Device) -> CudaExecutor:
         try:

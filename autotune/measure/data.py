@@ -39,6 +39,8 @@ from autotune.values import Problem, size_of
 EXACT, RANDOM = "exact", "random"
 _MANIFEST = "manifest.msgpack"
 _BFLOAT16 = "bfloat16"
+#: End of the names of files that hold a configuration's results.
+_RESULT = ".result.npy"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
 _VERSION = 11
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
@@ -211,7 +213,7 @@ class Dataset:
     name: str
     folder: Path
     arguments: tuple[Argument, ...]
-    #: Largest absolute error allowed, by output; 0 means bit for bit.
+    #: Largest absolute error allowed, by output; 0 means bit for bit. No `InOut` without one may change.
     bounds: dict[str, float]
     seed: int = 0
     #: Outputs with a bound for each element, of which `bounds` has the largest.
@@ -240,10 +242,6 @@ class Dataset:
         """
         return _mapped(self.folder / f"{name}.expected.npy")
 
-    def expects_input(self, name: str) -> bool:
-        """Return whether the file of an output's expected values is that of its input."""
-        return (self.folder / f"{name}.expected.npy").is_symlink()
-
     def element_bounds(self, name: str) -> NDArray[Any] | None:
         """Map the bounds of an output's elements, two for a complex one; None where one serves all."""
         return _mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
@@ -257,6 +255,13 @@ class _Manifest(msgspec.Struct, array_like=True):
     by_element: tuple[str, ...]
     seconds: float = 0.0
     agreed: int = 0
+
+
+def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to ``<name>.npy``, beside each other."""
+    with ThreadPoolExecutor(max(1, min(len(arrays), usable_cores()))) as pool:
+        files = (folder / f"{name}.npy" for name in arrays)
+        list(pool.map(np.save, files, arrays.values()))
 
 
 def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
@@ -355,7 +360,7 @@ def _make(
             _check_array(kernel, argument, dtype)
         if array is not None:
             arrays[name] = array
-            np.save(folder / f"{name}.npy", array)
+    save_arrays(folder, arrays)
     expected = expected_outputs(kernel, arguments, arrays)
     arrays.clear()
     outputs = {argument.name: argument for argument in arguments}
@@ -423,10 +428,14 @@ def with_results(
 ) -> tuple[Dataset, ...]:
     """Return data sets that expect the results of a configuration, beside which they get their files.
 
-    One bound serves all elements of an output: 0 where all exact results are integers.
+    An `InOut` of which there are none stays as it is. One bound serves all elements of an output: 0
+    where all exact results are integers.
     """
     first, made, declared = datasets[0], list[Dataset](), kernel.tolerance_of(problem)
     inputs = max((o.count for o in first.arguments if o.kind != "out"), default=1)
+    outputs = [o for o in first.arguments if o.kind in ("out", "inout")]
+    changed = {name for dataset in datasets for name in dataset.bounds}
+    changed |= {o.name for o in outputs if any(folder.glob(f"*/{o.name}{_RESULT}"))}
     for dataset in datasets:
         if dataset.bounds:
             made.append(dataset)
@@ -434,10 +443,11 @@ def with_results(
         here, bounds = folder / dataset.name, dict[str, float]()
         for name in (o.name for o in dataset.arguments if o.kind not in ("out", "scalar")):
             (here / f"{name}.npy").symlink_to(dataset.folder / f"{name}.npy")
-        for output in (o for o in dataset.arguments if o.kind in ("out", "inout")):
+        for output in (o for o in outputs if o.name in changed or not changed):
             stored, dtype = _claimed(here, output), output.number
-            exact = made[0].expected(output.name) if made else None
-            if dtype.kind not in "fc" or (exact is None and _is_whole(stored, output.info)):
+            is_known = made and output.name in made[0].bounds
+            exact = made[0].expected(output.name) if is_known else None
+            if dtype.kind not in "fc" or (not made and _is_whole(stored, output.info)):
                 bounds[output.name] = 0.0
             elif declared is not None:
                 bounds[output.name] = declared
@@ -450,16 +460,22 @@ def with_results(
 
 
 def _claimed(folder: Path, output: Argument) -> NDArray[Any]:
-    """Make the file of a configuration's result that of the expected output; halves become float32."""
-    result, expected = (folder / f"{output.name}.{kind}.npy" for kind in ("result", "expected"))
-    is_half = output.number.kind == "f" and np.dtype(output.dtype).itemsize == 2
-    if is_half or output.bits_of:
+    """Make the file of a result, or of an input that stayed, that of the expected output; halves become float32."""
+    result, expected = (folder / f"{output.name}{end}" for end in (_RESULT, ".expected.npy"))
+    if not result.exists():
+        result.symlink_to(f"{output.name}.npy")
+    if output.bits_of or (output.number.kind == "f" and output.number.itemsize == 2):
         values = _mapped(result)
         values = widened_bfloat16(values) if output.bits_of else converted(values, np.float32)
         np.save(expected, values)
     else:
         result.rename(expected)
     return _mapped(expected)
+
+
+def save_result(folder: Path, name: str, values: NDArray[Any]) -> None:
+    """Write what a configuration made of an output, for `with_results`."""
+    np.save(folder / f"{name}{_RESULT}", values)
 
 
 def _is_whole(values: NDArray[Any], info: Any) -> bool:

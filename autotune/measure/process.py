@@ -301,9 +301,10 @@ class ChildActor:
         return self._child.pid if self._child else 0
 
     def start(self) -> None:
+        if self._child is not None:  # it may be at a task
+            return
         with self._turn:
-            if self._child is None:
-                self._child = self._begun()
+            self._child = self._child or self._begun()
 
     def ask(
         self,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,11 +35,18 @@ from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
 from autotune.languages.choose import backend
 from autotune.measure import verify
-from autotune.measure.data import RANDOM, Dataset, load_kernel
+from autotune.measure.data import RANDOM, Dataset, load_kernel, save_result
 from autotune.measure.data import prepare as prepare_data
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
-from autotune.measure.process import Actor, ActorDied, ActorTimeout, ChildActor, retire
+from autotune.measure.process import (
+    PREPARE_TIMEOUT_S,
+    Actor,
+    ActorDied,
+    ActorTimeout,
+    ChildActor,
+    retire,
+)
 from autotune.measure.timing import (
     SEARCH_S,
     Caches,
@@ -119,6 +128,20 @@ def get_ready(device: Device) -> None:
     backend(device.backend).get_ready(device)
 
 
+def opened(device: Device) -> Executor:
+    """Return the executor of a device, whose context is made at the first call."""
+    if _state.executor is None or _state.executor.device != device:
+        executor = backend(device.backend).open(device)
+        executor.calibrate()
+        _state.executor = executor
+    return _state.executor
+
+
+def open_device(device: Device) -> None:
+    """Make the context of a device, which the first job needs."""
+    opened(device)
+
+
 def prepare(job: Job) -> None:
     """Make context, kernel and device data of a job, unless they are there."""
     try:
@@ -132,9 +155,8 @@ def prepare(job: Job) -> None:
 def _prepare(job: Job) -> None:
     before, data, inputs = _state.job, _state.data, _state.inputs
     _state.job, _state.data = None, None
-    is_new = _state.executor is None or _state.executor.device != job.device
-    if _state.executor is None or is_new:
-        _state.executor = backend(job.device.backend).open(job.device)
+    executor = opened(job.device)
+    is_first = before is None or before.device != job.device
     functions = job.origin, job.fingerprint
     if before is None or not job.fingerprint or (before.origin, before.fingerprint) != functions:
         _state.kernel = load_kernel(job.origin, job.fingerprint)
@@ -147,17 +169,15 @@ def _prepare(job: Job) -> None:
         for known in job.datasets
     ]
     _state.inputs = [_files(dataset) for dataset in datasets]
-    if data is None or is_new or _state.inputs != inputs:
-        data = None
-    kept = {"buffers": data.buffers, "pristine": data.pristine} if data else {}
+    is_same = data is not None and not is_first and _state.inputs == inputs
+    kept = (data.buffers, data.pristine) if data and is_same else ({}, {})
+    data = None  # its other buffers make room
     _state.data = verify.DeviceData(
-        _state.executor, {dataset.name: dataset for dataset in datasets}, **kept
+        executor, {dataset.name: dataset for dataset in datasets}, *kept
     )
     _state.job = job
-    if is_new:  # now, while the first configuration is compiled
-        _state.executor.calibrate()
-        if datasets:
-            verify.outputs(_state.data, datasets[0].name)
+    if is_first and datasets:  # now, while the first configuration is compiled
+        verify.outputs(_state.data, datasets[0].name)
 
 
 def _files(dataset: Dataset) -> tuple[Any, ...]:
@@ -211,10 +231,7 @@ def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Mea
 def write_results(
     job: Job, configuration: Configuration, binary: Binary, folder: Path
 ) -> Measurement:
-    """Write the outputs of a configuration as files, in a new folder for each data set that expects none.
-
-    An array that it leaves as it was is a link to the input beside it.
-    """
+    """Write the outputs that a configuration changes, in a new folder for each data set that expects none."""
 
     def written(draft: Measurement, ready: Launchable) -> Measurement:
         data = ready.data
@@ -225,12 +242,10 @@ def write_results(
             ready.executor.run(*ready.bind(name))
             (folder / name).mkdir(parents=True, exist_ok=True)
             for output in outputs:
-                file = folder / name / f"{output.name}.result.npy"
-                buffer, dtype = data.buffers[output.name], np.dtype(output.dtype)
-                if data.is_unchanged(name, output):
-                    file.symlink_to(f"{output.name}.npy")
-                else:
-                    np.save(file, ready.executor.read(buffer, dtype, output.shape))
+                if not data.is_unchanged(name, output):
+                    buffer, dtype = data.buffers[output.name], np.dtype(output.dtype)
+                    values = ready.executor.read(buffer, dtype, output.shape)
+                    save_result(folder / name, output.name, values)
         return draft
 
     return _tried(job, configuration, binary, written)
@@ -513,6 +528,18 @@ class DeviceWorker:
 
     def __init__(self, actor: Actor, timeout_s: float = MEASURE_TIMEOUT_S) -> None:
         self.actor, self.timeout_s = actor, timeout_s
+        self._is_started = False
+
+    def start(self, device: Device) -> None:
+        """Begin the process and make a context, which else happens at the first job; return at once."""
+        self.actor.start()
+        if not (self._is_started or self.actor.queues):
+            self._is_started = True
+            Thread(target=self._open, args=[device], daemon=True).start()
+
+    def _open(self, device: Device) -> None:
+        with suppress(Exception):  # the first job raises it again
+            self.actor.ask(open_device, device, timeout_s=PREPARE_TIMEOUT_S)
 
     def measure(
         self,

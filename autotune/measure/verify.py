@@ -145,12 +145,10 @@ class DeviceData:
             self.executor.poison(buffer, poison)
 
     def is_unchanged(self, dataset: str, argument: Argument) -> bool:
-        """Return whether a launch left an argument as it was given."""
+        """Return whether a launch left an `InOut` argument as it was given."""
         pristine = self.pristine.get((dataset, argument.name))
-        if pristine is None:
-            return False
-        _, _, same = self.executor.inspect((), (), [(self.buffers[argument.name], pristine)])
-        return same[0]
+        pairs = [] if pristine is None else [(self.buffers[argument.name], pristine)]
+        return any(self.executor.inspect((), (), pairs)[2])
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
@@ -163,10 +161,7 @@ class DeviceData:
             self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
         if argument.name in dataset.bounds and key not in self.expected:
-            if dataset.expects_input(argument.name):
-                self.expected[key] = self.pristine[key]
-            else:
-                self.expected[key] = self._uploaded(dataset.expected(argument.name))
+            self.expected[key] = self._uploaded(dataset.expected(argument.name))
             bounds = dataset.element_bounds(argument.name)
             if bounds is not None:
                 self.bounds[key] = self._uploaded(bounds)
@@ -296,7 +291,11 @@ def _inspected(
     may be wrong because an earlier one changed an input: the message is then of the input.
     """
     buffers = data.all_buffers() if with_harm else {}
-    inputs = [o.name for o in data.arguments if o.kind == "input" and o.count and with_harm]
+    written = {*data.datasets[dataset].bounds} if with_harm else {o.name for o in data.arguments}
+    kinds = ("input", "inout")
+    inputs = [
+        o.name for o in data.arguments if o.kind in kinds and o.count and o.name not in written
+    ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     found, intact, unchanged = data.executor.inspect(
         _comparisons(data, dataset), list(buffers.values()), pairs

@@ -111,6 +111,29 @@ class Site:
 LOCAL = Site()
 
 
+class BegunSite(Site):
+    """This machine, where the processes of a request on one device begin now; its run ends them, or `close`."""
+
+    def __init__(self, request: Request) -> None:
+        self._compilers = super().compilers(request)
+        self._actor = super().device_actor(request.device)
+        DeviceWorker(self._actor).start(request.device)
+        self._compilers.start()
+
+    def compilers(self, request: Request) -> CompilerPool:
+        """Return the compilers that have begun."""
+        return self._compilers
+
+    def device_actor(self, device: Device) -> Actor:
+        """Return the process that has begun."""
+        return self._actor
+
+    def close(self) -> None:
+        """End the processes."""
+        self._compilers.close()
+        self._actor.close()
+
+
 class Bench:
     """The processes of one run, and the jobs and keys of its problems."""
 
@@ -167,6 +190,12 @@ class Bench:
         finally:
             self._off_budget_s += self.clock_s() - begun_s
 
+    def start(self) -> None:
+        """Begin the processes, which come up while inputs are made."""
+        self.compilers.start()
+        for device, worker in zip(self.request.devices, self.workers, strict=True):
+            worker.start(device)
+
     def job(
         self, problem: Problem, seed: int | None = None, names: Sequence[str] = (EXACT, RANDOM)
     ) -> Job:
@@ -174,17 +203,18 @@ class Bench:
 
         That counts for no budget. ``names`` are of its data sets.
         """
-        self.compilers.start()  # they come up while inputs are made and uploaded
-        for worker in self.workers:
-            worker.actor.start()
+        self.start()
         chosen = self.request.seed if seed is None else seed
         fingerprint = own_fingerprint(self.kernel)
         origin = self.site.origin_of(self.kernel, fingerprint)
         caches, objective = self.request.caches_of(problem), self.request.objective
+        make = partial(self.site.dataset, self.kernel, problem, seed=chosen)
         with self.off_budget():
-            datasets = tuple(
-                self.site.dataset(self.kernel, problem, name, chosen) for name in names
-            )
+            if "reference" in self.kernel.hooks:  # it decides bounds by the other data set
+                datasets = tuple(map(make, names))
+            else:
+                with ThreadPoolExecutor() as pool:
+                    datasets = tuple(pool.map(make, names))
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
             job = self._agreed(job)
             self.site.place(self.worker, job)
@@ -218,8 +248,11 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
 
-        Exact data of the problem itself serve again: a lost or doubled element shows in any of them.
+        Exact data of the problem itself serve again: a lost or doubled element shows in any of them. A
+        caller's own data do, too: there are no others.
         """
+        if self.request.has_callers_data:
+            return [job]
         edges = self.kernel.edges_like(job.problem, self.device)
         other = self.request.seed + 1
         self.make_data({**dict.fromkeys(edges, (EXACT, RANDOM)), job.problem: (RANDOM,)}, other)

@@ -115,6 +115,8 @@ class Request:
     #: Longest time one configuration may take to be verified and timed.
     timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""
+    #: Whether the random data are a caller's own, which are the same for every seed.
+    has_callers_data: bool = False
 
     @property
     def is_experiment(self) -> bool:

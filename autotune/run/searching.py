@@ -18,7 +18,7 @@ from autotune.measure.tasks import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
-from autotune.search.base import Outlook, RelatedProblem
+from autotune.search.base import FEW, Outlook, RelatedProblem
 from autotune.search.names import Strategy, find, in_given_order
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -102,9 +102,11 @@ class ProblemSearch:
         ]
         compiled = frozenset[int]().union(*(found.compiled for found in before))
         self.listener(Phase(problem, "inputs"))
+        bench.start()
         if bench.device.is_cuda:  # compilers begin while inputs are made and uploaded
-            numbers = (number_in(space, configuration) for configuration in first)
-            valid = (space.configuration(number) for number in numbers if number is not None)
+            numbers = [number_in(space, configuration) for configuration in first]
+            numbers += range(len(space)) if self._is_whole(space, budget) else ()
+            valid = (space.configuration(n) for n in dict.fromkeys(numbers) if n is not None)
             bench.compilers.suggest(
                 bench.compile_job(configuration, problem)
                 for configuration in valid
@@ -168,6 +170,11 @@ class ProblemSearch:
             kernel.default(),
             *map(kernel.completed, kernel.seeds),
         ]
+
+    def _is_whole(self, space: Space, budget: Budget) -> bool:
+        """Return whether a GPU measures the whole space, which is small."""
+        most = 2 * FEW if budget.evaluations is None else min(2 * FEW, budget.evaluations)
+        return len(space) <= most and not isinstance(self.bench.request.goal, VerifyOne)
 
     def _strategy(self, budget: Budget) -> Strategy:
         request = self.bench.request

@@ -216,9 +216,7 @@ def open_tuner(plan: TunerPlan) -> None:
             f"{kernel.name}: a source was changed while it was in use; what was measured is kept: run "
             "the command again"
         )
-    bench.compilers.start()
-    for worker in bench.workers:
-        worker.actor.start()
+    bench.start()
     _ = bench.space  # while they come up
     warnings.showwarning = lambda message, *_, **__: tell(str(message))
     store = Store.open(plan.store)

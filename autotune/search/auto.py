@@ -1,4 +1,7 @@
-"""Our own strategies: ``surrogate`` asks the model for each configuration, ``auto`` also ends the search."""
+"""Our own strategies: ``surrogate`` asks the model for each configuration, ``auto`` also ends the search.
+
+SciPy is imported where there is a model.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.kernel.space import Space
-from autotune.search.base import BudgetSpent, Outlook, Session
-from autotune.search.proposals import EndRule, Proposer
+from autotune.search.base import FEW, BudgetSpent, Outlook, Session
 
 if TYPE_CHECKING:
     from numpy.random import Generator
+
+    from autotune.search.proposals import EndRule, Proposer
 
 #: Results of own proposals before the model learns the seeds, on a first problem.
 HELD = 40
@@ -21,11 +25,15 @@ KNOWN = 256
 
 
 def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None:
-    """Measure the whole space where the budget allows, else search until little is left to gain."""
+    """Measure the whole space where it is small or the budget allows, else search until little is left to gain."""
     left = session.evaluations_left
-    if left is not None and left >= len(space):
+    # Where proposals run ahead, there are cores that compile meanwhile.
+    few = FEW if ahead == 1 else 2 * FEW
+    if len(space) <= (few if left is None else left):
         session.measure(range(len(space)))
         return
+    from autotune.search.proposals import EndRule
+
     # With related problems most results are of configurations compiled for them, which say little new.
     least = (4 if session.related else 1) * EndRule.least
     surrogate(space, session, rng, ahead, EndRule(least=least))
@@ -39,6 +47,8 @@ def surrogate(
     ``ahead`` proposals may wait for their result: as many as compilers and devices can take where
     time is scarce, 1 where evaluations are counted.
     """
+    from autotune.search.proposals import Proposer
+
     left = session.evaluations_left
     held = 0 if session.related else HELD if left is None else min(HELD, left // 5)
     proposer = Proposer(

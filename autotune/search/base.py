@@ -19,6 +19,9 @@ Tell: TypeAlias = Callable[[int, Measurement], None]
 #: Gives the number of a configuration that is compiled already; None while there is none.
 AtHand: TypeAlias = Callable[[], "int | None"]
 
+#: Results before which no rule ends a search: where a space has no more they are all measured.
+FEW = 32
+
 if TYPE_CHECKING:
     from numpy.random import Generator
 

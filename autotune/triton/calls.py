@@ -20,6 +20,7 @@ from autotune.files import data_path, write_atomically
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.languages import triton
+from autotune.measure.data import save_arrays
 from autotune.measure.declared import declared_arguments
 from autotune.project import Project
 from autotune.values import Problem
@@ -138,12 +139,11 @@ def with_data(
 ) -> RecordedCall:
     """Return a call with copies of its arrays, in files."""
     arguments = dict(call.arguments)
-    for name, operand in operands.items():
-        file = folder / f"{name}.npy"
-        np.save(file, _on_host(bound[name], operand))
+    for name in operands:
         declared = arguments[name]
         assert isinstance(declared, PassedArray)
-        arguments[name] = changed(declared, file=str(file))
+        arguments[name] = changed(declared, file=str(folder / f"{name}.npy"))
+    save_arrays(folder, {name: _on_host(bound[name], of) for name, of in operands.items()})
     return changed(call, arguments=arguments)
 
 

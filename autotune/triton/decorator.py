@@ -10,7 +10,8 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, product
 from pathlib import Path
@@ -38,6 +39,7 @@ from autotune.languages.interpreter import Pointer
 from autotune.measure import cache
 from autotune.measure.measurement import Status
 from autotune.project import project_of
+from autotune.run.bench import BegunSite
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import execute
 from autotune.search.session import Budget
@@ -498,20 +500,21 @@ class Decorated(Autotuner):  # type: ignore[misc]
         device: Device,
     ) -> list[str]:
         """Search on copies of a call's arrays, in other processes, and keep the result; return what is wrong."""
-        with cache.scratch() as scratch:
-            recorded = with_data(call, bound, operands, Path(scratch))
-            kernel = self._kernel([recorded])
-            request = Request(
-                kernel=as_it_is(kernel),
-                device=device,
-                problems=(Problem(call.problem),),
-                effort=EFFORTS["quick"],
-                budget=Budget.parse(self._options.budget),
-                timeout_s=_LONGEST_S,
-                command="autotune.triton",
-            )
+        request = Request(
+            kernel=self._kernel([call]),
+            device=device,
+            problems=(Problem(call.problem),),
+            effort=EFFORTS["quick"],
+            budget=Budget.parse(self._options.budget),
+            timeout_s=_LONGEST_S,
+            command="autotune.triton",
+            has_callers_data=True,
+        )
+        # Processes come up while arrays are copied.
+        with cache.scratch() as scratch, closing(BegunSite(request)) as site:
+            kernel = self._kernel([with_data(call, bound, operands, Path(scratch))])
             with open_for_runs(default_url()) as store:
-                result = execute(request, store)
+                result = execute(replace(request, kernel=as_it_is(kernel)), store, site=site)
         if result.record is not None:
             update(Path(user_folder(kernel.project)), result.record)
             clear_cache()
