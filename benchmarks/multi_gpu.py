@@ -204,7 +204,7 @@ def main() -> None:
                 told(place, "all", turn(kernel, site, devices, options.configurations, problems)),
                 flush=True,
             )
-        for place, which in [*((place, "all") for place in places), ("local", "small")]:
+        for place, which in (("local", "all"), ("local", "small"), ("fleet", "all")):
             done = turns.setdefault((place, which), [])
             if place not in places or which not in groups:
                 continue

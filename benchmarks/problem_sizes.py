@@ -34,6 +34,7 @@ STUDY: dict[str, list[Size]] = {
     name: [dict(problem) for problem in find_kernel(name).problems["cuda"]]
     for name in ("reduce_op", "conv1d", "spmm")
 }
+KERNELS = (*SIZES, *STUDY)
 #: And then what else the space files tune on a GPU.
 TUNED: dict[str, list[Size]] = {
     name: [
@@ -118,7 +119,8 @@ def describe(size: Mapping[str, int | str]) -> str:
         *extents, last = sides = [size[name] for name in ("m", "n", "k") if name in size]
         text = f"{last}^3" if extents == [last, last] else " x ".join(map(str, sides))
         types = dict.fromkeys(size[name] for name in ("dtype", "out_dtype") if name in size)
-        return ", ".join([text, *([" to ".join(map(str, types))] if types else [])])
+        kinds = [str(size["kind"])] if "kind" in size else []
+        return ", ".join([text, *kinds, *([" to ".join(map(str, types))] if types else [])])
     count = _number(int(size["n"]))
     if "warps_per_sm" in size:
         warps = f"{size['warps_per_sm']} warps" if size["warps_per_sm"] else "full"
@@ -148,7 +150,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def spreads(rows: Iterable[Row], column: str = "ratio") -> dict[str, str]:
     """By kernel, the geometric mean of a column of ratios and the worst; kernels without any are left out."""
-    by_kernel: dict[str, list[Row]] = {name: [] for name in (*SIZES, *STUDY)}
+    by_kernel: dict[str, list[Row]] = {name: [] for name in KERNELS}
     for row in rows:
         if row["kernel"] in by_kernel and row.get(column) is not None:
             by_kernel[row["kernel"]].append(row)

@@ -107,7 +107,7 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
         [
             "## Tuned sizes",
             "",
-            *_section(documents, problem_sizes.TUNED),
+            *_section(documents, {**problem_sizes.TUNED, **problem_sizes.STUDY}),
             "## Sizes that are not tuned: what `lookup` answers",
             "",
             *_section(_sorted(answered.values()), untuned),
@@ -222,7 +222,7 @@ def _kernels_table(rows: Sequence[Row]) -> list[str]:
     ]
     for suffix, is_listed in (("", True), (", new sizes", False)):
         chosen = [row for row in rows if row.get("listed", True) is is_listed]
-        for kernel in problem_sizes.SIZES:
+        for kernel in problem_sizes.KERNELS:
             mine = [row for row in chosen if row["kernel"] == kernel and row["ratio"]]
             if not mine:
                 continue
@@ -263,7 +263,7 @@ def _sorted(documents: Iterable[Document]) -> list[Document]:
 
 
 def _known(document: Document) -> list[Row]:
-    return [row for row in document["rows"] if row["kernel"] in problem_sizes.SIZES]
+    return [row for row in document["rows"] if row["kernel"] in problem_sizes.KERNELS]
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -301,7 +301,7 @@ def _table(
 def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
     listed = sizes.get(row["kernel"], [])
     place = listed.index(row["problem"]) if row["problem"] in listed else len(listed)
-    return list(problem_sizes.SIZES).index(row["kernel"]), place, _key(row)
+    return problem_sizes.KERNELS.index(row["kernel"]), place, _key(row)
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -322,7 +322,8 @@ def _cells(row: Row) -> dict[str, str]:
         for state in ("clean", "hot"):
             if row.get(f"ratio_{state}"):
                 cells[state] = _ratio(row, f"ratio_{state}")
-    if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
+    is_limit = not row["ratio"] and row["kernel"] in problem_sizes.SIZES  # of others, itself
+    if row["limit_fraction"] and not is_limit:
         by_l2 = " (L2)" if row.get("limit_by_l2") else ""
         cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
     if row.get("error_ratio") is not None:

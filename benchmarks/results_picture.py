@@ -36,7 +36,15 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
     compared = {
         device: chosen
         for device, rows in devices.items()
-        if (chosen := [row for row in rows if row["ratio"] and problem_sizes.is_current(row)])
+        if (
+            chosen := [
+                row
+                for row in rows
+                if row["ratio"]
+                and row["kernel"] in problem_sizes.SIZES
+                and problem_sizes.is_current(row)
+            ]
+        )
     }
     everything = [row for rows in compared.values() for row in rows]
     ratios = [row[column] for row in everything for column in problem_sizes.STATES.values()]

@@ -353,9 +353,9 @@ def share_of_limit(
 ) -> dict[str, Any]:
     """What the device takes at least, and our share of it: a launch, and the bytes or the multiply-adds.
 
-    Bytes at the rates of the recorded `copy` of 2^30 floats, multiply-adds at one a lane and clock. Large
-    sizes show the rate themselves, where they reach a higher one. Above 1 is what is written and stays in
-    the L2 cache: ``limit_by_l2``.
+    Bytes at the rates of the recorded `copy` of 2^30 floats, multiply-adds at one a lane and clock, those of
+    tensor cores at the rate of the recorded `hmma`. Large sizes show the rate themselves, where they reach a
+    higher one. Above 1 is what is written and stays in the L2 cache: ``limit_by_l2``.
     """
     launch_ms = median(raced.launch) if raced.launch else 0.0
     times = _memory_time(work, limits)
@@ -365,8 +365,10 @@ def share_of_limit(
     clock = raced.sm_mhz / raced.most_mhz if raced.sm_mhz and raced.most_mhz else 1.0
     if device.peak_gflop_per_s and work.pipe == "fp32" and work.flops:
         times["ffma"] = work.flops / (clock * device.peak_gflop_per_s) / 1e6
+    if work.pipe == "tensor" and "tensor" in limits:
+        times["tensor"] = work.flops / limits["tensor"] / 1e6
     # Arithmetic of another pipe has a limit that is not known.
-    if not memory or work.pipe != "fp32":
+    if not memory or (work.pipe != "fp32" and work.pipe not in times):
         return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_by_l2", "limits_apart"))
     name = max(times, key=times.__getitem__)
     others = [time_ms for other, time_ms in times.items() if other != name]
@@ -497,7 +499,7 @@ def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
     """Rows stand as `problem_sizes` has their sizes; all others come after them."""
-    kernels = list(problem_sizes.SIZES)
+    kernels = problem_sizes.KERNELS
     sizes = [size for group in problem_sizes.GROUPS for size in group.get(row["kernel"], [])]
     return (
         kernels.index(row["kernel"]) if row["kernel"] in kernels else len(kernels),
@@ -637,7 +639,7 @@ def heading(device: Device, worker: DeviceWorker) -> dict[str, Any]:
 
 def parsed() -> argparse.Namespace:
     parser = command_line(__doc__, "vendor-<device>.json and unlisted-<device>.json")
-    known = ", ".join((*problem_sizes.SIZES, *problem_sizes.STUDY))
+    known = ", ".join(problem_sizes.KERNELS)
     parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")
     parser.add_argument("--problem", action="append", default=[], help="n=65536; repeatable")
     parser.add_argument(

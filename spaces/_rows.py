@@ -24,12 +24,12 @@ _EDGES = ((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64))
 
 #: Of a kernel: whole rows in registers, or a loop.
 PARAMETERS = {
-    "PLAN": ("whole", "loop"),
+    "PLAN": ("whole", "loop"),  # whole: of rows that are no longer than `LONGEST`
     "PER": (4, 8, 16, 32, 64),  # elements of a thread, in a step; of longer whole rows more
     "WARPS": (1, 2, 4, 8, 16, 32),  # of a program; of longer whole rows more
     "num_stages": (1, 2, 3, 4),  # loop: steps in flight
 }
-DEFAULT = {"PLAN": "loop", "PER": 8, "WARPS": 8, "num_stages": 2}
+DEFAULT = {"PLAN": "whole", "PER": 8, "WARPS": 8}
 SEEDS = [
     *({"PLAN": "whole", "PER": per, "WARPS": warps} for per in (8, 16, 32) for warps in (1, 4)),
     {"PLAN": "loop", "PER": 8, "WARPS": 16, "num_stages": 3},
@@ -39,6 +39,8 @@ SEEDS = [
 WARP, MOST_WARPS, LONGEST = 32, 32, 32768
 #: The shortest row of a program's tile, as a power of 2.
 LEAST_EXPONENT = 4
+#: How longer rows than `LONGEST` are read where PLAN is whole: few programs, so many bytes in flight.
+LONG = {"PLAN": "loop", "BLOCK": 8192, "ROWS": 1, "num_warps": 32, "num_stages": 2}
 #: Elements that a reference computes at a time: their float64s stay in a core's cache.
 _BLOCK = 1 << 16
 
@@ -98,15 +100,13 @@ def share_rules(kernel):
         """At least so many warps have a program of short whole rows, of at most 8192 elements."""
         return PLAN == "loop" or WARP * PER * WARPS <= 8192
 
-    @kernel.requires
-    def requires(c, p):
-        return p.columns <= LONGEST if c.PLAN == "whole" else True
-
     @kernel.defines
     def defines(c, p):
         tile = WARP * c.PER * c.WARPS
         if c.PLAN == "loop":
             return {"BLOCK": tile, "ROWS": 1, "num_warps": c.WARPS}
+        if p.columns > LONGEST:
+            return LONG
         block = 1 << max(LEAST_EXPONENT, (p.columns - 1).bit_length())
         warps = min(MOST_WARPS, max(c.WARPS, block // (WARP * c.PER)))
         return {"BLOCK": block, "ROWS": max(1, tile // block), "num_warps": warps}

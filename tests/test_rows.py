@@ -9,9 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from autotune import lookup
 from autotune.calling.binding import bind
-from autotune.calling.choice import choose
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
@@ -84,9 +82,6 @@ def test_every_seed_can_be_tried(name):
     seeds = [kernel.default(), *map(kernel.completed, kernel.seeds)]
     assert [seed for seed in seeds if not is_member(kernel, seed, device)] == []
     assert 50 < len(enumerate_space(kernel, device)) < 120
-    assert kernel.allows(
-        kernel.default(), Problem(**{**kernel.edge_problems[0], "columns": 131072})
-    )
 
 
 def call(name, *args, **named):
@@ -136,15 +131,15 @@ def test_what_does_not_fit_is_refused(name, args, message):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_without_a_record_the_default_runs(name):
-    """Until a GPU has tuned them lookup says so, and a call gets the default."""
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_longer_than_registers_are_read_in_steps(name, dtype):
+    """Of any length there are, whole rows or not."""
     kernel, device = find_kernel(name), for_arch("sm_90")
-    problem = kernel.edge_problems[0]
-    with pytest.raises(UsageError, match=f"no tuned record of {name} yet.*autotune run {name}"):
-        lookup(name, arch="sm_90", **problem)
-    with pytest.warns(RuntimeWarning, match=f"until then {name} runs in its default"):
-        choice = choose(kernel, problem, device)
-    assert choice.configuration == kernel.default() and choice.tuned is None
+    problem = Problem(**{**kernel.edge_problems[0], "rows": 9, "columns": 131073, "dtype": dtype})
+    assert kernel.allows(kernel.default(), problem)
+    assert kernel.values_of(kernel.default(), problem)["PLAN"] == "loop"
+    binary = compiled_for(kernel, kernel.default(), problem, device)
+    assert binary.entries[0].spill_bytes == 0
 
 
 @pytest.mark.parametrize("name", KERNELS)
