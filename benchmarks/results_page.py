@@ -144,16 +144,19 @@ def _torch_rows() -> list[str]:
 
 
 def _decorator() -> list[str]:
-    """Return what benchmarks/triton_decorator.py measured: a table of each device, of whole rows."""
+    """Return what benchmarks/triton_decorator.py measured: a table of each device, of kernels with both sides."""
     lines = []
     for document in _others("triton"):
         lines += ["## The decorator beside triton.autotune", "", _about(document), ""]
-        whole = [row for row in document["rows"] if {"ours", "theirs", "best_ms"} <= {*row}]
-        if whole:
-            sides = ("configurations/s", "Triton's", "best time, Triton's over ours", "of a fifth")
-            more = ("launch, µs", "`triton.jit`", "second process, s", "lines changed")
-            lines += [f"|kernel|{'|'.join((*sides, *more))}|", f"|---|{'--:|' * 8}"]
-            lines += [*map(_decorated, whole), ""]
+        both = [row for row in document["rows"] if {"ours", "theirs"} <= {*row}]
+        if both:
+            sides = ("configurations", "first call, s", "Triton's", "best time, Triton's over ours")
+            more = ("of a fifth", "launch, µs", "Triton's", "`triton.jit`", "second process, s")
+            lines += [
+                f"|kernel|{'|'.join((*sides, *more))}|lines changed|",
+                f"|---|{'--:|' * 10}",
+            ]
+            lines += [*map(_decorated, both), ""]
         if faults := document["faults"]:
             lines += [
                 f"A first call with bad configurations took {faults['seconds']:.1f} s; its process went on, "
@@ -166,14 +169,15 @@ def _decorator() -> list[str]:
 
 
 def _decorated(row: Row) -> str:
-    ours, theirs, best = row["ours"], row["theirs"], row["best_ms"]
-    rates = [f"{each['measured'] / each['first_s']:.1f}" for each in (ours, theirs)]
+    ours, theirs, best = row["ours"], row["theirs"], row.get("best_ms", {})
+    first = [f"{each['first_s']:.1f}" for each in (ours, theirs)]
     times = [
         f"{best['theirs'] / best[each]:.3f}" if each in best else "" for each in ("ours", "fifth")
     ]
-    launch = [f"{ours['launch_us']:.1f}", f"{theirs['jit_launch_us']:.1f}"]
+    launches = (ours["launch_us"], theirs["launch_us"], theirs["jit_launch_us"])
     last = [f"{row['second_process_s']:.2f}", str(row["lines_changed"])]
-    return _line(row["kernel"], *rates, *times, *launch, *last)
+    launch = [f"{each:.1f}" for each in launches]
+    return _line(row["kernel"], str(ours["measured"]), *first, *times, *launch, *last)
 
 
 def _others(kind: str) -> list[Document]:

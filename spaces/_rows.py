@@ -121,11 +121,16 @@ def grid(c, p):
     return (ceil_div(p.rows, rows),)
 
 
-def drawn(rng, shape, dtype):
-    """Return normal numbers of a type."""
-    if dtype == "bfloat16":
-        return BFloat16(rng.standard_normal(shape))
-    return rng.standard_normal(shape, np.dtype(dtype))
+def drawn(rng, shape, dtype, *, small_rows=False):
+    """Return normal numbers of a type.
+
+    ``small_rows``: in every third row they are so small that what is added to their mean square shows.
+    """
+    kind = np.float64 if dtype == "bfloat16" else np.dtype(dtype)
+    values = rng.standard_normal(shape, kind)
+    if small_rows:
+        values[::3] /= 512
+    return BFloat16(values) if dtype == "bfloat16" else values
 
 
 def in_blocks(*of_rows):

@@ -25,7 +25,8 @@ def arguments(p, rng):
     shape = (p.rows, p.columns)
     vectors = {name: _rows.drawn(rng, p.columns, p.dtype) for name in ("weight", "bias")}
     sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
-    return {"x": _rows.drawn(rng, shape, p.dtype), **vectors, "y": Out(shape, p.dtype), **sizes}
+    x = _rows.drawn(rng, shape, p.dtype, small_rows=True)
+    return {"x": x, **vectors, "y": Out(shape, p.dtype), **sizes}
 
 
 @layer_norm.reference

@@ -26,9 +26,10 @@ def launch(c, p):
 @rms_norm.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
-    given = {"x": _rows.drawn(rng, shape, p.dtype), "weight": _rows.drawn(rng, p.columns, p.dtype)}
+    x = _rows.drawn(rng, shape, p.dtype, small_rows=True)
+    given = {"x": x, "weight": _rows.drawn(rng, p.columns, p.dtype)}
     if p.residual == "added":
-        given["residual"] = InOut(_rows.drawn(rng, shape, p.dtype))
+        given["residual"] = InOut(_rows.drawn(rng, shape, p.dtype, small_rows=True))
     sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
     return {"y": Out(shape, p.dtype), **given, **sizes}
 
