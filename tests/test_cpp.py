@@ -18,6 +18,7 @@ from cuda.pathfinder import find_nvidia_header_directory
 from autotune import __version__, lookup
 from autotune.cli import run
 from autotune.export import export_records
+from autotune.export.cpp import identifier
 from autotune.tuned.reading import read
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.table import QUALITIES
@@ -234,7 +235,7 @@ def asked_of(kernel: str) -> tuple[str, list[str]]:
         facts = (*c.block, c.shared_bytes, *grid, hit, c.requires_met, *values)
         answers.append(" ".join(str(int(fact)) for fact in facts))
     arrays = [
-        f"const {n}_value {n}s[] = {{{', '.join(f'{n}_value::{v}' for v in values)}}};"
+        f"const {n}_value {n}s[] = {{{', '.join(f'{n}_value::{identifier(v)}' for v in values)}}};"
         for n, values in categories.items()
     ]
     fields = [f"{n}s[q[{i}]]" if n in categories else f"q[{i}]" for i, n in enumerate(drawn, 1)]
