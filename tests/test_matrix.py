@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from autotune import lookup
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.run.matrix import candidates_of, fitted_to_sizes, random_sizes
+from autotune.run.bench import Bench
+from autotune.run.matrix import Binaries, candidates_of, fitted_to_sizes, random_sizes
 from autotune.run.recording import refitted
+from autotune.run.request import Request
 from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.reading import RecordFile, decode, read
@@ -153,6 +156,62 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
     assert (far.expected_fraction, far.median_fraction) == (None, None)
 
 
+def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
+    """Of two configurations one is faster for int32, the other for float16, at any size."""
+    record, kernel = read(H100 / "reduce_op.json"), find_kernel("reduce_op")
+    categories = [{"op": "sum", "dtype": "int32"}, {"op": "max", "dtype": "float16"}]
+    configurations = [
+        entry.configuration
+        for entry in record.problems
+        if {name: entry.problem[name] for name in ("op", "dtype")} in categories
+        and entry.configuration["FINISH"] == "kernel"
+    ]
+    assert len(configurations) == 2
+    sizes = [1000 + 997 * number for number in range(100)]
+    problems = [{"n": n, **category} for category in categories for n in sizes]
+    matrix = Portfolio(
+        configurations=tuple(configurations),
+        problems=tuple(problems),
+        median_ms=tuple(
+            tuple(
+                (1 + (number != (p["op"] == "max"))) * (0.002 + 1e-8 * int(p["n"]))
+                for p in problems
+            )
+            for number in range(2)
+        ),
+    )
+    fitted, held_out = fitted_to_sizes(record, kernel, matrix)
+    assert len(held_out.shares) == 200
+    assert held_out.shares.min() > 0.99
+    lookups = build_table([RecordFile("given", record.device.folder, fitted)])
+    for number, category in enumerate(categories):
+        hits = [pick(lookups, (n, *category.values()), record.device.folder) for n in (777, 54321)]
+        assert [dict(hit.plan.configuration) for hit in hits] == [configurations[number]] * 2
+
+
+def test_sizes_share_the_binaries_of_their_category() -> None:
+    """A language compiles one for each kind of size."""
+    device = read(H200 / "sgemm.json").device.planned_for()
+    for name, alike, other in (
+        (
+            "reduce_op",
+            [Problem(n=n, op="sum", dtype="int32") for n in (1000, 2001)],
+            Problem(n=1000, op="sum", dtype="float16"),
+        ),
+        (
+            "softmax",
+            [Problem(rows=rows, columns=512, dtype="float32") for rows in (64, 640)],
+            Problem(rows=64, columns=1024, dtype="float32"),
+        ),
+    ):
+        kernel = find_kernel(name)
+        with closing(Bench(Request(kernel, device, (other,)))) as bench:
+            binaries = Binaries(bench, [kernel.default()])
+            first, second, third = (binaries.of([(p, 0)])[p, 0] for p in (*alike, other))
+            assert first is second
+            assert first.binary != third.binary
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -161,7 +220,7 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
             lambda matrix: {
                 "problems": (*matrix.problems[1:], {**matrix.problems[0], "dtype": "half"})
             },
-            "of several categories",
+            "1 sizes of half are too few to fit, 100 are",
         ),
     ],
 )

@@ -151,7 +151,10 @@ class RotatedArrays:
         buffer, dtype = self.executor.allocate(argument.nbytes), np.dtype(argument.dtype)
         if argument.kind == "out":
             return buffer
-        if dtype.kind == "f":
+        if argument.bits_of:  # bfloat16: the upper half of a float32
+            bits = _random(np.dtype(np.float32), argument.count).view(np.uint32) >> 16
+            self.executor.write(buffer, bits.astype(np.uint16))
+        elif dtype.kind == "f":
             self.executor.write(buffer, _random(dtype, argument.count))
         elif array is not None:
             self.executor.write(buffer, array)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NothingValidError, UsageError
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import CompileJob
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
@@ -31,7 +33,7 @@ from autotune.run.sizes import size_fields
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.fallback import counted
 from autotune.tuned.prediction import MULTIPLE, Predictor
-from autotune.tuned.record import Cost, Plan, Portfolio, TunedRecord
+from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, TunedRecord
 from autotune.tuned.table import predicted_ms
 from autotune.values import Configuration, Problem
 
@@ -192,25 +194,19 @@ def measure_sizes(
     ``count`` sizes are drawn by the seed; those that the matrix has are not measured again. No size
     begins after ``seconds``.
     """
-    if kernel.language:
-        raise UsageError(
-            f"{kernel.name}: random sizes share a binary, and a kernel in {kernel.language_name} has "
-            "several; give such sizes as problems"
-        )
     drawn = list(islice(random_sizes(kernel, device, seed), count))
     left = [problem for problem in drawn if problem not in set(matrix.problems)]
     if not left:
         return True
     with closing(Bench(Request(kernel, device, (drawn[0],)))) as bench:
         end = bench.clock_s() + seconds
-        entrants = _compiled(bench, drawn[0], matrix)
-        say(f"{len(entrants)} configurations compiled, {end - bench.clock_s():.0f} s left")
+        binaries = Binaries(bench, matrix.configurations)
         chooser = _Chooser(matrix, kernel, device, seed)
         while left and bench.clock_s() < end:
             part, left = left[:_AT_ONCE], left[_AT_ONCE:]
-            tasks = [SizeTask(problem, chooser.chosen(problem, entrants)) for problem in part]
-            for measured in _measured(bench, drawn[0], entrants, tasks, say):
-                matrix.add([measured[0].problem], [measured[1]])
+            entrants = binaries.of([(p, number) for p in part for number in chooser.chosen(p)])
+            for problem, times_ms in _measured(bench, part, entrants, say):
+                matrix.add([problem], [times_ms])
             if len(matrix.problems) % (10 * _AT_ONCE) < _AT_ONCE:
                 say(
                     f"{len(drawn) - len(left)} of {len(drawn)} sizes, {end - bench.clock_s():.0f} s left"
@@ -218,49 +214,68 @@ def measure_sizes(
     return not left
 
 
-def _compiled(bench: Bench, problem: Problem, matrix: SizeMatrix) -> dict[int, CompiledEntrant]:
-    jobs = [bench.compile_job(each, problem) for each in matrix.configurations]
-    for job in jobs:
-        bench.compilers.submit(job)
-    binaries = [bench.compilers.result(job).binary for job in jobs]
-    found = {
-        number: CompiledEntrant(configuration, binary)
-        for number, (configuration, binary) in enumerate(
-            zip(matrix.configurations, binaries, strict=True)
-        )
-        if binary
-    }
-    if not found:
-        raise NothingValidError(
-            f"{bench.kernel.name}: no configuration to measure on {bench.device.name}; name a record of "
-            "such a device by --from"
-        )
-    return found
+#: A problem, and the number of a configuration.
+_Pair: TypeAlias = tuple[Problem, int]
+
+
+class Binaries:
+    """Configurations with the binaries that problems need: those of a language differ by the size."""
+
+    def __init__(self, bench: Bench, configurations: Sequence[Configuration]) -> None:
+        self._bench, self._configurations = bench, configurations
+        self._jobs = dict[Hashable, CompileJob]()
+        self._entrants = dict[tuple[int, str], CompiledEntrant]()
+
+    def of(self, pairs: Sequence[_Pair]) -> dict[_Pair, CompiledEntrant]:
+        """Compile what was not compiled before; what does not compile is left out."""
+        jobs = {pair: self._job(*pair) for pair in pairs}
+        for job in jobs.values():
+            self._bench.compilers.submit(job)
+        found = dict[_Pair, CompiledEntrant]()
+        for (problem, number), job in jobs.items():
+            if binary := self._bench.compilers.result(job).binary:
+                entrant = CompiledEntrant(self._configurations[number], binary)
+                found[problem, number] = self._entrants.setdefault((number, job.key), entrant)
+        if not self._entrants:
+            kernel, device = self._bench.kernel, self._bench.device
+            raise NothingValidError(
+                f"{kernel.name}: no configuration to measure on {device.name}; name a record of such a "
+                "device by --from"
+            )
+        return found
+
+    def _job(self, problem: Problem, number: int) -> CompileJob:
+        kernel = self._bench.kernel
+        key = number, problem if kernel.language else kernel.static_of(problem)
+        if key not in self._jobs:
+            self._jobs[key] = self._bench.compile_job(self._configurations[number], problem)
+        return self._jobs[key]
 
 
 def _measured(
     bench: Bench,
-    problem: Problem,
-    entrants: Mapping[int, CompiledEntrant],
-    tasks: Sequence[SizeTask],
+    problems: Sequence[Problem],
+    entrants: Mapping[_Pair, CompiledEntrant],
     say: Callable[[str], object],
-) -> list[tuple[SizeTask, dict[int, float]]]:
-    """Measure sizes; a pair that breaks or hangs the process is left out, and the others begin again."""
-    job, numbers = (
-        bench.job(problem, names=()),
-        sorted({n for task in tasks for n in task.entrants}),
-    )
-    pairs = [(place, n) for place, task in enumerate(tasks) for n in task.entrants]
+) -> list[tuple[Problem, dict[int, float]]]:
+    """Measure sizes; a pair that breaks or hangs the process is left out, and the others begin again.
+
+    The times are by number of the configuration.
+    """
+    job, pairs = bench.job(problems[0], names=()), list(entrants)
     while True:
-        packed = [
-            SizeTask(task.problem, tuple(numbers.index(n) for n in task.entrants)) for task in tasks
+        sent = list({id(entrants[pair]): entrants[pair] for pair in pairs}.values())
+        places = {id(entrant): place for place, entrant in enumerate(sent)}
+        of_sizes = [[pair for pair in pairs if pair[0] == problem] for problem in problems]
+        tasks = [
+            SizeTask(problem, tuple(places[id(entrants[pair])] for pair in of_size))
+            for problem, of_size in zip(problems, of_sizes, strict=True)
         ]
-        sent = [entrants[number] for number in numbers]
         try:
             times = bench.worker.ask(
                 time_sizes,
                 sent,
-                packed,
+                tasks,
                 job=job,
                 timeout_s=_PAIR_S * max(1, len(pairs)),
                 turn_limits_s=[_PAIR_S] * max(1, len(pairs)),
@@ -268,14 +283,21 @@ def _measured(
         except ActorFailed as error:
             if error.turn < 0:
                 raise AutotuneError(f"the device process failed: {error}") from error
-            place, number = pairs.pop(error.turn)
-            task = tasks[place]
-            say(f"{task.problem}: {entrants[number].configuration} is left out: {error}")
-            kept = tuple(n for n in task.entrants if n != number)
-            tasks = [*tasks[:place], SizeTask(task.problem, kept), *tasks[place + 1 :]]
+            problem, number = pairs.pop(error.turn)
+            left_out = entrants[problem, number].configuration
+            say(f"{problem}: {left_out} is left out: {error}")
             continue
-        named = [{numbers[n]: ms for n, ms in found.items()} for found in times]
-        return list(zip(tasks, named, strict=True))
+        return [
+            (
+                problem,
+                {
+                    number: found[place]
+                    for (_, number), place in zip(of_size, task.entrants, strict=True)
+                    if place in found
+                },
+            )
+            for problem, of_size, task, found in zip(problems, of_sizes, tasks, times, strict=True)
+        ]
 
 
 class _Chooser:
@@ -288,12 +310,12 @@ class _Chooser:
         #: Of each configuration of the matrix.
         self._costs: list[Cost | None] = []
 
-    def chosen(self, problem: Problem, entrants: Mapping[int, CompiledEntrant]) -> tuple[int, ...]:
+    def chosen(self, problem: Problem) -> tuple[int, ...]:
         """Return numbers of configurations that the problem allows."""
         allowed = [
             number
-            for number, entrant in entrants.items()
-            if self._kernel.allows(entrant.configuration, problem)
+            for number, configuration in enumerate(self._matrix.configurations)
+            if self._kernel.allows(configuration, problem)
         ]
         known = len(self._matrix.problems)
         is_of_sizes = all(isinstance(value, int) for value in problem.values())
@@ -345,36 +367,58 @@ def fitted_to_sizes(
     Raises
     ------
     UsageError
-        If there are too few sizes, of several categories, or the record has no portfolio.
+        If there are too few sizes of a category, or the record has no portfolio.
     """
-    where, count = f"{record.kernel} on {record.device.name}", len(matrix.problems)
-    if count < _ENOUGH:
-        raise UsageError(f"{where}: {count} sizes are too few to fit, {_ENOUGH} are needed")
-    if len({category_of(problem) for problem in matrix.problems}) > 1:
-        raise UsageError(f"{where}: the sizes are of several categories, which are not fitted yet")
+    where, device = f"{record.kernel} on {record.device.name}", record.device.planned_for()
     if not record.portfolio.tables:
         raise UsageError(f"{where}: no portfolio; run: autotune retune {record.kernel} --portfolio")
-    device = record.device.planned_for()
-    plans = _plans(matrix, kernel, device)
-    fit = SizeFit(counted(matrix, plans), plans, device.sm_count, kernel.layout)
-    completed, spreads = fit.completed()
-    chosen = fit.chosen(completed, spreads)
-    held_out = fit.held_out(chosen, completed)
-    prediction = fit.prediction(chosen, held_out)
-    kept = [Configuration(matrix.configurations[number]) for number in chosen]
+    predictions, shares, kept = (
+        dict[tuple[str, ...], Prediction](),
+        list[Any](),
+        set[Configuration](),
+    )
+    for category, part in (_by_category(matrix) or {(): matrix}).items():
+        count, of_category = len(part.problems), "".join(f" of {value}" for value in category)
+        if count < _ENOUGH:
+            raise UsageError(
+                f"{where}: {count} sizes{of_category} are too few to fit, {_ENOUGH} are needed"
+            )
+        plans = _plans(part, kernel, device)
+        fit = SizeFit(counted(part, plans), plans, device.sm_count, kernel.layout)
+        completed, spreads = fit.completed()
+        chosen = fit.chosen(completed, spreads)
+        held_out = fit.held_out(chosen, completed)
+        predictions[category] = fit.prediction(chosen, held_out)
+        shares.append(held_out.shares)
+        kept |= {Configuration(part.configurations[number]) for number in chosen}
     old = record.portfolio
     everyone = range(len(old.configurations))
     rows = [row for row in everyone if Configuration(old.configurations[row]) in kept] or everyone
-    category = category_of(matrix.problems[0])
+    tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
     measured = msgspec.structs.replace(
         old,
         configurations=tuple(old.configurations[row] for row in rows),
         median_ms=tuple(old.median_ms[row] for row in rows),
         tables=tuple(
-            msgspec.structs.replace(table, prediction=prediction)
-            for table in old.tables
-            if category_of(table.rows[0].problem) == category
+            msgspec.structs.replace(table, prediction=predictions[category])
+            for table, category in tables
+            if category in predictions
         ),
     )
     record = msgspec.structs.replace(record, portfolio=measured)
-    return refitted(record, kernel, measured), held_out
+    return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
+
+
+def _by_category(matrix: Portfolio) -> dict[tuple[str, ...], Portfolio]:
+    """Return the sizes of each combination of categorical fields."""
+    columns = dict[tuple[str, ...], list[int]]()
+    for column, problem in enumerate(matrix.problems):
+        columns.setdefault(category_of(problem), []).append(column)
+    return {
+        category: msgspec.structs.replace(
+            matrix,
+            problems=tuple(matrix.problems[column] for column in chosen),
+            median_ms=tuple(tuple(row[column] for column in chosen) for row in matrix.median_ms),
+        )
+        for category, chosen in columns.items()
+    }
