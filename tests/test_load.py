@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sample_records import tuned_problem, write
 
 from autotune import Out, linalg, load
+from autotune.calling.binding import bind
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
 from autotune.devices.choose import choose_device
@@ -350,6 +351,12 @@ def test_a_call_may_be_another_kernels(axpy, opencl_device):
 
 def _instead(x):
     return Instead("transpose", x) if x.size else NothingToDo((x,))
+
+
+def test_kernels_that_call_each_other_without_end_are_refused(axpy):
+    axpy.hooks["call"] = lambda x: Instead("axpy", x)
+    with pytest.raises(SpecError, match="one kernel calls another in place of itself, in a circle"):
+        bind(axpy, (Operand.new((3,), "float32"),), {}, lambda name: axpy)
 
 
 def test_a_call_that_changes_with_a_factor_is_made_for_each(axpy, opencl_device):

@@ -312,6 +312,19 @@ def test_a_product_goes_to_another_kernel_only_where_less_time_is_expected(
     assert unknown.kernel is of
 
 
+@pytest.mark.parametrize("times_ms", [(3.0, 2.0, 1.0), (3.0, 1.0, 2.0), (1.0, 2.0, 3.0)])
+def test_a_product_by_a_vector_goes_to_the_fastest_of_three(
+    times_ms: tuple[float, float, float],
+) -> None:
+    times = dict(zip(("sgemm_tf32x3", "sgemm", "gemv"), times_ms, strict=True))
+    arrays = [np.ones((8, 4), np.float32), np.ones((4, 1), np.float32)]
+    operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
+    of = find_kernel("sgemm_tf32x3")
+    call = bind(of, operands, {}, find_kernel, True, lambda call: times[call.kernel.name])
+    assert isinstance(call, ResolvedCall)
+    assert call.kernel.name == min(times, key=times.__getitem__)
+
+
 def test_a_product_for_kernels_of_other_types() -> None:
     """Users' own: another type, and none for vectors."""
     a, b = Operand.new((5, 7), "float16"), Operand.new((7, 1), "float16")

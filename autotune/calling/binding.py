@@ -82,37 +82,37 @@ def bind(
     named: Mapping[str, Any],
     find: Callable[[str], Kernel],
     has_addresses: bool = True,
-    expected_ms: Callable[[ResolvedCall], float | None] | None = None,
+    expected_ms: Callable[[ResolvedCall], float | None] = lambda call: None,
+    most: int = _MOST_INSTEAD,
 ) -> ResolvedCall | NothingToDo:
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
-    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, that
-    one is called, unless ``expected_ms`` knows a time of this one and no shorter one of the other; with
-    `InsteadIfFaster`, only if it knows both and the other's is shorter.
+    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, at
+    ``most`` so many times in a row, that one is called, unless ``expected_ms`` knows a time of this one and
+    no shorter one of the other; with `InsteadIfFaster`, only if it knows both and the other's is shorter.
     """
+    if not most:
+        raise kernel.error("call: one kernel calls another in place of itself, in a circle")
     if not has_addresses:
         args = tuple(map(_without_offset, args))
         named = {name: _without_offset(value) for name, value in named.items()}
-    for _ in range(_MOST_INSTEAD):
-        asked = _asked(kernel, args, named)
-        if isinstance(asked, NothingToDo):
-            return asked
-        if not isinstance(asked, Instead):
-            problem, given = asked
-            return _checked_call(kernel, problem, given, has_addresses)
-        is_own_first = isinstance(asked, InsteadIfFaster)
-        own = _own_call(kernel, args, named, has_addresses, may_copy=is_own_first)
-        own_ms = expected_ms(own) if own and expected_ms else None
-        if own and own_ms is None and is_own_first:
-            return own
-        kernel, args, named = find(asked.kernel), asked.args, asked.named
-        if own and own_ms is not None and expected_ms:
-            passed_on = bind(kernel, args, named, find, has_addresses)
-            if isinstance(passed_on, ResolvedCall):
-                passed_ms = expected_ms(passed_on)
-                return own if passed_ms is None or own_ms <= passed_ms else passed_on
-    raise kernel.error("call: one kernel calls another in place of itself, in a circle")
+    asked = _asked(kernel, args, named)
+    if isinstance(asked, NothingToDo):
+        return asked
+    if not isinstance(asked, Instead):
+        problem, given = asked
+        return _checked_call(kernel, problem, given, has_addresses)
+    is_own_first = isinstance(asked, InsteadIfFaster)
+    own = _own_call(kernel, args, named, has_addresses, may_copy=is_own_first)
+    other = find(asked.kernel)
+    passed_on = bind(other, asked.args, asked.named, find, has_addresses, expected_ms, most - 1)
+    if own is None or isinstance(passed_on, NothingToDo):
+        return passed_on
+    own_ms, passed_ms = expected_ms(own), expected_ms(passed_on)
+    if own_ms is None or passed_ms is None:
+        return own if is_own_first or own_ms is not None else passed_on
+    return own if own_ms <= passed_ms else passed_on
 
 
 def _own_call(

@@ -120,13 +120,16 @@ def matrix_product(
     if not c.is_by_rows and c.T.is_by_rows:
         a, b, c = b.T, a.T, c.T
     a, b, c = _without_batch(a, b, c)
-    factors = {"alpha": alpha, "beta": beta}
-    if c.ndim == 2 and by_vector is not None and 1 in c.shape and _PASSES_ON.get():
+    factors, passes_on = {"alpha": alpha, "beta": beta}, _PASSES_ON.get()
+    is_vector = c.ndim == 2 and 1 in c.shape
+    if also_by is not None and passes_on:
+        # A product by a vector is no work for this kernel, and the other passes it on.
+        answer = Instead if is_vector and by_vector else InsteadIfFaster
+        return answer(also_by, *given, out=out, **factors)
+    if is_vector and by_vector is not None and passes_on:
         if c.shape[1] == 1:
             return Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
         return Instead(by_vector, b.T, a.select(0, 0), out=c.select(0, 0), **factors)
-    if also_by is not None and _PASSES_ON.get():
-        return InsteadIfFaster(also_by, *given, out=out, **factors)
     (m, n), batch = c.shape[-2:], len(c) if c.ndim == 3 else 1
     of_c = Stored.of(c, may_transpose=False)
     if alpha == 0 or a.shape[-1] == 0:  # as BLAS does, so that NaN in A or B do not get through
