@@ -6,7 +6,7 @@ Knows arrays, not what they are for. Pieces never depend on the number of thread
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Elements of a piece: a megabyte or two, which stay in a core's cache between two steps on them.
 PIECE = 1 << 18
@@ -31,6 +32,18 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
         return [work(*piece) for piece in bounds]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda piece: work(*piece), bounds))
+
+
+def beside(work: Callable[[T], R], items: Iterable[T], most: int) -> list[R]:
+    """Return what ``work`` returns for each item, in order, of which ``most`` are worked on at a time.
+
+    An exception, such as an interrupt, waits for no other item: one may be inside a long reference.
+    """
+    pool = ThreadPoolExecutor(most)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -39,7 +39,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1770,
+    "": 1785,
     "calling": 2780,
     "cli": 2780,
     "devices": 2650,
@@ -50,7 +50,7 @@ LINES = {
     "interop": 1030,
     "kernel": 3485,
     "languages": 1020,
-    "measure": 5885,
+    "measure": 5890,
     "report": 1550,
     "retune": 1112,
     "run": 4495,

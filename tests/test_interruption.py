@@ -107,7 +107,11 @@ if x.size == 2003:
 @pytest.mark.parametrize(
     ("deed", "code", "told"),
     [
-        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", 130, f"scale: interrupted; {KEPT}"),
+        (
+            "os.kill(os.getpid(), signal.SIGINT); time.sleep(600)",
+            130,
+            f"scale: interrupted; {KEPT}",
+        ),
         ("raise ValueError('no more')", 2, "scale (scale.py): reference: ValueError: no more"),
     ],
     ids=["Ctrl-C", "error"],

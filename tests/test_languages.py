@@ -12,7 +12,7 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.devices.base import GUARD_BYTES, Binary, CompiledFunction, Convention
 from autotune.devices.device import for_arch
-from autotune.errors import AutotuneError, SpecError, UsageError
+from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, completed, launch_sequence, over_limit
 from autotune.kernel.source import source_fingerprint
@@ -20,7 +20,6 @@ from autotune.languages import slices, triton
 from autotune.languages.base import Passed
 from autotune.languages.interpreter import HostBuffer
 from autotune.measure.compiler import compile_job, compile_now, compiled_for
-from autotune.run.matrix import SizeMatrix, measure_sizes
 from autotune.values import Problem
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "softmax"
@@ -256,10 +255,6 @@ def test_problems_do_not_share_a_binary_unasked(tmp_path):
     """Finalists are verified at other sizes by binaries of those sizes."""
     kernel, small, large = space(tmp_path), Problem(rows=1, columns=16), Problem(rows=1, columns=17)
     assert kernel.shares_binary(small, small) and not kernel.shares_binary(small, large)
-    with pytest.raises(UsageError, match="random sizes share a binary"):
-        measure_sizes(
-            SizeMatrix.opened(tmp_path / "sizes", kernel, DEVICE), kernel, DEVICE, 3, 1, 1
-        )
 
 
 def test_of_a_drawn_integer_nothing_is_compiled_in(tmp_path, installed):

@@ -12,7 +12,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,7 +22,14 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import converted, in_pieces, narrowed, usable_cores, widened_bfloat16
+from autotune.arrays import (
+    beside,
+    converted,
+    in_pieces,
+    narrowed,
+    usable_cores,
+    widened_bfloat16,
+)
 from autotune.errors import AutotuneError, SpecError, unknown
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.catalog import load_file
@@ -259,9 +265,11 @@ class _Manifest(msgspec.Struct, array_like=True):
 
 def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays to ``<name>.npy``, beside each other."""
-    with ThreadPoolExecutor(max(1, min(len(arrays), usable_cores()))) as pool:
-        files = (folder / f"{name}.npy" for name in arrays)
-        list(pool.map(np.save, files, arrays.values()))
+
+    def save(name: str) -> None:
+        np.save(folder / f"{name}.npy", arrays[name])
+
+    beside(save, arrays, max(1, min(len(arrays), usable_cores())))
 
 
 def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
@@ -752,18 +760,17 @@ class _Evaluations:
         done, until = 0, time.monotonic() + tolerance.LONGEST_S
         at_once = max(1, min(usable_cores(), _MOST_AT_ONCE // max(1, self._elements)))
         evaluated = partial(self.results, change, kinds, is_single=is_single)
-        with ThreadPoolExecutor(at_once) as pool:
-            for number in range(0, most, at_once):
-                if number >= tolerance.FEWEST and time.monotonic() > until:
-                    break
-                for found in pool.map(evaluated, range(number, min(most, number + at_once))):
-                    for name, values in found.items():
-                        info = self._info(name)
-                        least = tolerance.held_in_single(info) if is_single else 0.0
-                        tolerance.add_change(
-                            squares[name], self.expected[name], values, info.bits, least
-                        )
-                    done += bool(found)
+        for number in range(0, most, at_once):
+            if number >= tolerance.FEWEST and time.monotonic() > until:
+                break
+            for found in beside(evaluated, range(number, min(most, number + at_once)), at_once):
+                for name, values in found.items():
+                    info = self._info(name)
+                    least = tolerance.held_in_single(info) if is_single else 0.0
+                    tolerance.add_change(
+                        squares[name], self.expected[name], values, info.bits, least
+                    )
+                done += bool(found)
         for root in squares.values():
             root /= math.sqrt(done or 1)
         return squares if done else {}

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 
-from autotune.arrays import usable_cores
+from autotune.arrays import beside, usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -213,8 +213,7 @@ class Bench:
             if "reference" in self.kernel.hooks:  # it decides bounds by the other data set
                 datasets = tuple(map(make, names))
             else:
-                with ThreadPoolExecutor() as pool:
-                    datasets = tuple(pool.map(make, names))
+                datasets = tuple(beside(make, names, len(names)))
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
             job = self._agreed(job)
             self.site.place(self.worker, job)
@@ -225,13 +224,12 @@ class Bench:
 
         chosen = self.request.seed if seed is None else seed
 
-        def make(problem: Problem, names: Sequence[str]) -> None:
-            for name in names:
+        def make(problem: Problem) -> None:
+            for name in wanted[problem]:
                 self.site.dataset(self.kernel, problem, name, chosen)
 
-        at_once = max(1, usable_cores() // _CORES_OF_DATA)
-        with self.off_budget(), ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(make, wanted, wanted.values()))
+        with self.off_budget():
+            beside(make, wanted, max(1, usable_cores() // _CORES_OF_DATA))
 
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also of a kernel without a reference."""
