@@ -54,7 +54,7 @@ LINES = {
     "report": 1550,
     "retune": 1112,
     "run": 4495,
-    "search": 2410,
+    "search": 2420,
     "store": 1385,
     "triton": 1030,
     "tuned": 3570,

@@ -196,17 +196,25 @@ class SearchSession:
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
         """Measure configurations by number, in order; see `autotune.search.base.Session`."""
-        unknown = [i for i in dict.fromkeys(indices) if i not in self.asked]
-        allowed = unknown if self.evaluations_left is None else unknown[: self.evaluations_left]
+        unknown, taken = self._unknown(indices), list[int]()
+        allowed = islice(unknown, self.evaluations_left)
         try:
-            self._measure_each(self._read_in_blocks(allowed), lambda *_: None)
+            self._measure_each(self._read_in_blocks(allowed, taken), lambda *_: None)
         finally:
-            for index in allowed:
+            for index in taken:
                 if index in self.asked:  # in the order asked for
                     self.asked[index] = self.asked.pop(index)
-        if len(allowed) < len(unknown):
+        if next(unknown, None) is not None:
             raise BudgetSpent
         return [self.asked[index] for index in indices]
+
+    def _unknown(self, indices: Sequence[int]) -> Iterator[int]:
+        """Yield the numbers that were not asked for, each once; of a space of millions no more than are wanted."""
+        seen = set[int]()
+        for index in indices:
+            if index not in self.asked and index not in seen:
+                seen.add(index)
+                yield index
 
     def stream(
         self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
@@ -254,12 +262,12 @@ class SearchSession:
                 self._note(index, known, remembered=True)
             tell(index, self.asked[index])
 
-    def _read_in_blocks(self, indices: Sequence[int]) -> Iterator[int]:
-        """Yield numbers; the remembered rows of many are read at once."""
-        for place, index in enumerate(indices):
-            if place % _READ == 0:
-                self._read(map(self.space.configuration, indices[place : place + _READ]))
-            yield index
+    def _read_in_blocks(self, numbers: Iterator[int], taken: list[int]) -> Iterator[int]:
+        """Yield numbers, which come to those ``taken``; the remembered rows of many are read at once."""
+        while block := list(islice(numbers, _READ)):
+            taken += block
+            self._read(map(self.space.configuration, block))
+            yield from block
 
     def _check_time(self) -> None:
         if self.seconds_left is not None and self.seconds_left <= 0:
