@@ -34,16 +34,19 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
         return list(pool.map(lambda piece: work(*piece), bounds))
 
 
-def beside(work: Callable[[T], R], items: Iterable[T], most: int) -> list[R]:
-    """Return what ``work`` returns for each item, in order, of which ``most`` are worked on at a time.
+def in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+    """Return what ``work`` returns for each item, in order.
 
-    An exception, such as an interrupt, waits for no other item: one may be inside a long reference.
+    After an error no item begins. An interrupt waits for no thread: it may be inside a long reference.
     """
-    pool = ThreadPoolExecutor(most)
+    pool = ThreadPoolExecutor(max(1, threads))
     try:
-        return list(pool.map(work, items))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        results = list(pool.map(work, items))
+    except BaseException as error:
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+    return results
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

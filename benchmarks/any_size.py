@@ -35,11 +35,14 @@ import rivals
 from any_size_task import race_sizes
 from harness import command_line, finish, provenance, write
 
-from autotune.calling.choice import Choice, choose
+from autotune.calling.binding import ResolvedCall, bind
+from autotune.calling.choice import Choice, choose, recorded
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
+from autotune.linalg import PRODUCTS
 from autotune.measure.rotation import CompiledEntrant, SizeTask
 from autotune.run.bench import Bench
 from autotune.run.matrix import random_sizes
@@ -52,8 +55,6 @@ from autotune.values import Configuration, Problem
 
 #: Seed of the held-out sizes: `autotune sizes` takes 1.
 SEED = 20261124
-#: The kernel that is also called for a kernel's products, by `matrix_product`.
-ALSO_BY = {"sgemm_tf32x3": "sgemm"}
 #: Sizes of one task, and the longest time of a size.
 AT_ONCE, SIZE_S = 4, 30.0
 #: Time of a search.
@@ -89,15 +90,11 @@ def main() -> None:
             or (size in called and row.get("first_call_ms") is None)
         ]
         with ExitStack() as stack:
-            bench = stack.enter_context(closing(Bench(Request(kernel, device, (sizes[0],)))))
-            other_bench = None
-            if kernel.name in ALSO_BY:
-                request = Request(find_kernel(ALSO_BY[kernel.name]), device, (sizes[0],))
-                other_bench = stack.enter_context(closing(Bench(request)))
+            benches = Benches(device, stack)
             while left and time.monotonic() < end:
                 count = 1 if left[0] in searched | called else AT_ONCE
                 part, left = left[:count], left[count:]
-                for row in measured(bench, other_bench, part, searched, called):
+                for row in measured(benches, kernel, device, part, searched, called):
                     known[kernel.name, Problem(row["problem"])] = row
                 rows = sorted(known.values(), key=lambda row: str(row["kernel"]))
                 write(file, {**provenance(device), "seed": SEED, "rows": rows})
@@ -106,38 +103,38 @@ def main() -> None:
 
 
 def measured(
-    bench: Bench,
-    other_bench: Bench | None,
+    benches: Benches,
+    kernel: Kernel,
+    device: Device,
     sizes: Sequence[Problem],
     searched: set[Problem],
     called: set[Problem],
 ) -> list[dict[str, Any]]:
     """Race the answers on some sizes with the portfolio, the vendor, and what searches and first calls find."""
-    kernel, device = bench.kernel, bench.device
     answers = [choose(kernel, size, device) for size in sizes]
     found = [tuned(kernel, device, size) if size in searched else None for size in sizes]
     calls = [first_calls(kernel, device, size) if size in called else None for size in sizes]
     kept = [kept_by(kernel, each) if each else None for each in calls]
     ready = portfolio(kernel, device)
     everyone = [*ready, *(answer.configuration for answer in answers), *found, *kept]
-    raced = race(bench, sizes, list(dict.fromkeys(filter(None, everyone))))
-    by_another = passed_on(other_bench, answers)
+    raced = race(benches.of(kernel, sizes[0]), sizes, list(dict.fromkeys(filter(None, everyone))))
+    by_another = [passed_on(benches, kernel, device, size) for size in sizes]
     rows = []
-    everything = zip(answers, found, calls, kept, raced, by_another, strict=True)
-    for answer, won, both_calls, chosen, times, other in everything:
+    everything = zip(sizes, answers, found, calls, kept, raced, by_another, strict=True)
+    for size, answer, won, both_calls, chosen, times, other in everything:
         of_vendor = {name: ms for name, ms in times.items() if isinstance(name, str)}
         answer_ms = times[answer.configuration]
         best_ms = min(times[each] for each in {*ready, answer.configuration} & times.keys())
         if other:
             answer, others_times = other
             answer_ms = others_times[answer.configuration]
-            of_vendor |= {n: ms for n, ms in others_times.items() if isinstance(n, str)}
+            of_vendor |= {f"{n} again": t for n, t in others_times.items() if isinstance(n, str)}
             best_ms = min(best_ms, answer_ms)
         shares = answer.tuned and (answer.tuned.median_fraction, answer.tuned.expected_fraction)
         rows.append(
             {
                 "kernel": kernel.name,
-                "problem": dict(answer.problem),
+                "problem": dict(size),
                 "quality": answer.tuned.quality if answer.tuned else None,
                 "answered_by": answer.kernel,
                 "answer_ms": answer_ms,
@@ -188,24 +185,40 @@ def race(
 
 
 def passed_on(
-    bench: Bench | None, answers: Sequence[Choice]
-) -> list[tuple[Choice, dict[Configuration | str, float]] | None]:
-    """Race the answers of the other kernel, of ``bench``, where ``load`` calls that one; else None."""
-    if bench is None:
-        return [None] * len(answers)
-    others = [choose(bench.kernel, answer.problem, bench.device) for answer in answers]
-    pairs = list(zip(answers, others, strict=True))
-    faster = [other for answer, other in pairs if expected_ms(other) < expected_ms(answer)]
-    if not faster:
-        return [None] * len(answers)
-    configurations = list(dict.fromkeys(other.configuration for other in faster))
-    raced = iter(race(bench, [other.problem for other in faster], configurations))
-    return [(other, next(raced)) if other in faster else None for other in others]
+    benches: Benches, kernel: Kernel, device: Device, size: Problem
+) -> tuple[Choice, dict[Configuration | str, float]] | None:
+    """Race the answer of the kernel that ``load`` calls for a product of this size; None: it is this one."""
+    if kernel.name not in PRODUCTS.values():
+        return None
+
+    def expected_ms(call: ResolvedCall) -> float | None:
+        found = recorded(call.kernel, call.problem, device, deterministic=False)
+        return found.expected_ms if found else None
+
+    shapes = (size["m"], size["k"]), (size["k"], size["n"])
+    operands = tuple(Operand.new(shape, "float32") for shape in shapes)
+    call = bind(kernel, operands, {}, find_kernel, True, expected_ms)
+    assert isinstance(call, ResolvedCall)
+    if call.kernel.name == kernel.name:
+        return None
+    other = choose(call.kernel, call.problem, device)
+    (times,) = race(benches.of(call.kernel, call.problem), [call.problem], [other.configuration])
+    return other, times
 
 
-def expected_ms(choice: Choice) -> float:
-    """Return the time that records expect of a choice; infinite where they know none."""
-    return (choice.tuned and choice.tuned.expected_ms) or math.inf
+class Benches:
+    """A bench for each kernel that is measured, opened when it is."""
+
+    def __init__(self, device: Device, stack: ExitStack) -> None:
+        self._device, self._stack = device, stack
+        self._open = dict[str, Bench]()
+
+    def of(self, kernel: Kernel, size: Problem) -> Bench:
+        """Return the bench of a kernel; its first size is of no meaning."""
+        if kernel.name not in self._open:
+            bench = Bench(Request(kernel, self._device, (size,)))
+            self._open[kernel.name] = self._stack.enter_context(closing(bench))
+        return self._open[kernel.name]
 
 
 def portfolio(kernel: Kernel, device: Device) -> list[Configuration]:

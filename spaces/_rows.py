@@ -144,8 +144,8 @@ def in_blocks(*of_rows):
         @wraps(reference)
         def in_turn(**given):
             rows, columns = given["x"].shape
-            step, results = max(1, _BLOCK // columns), {}
-            for row in range(0, rows, step):
+            step, results = max(1, _BLOCK // max(1, columns)), {}
+            for row in range(0, max(1, rows), step):
                 part = slice(row, row + step)
                 values = {n: v[part] if n in of_rows else v for n, v in given.items()}
                 for name, block in reference(**values).items():

@@ -39,7 +39,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1785,
+    "": 1790,
     "calling": 2780,
     "cli": 2780,
     "devices": 2650,
@@ -52,9 +52,9 @@ LINES = {
     "languages": 1020,
     "measure": 5890,
     "report": 1550,
-    "retune": 1112,
+    "retune": 1120,
     "run": 4495,
-    "search": 2420,
+    "search": 2425,
     "store": 1385,
     "triton": 1030,
     "tuned": 3570,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from autotune.arrays import (
     PIECE,
     converted,
     in_pieces,
+    in_threads,
     narrowed,
     rounded_to_bfloat16,
     widened_bfloat16,
@@ -131,3 +134,38 @@ def test_one_value_that_would_change_forbids_a_narrower_type(place, value):
     assert narrowed(array, np.float32) is None
     assert narrowed(array.T, np.float32) is None
     assert narrowed(array, np.float64) is not None
+
+
+def test_threads_keep_the_order_and_end_with_an_error() -> None:
+    begun, go_on = list[int](), Event()
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 1:
+            raise ValueError("no more")
+        go_on.wait(0.01)
+        return number * number
+
+    assert in_threads(lambda number: number * number, range(5), 3) == [0, 1, 4, 9, 16]
+    assert in_threads(work, (), 0) == []
+    with pytest.raises(ValueError, match="no more"):
+        in_threads(work, range(1000), 2)
+    ended = len(begun)
+    time.sleep(0.05)
+    assert len(begun) == ended < 1000
+
+
+def test_an_interrupt_waits_for_no_thread() -> None:
+    """One would take ten minutes."""
+    begun, go_on = Event(), Event()
+
+    def work(number: int) -> bool:
+        if number:
+            begun.wait()
+            raise KeyboardInterrupt
+        begun.set()
+        return go_on.wait(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(work, (1, 0), 2)
+    go_on.set()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.reading import RecordFile, decode, read
 from autotune.tuned.record import Portfolio, TunedRecord
-from autotune.tuned.table import build_table, fillings, pick
+from autotune.tuned.table import LookupTable, build_table, fillings, pick
 from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
 
@@ -183,10 +183,18 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     fitted, held_out = fitted_to_sizes(record, kernel, matrix)
     assert len(held_out.shares) == 200
     assert held_out.shares.min() > 0.99
-    lookups = build_table([RecordFile("given", record.device.folder, fitted)])
+    before, after = (
+        build_table([RecordFile("given", record.device.folder, each)]) for each in (record, fitted)
+    )
+
+    def answers(table: LookupTable, category: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        sizes = ((n, *category.values()) for n in (777, 54321))
+        return [pick(table, size, record.device.folder).plan.configuration for size in sizes]
+
     for number, category in enumerate(categories):
-        hits = [pick(lookups, (n, *category.values()), record.device.folder) for n in (777, 54321)]
-        assert [dict(hit.plan.configuration) for hit in hits] == [configurations[number]] * 2
+        assert answers(after, category) == [configurations[number]] * 2
+    other = {"op": "sum", "dtype": "float64"}
+    assert answers(after, other) == answers(before, other)
 
 
 def test_sizes_share_the_binaries_of_their_category() -> None:

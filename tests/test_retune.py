@@ -18,9 +18,9 @@ import tuned_project
 from tuned_project import NAMES, SHORT, edit_record, record_file
 
 from autotune.cli import run
-from autotune.devices.device import Device
+from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
-from autotune.retune.retuning import device_lock, over_recorded
+from autotune.retune.retuning import RetuneOptions, all_sizes, device_lock, over_recorded
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
@@ -210,6 +210,14 @@ def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     told = capsys.readouterr()
     assert told.out == ""
     assert "nothing is left to tune" in told.err
+
+
+def test_what_limits_are_measured_by_is_tuned_first() -> None:
+    device = for_arch("sm_90")
+    options = RetuneOptions(command="", out=Path("reports"))
+    query, _ = all_sizes(StaleQuery((device,)), options)
+    assert query.kernels[:3] == ("copy", "ffma", "hmma")
+    assert list(query.kernels[3:]) == sorted(query.kernels[3:])
 
 
 @pytest.mark.usefixtures("no_process")

@@ -19,6 +19,7 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.products import MatrixProduct, matrix_product
+from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:no tuned record")
@@ -310,6 +311,18 @@ def test_a_product_goes_to_another_kernel_only_where_less_time_is_expected(
     unknown = bind(of, operands, {}, find_kernel)
     assert isinstance(unknown, ResolvedCall)
     assert unknown.kernel is of
+
+
+def test_a_product_stays_where_the_other_kernel_is_not_found() -> None:
+    def find(name: str) -> Kernel:
+        raise UsageError(f"unknown kernel {name}")
+
+    arrays = [np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)]
+    operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
+    of = find_kernel("sgemm_tf32x3")
+    call = bind(of, operands, {}, find, True, lambda call: 1.0)
+    assert isinstance(call, ResolvedCall)
+    assert call.kernel is of
 
 
 @pytest.mark.parametrize("times_ms", [(3.0, 2.0, 1.0), (3.0, 1.0, 2.0), (1.0, 2.0, 3.0)])

@@ -105,7 +105,12 @@ def bind(
         return _checked_call(kernel, problem, given, has_addresses)
     is_own_first = isinstance(asked, InsteadIfFaster)
     own = _own_call(kernel, args, named, has_addresses, may_copy=is_own_first)
-    other = find(asked.kernel)
+    try:
+        other = find(asked.kernel)
+    except AutotuneError:
+        if own is None or not is_own_first:
+            raise
+        return own
     passed_on = bind(other, asked.args, asked.named, find, has_addresses, expected_ms, most - 1)
     if own is None or isinstance(passed_on, NothingToDo):
         return passed_on

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.group("doctor", invoke_without_command=True)
 @click.option(
-    "--limits", is_flag=True, help="Measure the device's bandwidth and FP32 rate, and store them."
+    "--limits",
+    is_flag=True,
+    help="Measure the device's bandwidth, FP32 and tensor core rates, and store them.",
 )
 @click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
 @JSON

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import (
-    beside,
     converted,
     in_pieces,
+    in_threads,
     narrowed,
     usable_cores,
     widened_bfloat16,
@@ -48,7 +48,7 @@ _BFLOAT16 = "bfloat16"
 #: End of the names of files that hold a configuration's results.
 _RESULT = ".result.npy"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 11
+_VERSION = 12
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
 #: Elements of all arguments of the evaluations that run at once, each with some numbers of 64 bits for each.
@@ -269,7 +269,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     def save(name: str) -> None:
         np.save(folder / f"{name}.npy", arrays[name])
 
-    beside(save, arrays, max(1, min(len(arrays), usable_cores())))
+    in_threads(save, arrays, min(len(arrays), usable_cores()))
 
 
 def _mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
@@ -763,7 +763,7 @@ class _Evaluations:
         for number in range(0, most, at_once):
             if number >= tolerance.FEWEST and time.monotonic() > until:
                 break
-            for found in beside(evaluated, range(number, min(most, number + at_once)), at_once):
+            for found in in_threads(evaluated, range(number, min(most, number + at_once)), at_once):
                 for name, values in found.items():
                     info = self._info(name)
                     least = tolerance.held_in_single(info) if is_single else 0.0

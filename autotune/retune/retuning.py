@@ -36,6 +36,7 @@ from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
 from autotune.retune.stale import Action, Reason, StaleQuery, Target, survey
+from autotune.run import limits
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request, Search
@@ -163,11 +164,15 @@ def _retuned_by_kernel(
 
 
 def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, RetuneOptions]:
-    """Return query and options for all sizes that have no current entry in the output folder."""
+    """Return query and options for all sizes that have no current entry in the output folder.
+
+    The kernels of the device's limits come first: winners of the others are compared with these.
+    """
     device, bundled = query.devices[0], bundled_folder("spaces")
+    of_limits = set(limits.KERNELS.values())
     names = query.kernels or tuple(
         listing.name
-        for listing in listings(query.spaces)
+        for listing in sorted(listings(query.spaces), key=lambda each: each.name not in of_limits)
         if listing.file.is_relative_to(bundled)
         and device.backend in find_kernel(listing.name, query.spaces).backends
     )

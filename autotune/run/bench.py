@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 
-from autotune.arrays import beside, usable_cores
+from autotune.arrays import in_threads, usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -213,7 +213,7 @@ class Bench:
             if "reference" in self.kernel.hooks:  # it decides bounds by the other data set
                 datasets = tuple(map(make, names))
             else:
-                datasets = tuple(beside(make, names, len(names)))
+                datasets = tuple(in_threads(make, names, len(names)))
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
             job = self._agreed(job)
             self.site.place(self.worker, job)
@@ -229,7 +229,7 @@ class Bench:
                 self.site.dataset(self.kernel, problem, name, chosen)
 
         with self.off_budget():
-            beside(make, wanted, max(1, usable_cores() // _CORES_OF_DATA))
+            in_threads(make, wanted, usable_cores() // _CORES_OF_DATA)
 
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also of a kernel without a reference."""

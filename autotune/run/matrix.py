@@ -393,8 +393,10 @@ def fitted_to_sizes(
         kept |= {Configuration(part.configurations[number]) for number in chosen}
     old = record.portfolio
     everyone = range(len(old.configurations))
-    rows = [row for row in everyone if Configuration(old.configurations[row]) in kept] or everyone
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
+    rows = [row for row in everyone if Configuration(old.configurations[row]) in kept]
+    if not rows or any(category not in predictions for _, category in tables):
+        rows = [*everyone]  # categories that were not measured answer as before
     measured = msgspec.structs.replace(
         old,
         configurations=tuple(old.configurations[row] for row in rows),

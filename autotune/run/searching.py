@@ -18,7 +18,7 @@ from autotune.measure.tasks import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
-from autotune.search.base import FEW, Outlook, RelatedProblem
+from autotune.search.base import LEAST_RESULTS, Outlook, RelatedProblem, is_measured_whole
 from autotune.search.names import Strategy, find, in_given_order
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -172,9 +172,10 @@ class ProblemSearch:
         ]
 
     def _is_whole(self, space: Space, budget: Budget) -> bool:
-        """Return whether a GPU measures the whole space, which is small."""
-        most = 2 * FEW if budget.evaluations is None else min(2 * FEW, budget.evaluations)
-        return len(space) <= most and not isinstance(self.bench.request.goal, VerifyOne)
+        """Return whether a GPU measures the whole of a space that is small enough to be compiled at once."""
+        if isinstance(self.bench.request.goal, VerifyOne) or len(space) > 2 * LEAST_RESULTS:
+            return False
+        return is_measured_whole(len(space), budget.evaluations, compiles_meanwhile=True)
 
     def _strategy(self, budget: Budget) -> Strategy:
         request = self.bench.request

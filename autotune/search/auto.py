@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.kernel.space import Space
-from autotune.search.base import FEW, BudgetSpent, Outlook, Session
+from autotune.search.base import BudgetSpent, Outlook, Session, is_measured_whole
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -26,10 +26,7 @@ KNOWN = 256
 
 def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None:
     """Measure the whole space where it is small or the budget allows, else search until little is left to gain."""
-    left = session.evaluations_left
-    # Where proposals run ahead, there are cores that compile meanwhile.
-    few = FEW if ahead == 1 else 2 * FEW
-    if len(space) <= (few if left is None else left):
+    if is_measured_whole(len(space), session.evaluations_left, ahead > 1):
         session.measure(range(len(space)))
         return
     from autotune.search.proposals import EndRule

@@ -19,11 +19,21 @@ Tell: TypeAlias = Callable[[int, Measurement], None]
 #: Gives the number of a configuration that is compiled already; None while there is none.
 AtHand: TypeAlias = Callable[[], "int | None"]
 
-#: Results before which no rule ends a search: where a space has no more they are all measured.
-FEW = 32
+#: Results before which no rule ends a search.
+LEAST_RESULTS = 32
 
 if TYPE_CHECKING:
     from numpy.random import Generator
+
+
+def is_measured_whole(count: int, evaluations: int | None, compiles_meanwhile: bool) -> bool:
+    """Return whether a search needs no model for a space of so many configurations.
+
+    A number of ``evaluations`` allows it, or under a time budget there are few; twice as many where
+    others are compiled while one is measured.
+    """
+    few = 2 * LEAST_RESULTS if compiles_meanwhile else LEAST_RESULTS
+    return count <= (few if evaluations is None else evaluations)
 
 
 class BudgetSpent(Exception):

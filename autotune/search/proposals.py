@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.base import FEW, RelatedProblem
+from autotune.search.base import LEAST_RESULTS, RelatedProblem
 from autotune.search.surrogate import (
     Covariance,
     Encoding,
@@ -81,7 +81,7 @@ class EndRule:
     #: The search may end after so many times the results after which a gain became unlikely.
     patience: float = 2.0
     #: Fewest results: a model of a few, or of related problems alone, is too sure of itself.
-    least: int = FEW
+    least: int = LEAST_RESULTS
     _unlikely_since: int | None = None
     _checked_at: int = 0
 
