@@ -150,13 +150,10 @@ def _decorator() -> list[str]:
         lines += ["## The decorator beside triton.autotune", "", _about(document), ""]
         both = [row for row in document["rows"] if {"ours", "theirs"} <= {*row}]
         if both:
-            sides = ("configurations", "first call, s", "Triton's", "best time, Triton's over ours")
-            more = ("of a fifth", "launch, µs", "Triton's", "`triton.jit`", "second process, s")
-            lines += [
-                f"|kernel|{'|'.join((*sides, *more))}|lines changed|",
-                f"|---|{'--:|' * 10}",
-            ]
-            lines += [*map(_decorated, both), ""]
+            cells = [_decorated(row) for row in both]
+            shown = [name for name in cells[0] if any(each[name] for each in cells)]
+            lines += [f"|{'|'.join(shown)}|", f"|---|{'--:|' * (len(shown) - 1)}"]
+            lines += [*(_line(*(each[name] for name in shown)) for each in cells), ""]
         if faults := document["faults"]:
             lines += [
                 f"A first call with bad configurations took {faults['seconds']:.1f} s; its process went on, "
@@ -168,16 +165,23 @@ def _decorator() -> list[str]:
     return lines
 
 
-def _decorated(row: Row) -> str:
+def _decorated(row: Row) -> dict[str, str]:
+    """Return the cells of a kernel by column; empty where it was not measured."""
     ours, theirs, best = row["ours"], row["theirs"], row.get("best_ms", {})
-    first = [f"{each['first_s']:.1f}" for each in (ours, theirs)]
-    times = [
-        f"{best['theirs'] / best[each]:.3f}" if each in best else "" for each in ("ours", "fifth")
-    ]
-    launches = (ours["launch_us"], theirs["launch_us"], theirs["jit_launch_us"])
-    last = [f"{row['second_process_s']:.2f}", str(row["lines_changed"])]
-    launch = [f"{each:.1f}" for each in launches]
-    return _line(row["kernel"], str(ours["measured"]), *first, *times, *launch, *last)
+    times = {each: best["theirs"] / best[each] for each in ("ours", "fifth") if each in best}
+    return {
+        "kernel": row["kernel"],
+        "configurations": str(ours["measured"]),
+        "first call, s": f"{ours['first_s']:.1f}",
+        "Triton's": f"{theirs['first_s']:.1f}",
+        "best time, Triton's over ours": f"{times['ours']:.3f}" if "ours" in times else "",
+        "of a fifth": f"{times['fifth']:.3f}" if "fifth" in times else "",
+        "launch, µs": f"{ours['launch_us']:.1f}",
+        "Triton's launch": f"{theirs['launch_us']:.1f}",
+        "`triton.jit`": f"{theirs['jit_launch_us']:.1f}",
+        "second process, s": f"{row['second_process_s']:.2f}",
+        "lines changed": str(row["lines_changed"]),
+    }
 
 
 def _others(kind: str) -> list[Document]:
