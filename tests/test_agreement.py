@@ -181,11 +181,13 @@ def test_processes_begin_before_a_run_that_ends_them(tmp_path: Path, opencl_devi
         actor = site.device_actor(request.device)
         begun = actor.ask(os.getpid, timeout_s=60)
         with closing(Bench(request, site)) as bench:
-            bench.job(problem)
+            folders = [dataset.folder for dataset in bench.job(problem).datasets]
             assert bench.compilers is site.compilers(request)
             assert bench.worker.actor.ask(os.getpid, timeout_s=60) == begun
         with pytest.raises(AutotuneError, match="the processes of the run were ended"):
             actor.ask(os.getpid, timeout_s=60)
+        assert all(folder.exists() for folder in folders)
+    assert not any(folder.exists() for folder in folders)
 
 
 @pytest.mark.parametrize("scale", [1, 1e9], ids=["fractions", "integers that are rounded"])

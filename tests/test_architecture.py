@@ -53,7 +53,7 @@ LINES = {
     "measure": 5890,
     "report": 1550,
     "retune": 1120,
-    "run": 4495,
+    "run": 4510,
     "search": 2425,
     "store": 1385,
     "triton": 1030,

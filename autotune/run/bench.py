@@ -5,6 +5,7 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 
 from autotune.arrays import in_threads, usable_cores
 from autotune.devices.choose import backend
@@ -112,9 +114,13 @@ LOCAL = Site()
 
 
 class BegunSite(Site):
-    """This machine, where the processes of a request on one device begin now; its run ends them, or `close`."""
+    """This machine, where the processes of a request on one device begin now; its run ends them, or `close`.
+
+    The data are a caller's own, of use to no other run: `close` removes them.
+    """
 
     def __init__(self, request: Request) -> None:
+        self._made = set[Path]()
         self._compilers = super().compilers(request)
         self._actor = super().device_actor(request.device)
         DeviceWorker(self._actor).start(request.device)
@@ -128,10 +134,18 @@ class BegunSite(Site):
         """Return the process that has begun."""
         return self._actor
 
+    def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
+        """Return the exact or the random data set of a problem."""
+        made = super().dataset(kernel, problem, name, seed)
+        self._made.add(made.folder)
+        return made
+
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, and remove the data."""
         self._compilers.close()
         self._actor.close()
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Bench:
