@@ -19,7 +19,7 @@ _TICKS = (0.5, 1, 2, 5, 10, 20)
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
-    "hgemm": "cuBLAS half",
+    "hgemm": "cuBLAS",
     "prefetch": "plain loop",
     "reduce": "CUB",
     "sgemm": "cuBLAS",
