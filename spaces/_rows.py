@@ -13,12 +13,13 @@ SIZES = (
     *((65536, 128), (16384, 1024), (64, 1000), (1, 4096), (4096, 4096), (8192, 8192)),
     *((2048, 32768), (128, 131072)),
 )
-#: For a quick run, by type: whole rows of few and of many, short rows, loops; of other fields only the first size.
+#: For a quick run, by type: whole rows of few and of many, short rows, loops, and more than an L2 cache holds;
+#: of other fields only the first size.
 _FIRST = (512, 4096)
 _QUICK = {
-    "float32": ((16, 2048), (1024, 4096), (32768, 128)),
+    "float32": ((16, 2048), (1024, 4096), (32768, 128), (2048, 8192)),
     "float16": (_FIRST,),
-    "bfloat16": ((16, 2048), (1024, 4096), (32768, 128), (128, 32768)),
+    "bfloat16": ((16, 2048), (1024, 4096), (32768, 128), (128, 32768), (4096, 8192)),
 }
 _EDGES = ((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64))
 
