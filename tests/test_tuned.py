@@ -489,6 +489,20 @@ def test_a_winner_that_the_matrix_lacks_lowers_what_is_expected() -> None:
     assert table.expected[0][1] <= 0.25
 
 
+@pytest.mark.parametrize(("slow", "tiles"), [(4, [64] * 6), (3, [32] * 6)])
+def test_where_most_winners_are_much_faster_the_nearest_of_them_answers(
+    slow: int, tiles: list[int]
+) -> None:
+    """As of a category of which the matrix has no winner: there was no time to measure them."""
+    portfolio = portfolio_of([[1.0] * 6], [64, 72, 80, 96, 112, 128])
+    winners_ms = [0.4] * slow + [0.95] * (6 - slow)
+    (table,) = answer_tables(
+        portfolio, untraced, 132, winners_ms, winners=[plan(64).configuration] * 6
+    )
+    assert tiles_of(table) == tiles
+    assert bool(table.expected) == (slow == 3)
+
+
 @given(
     st.lists(
         st.lists(st.one_of(st.none(), st.floats(0.1, 10)), min_size=5, max_size=5),

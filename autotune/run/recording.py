@@ -359,12 +359,16 @@ def _portfolio(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
 
-    found = {key_of(tuned.problem): tuned.median_ms for tuned in tuned_here}
-    winners_ms = [found.get(key_of(problem)) for problem in measured.problems]
+    found = {key_of(tuned.problem): tuned for tuned in tuned_here}
+    known = [found.get(key_of(problem)) for problem in measured.problems]
+    winners_ms = [tuned.median_ms if tuned else None for tuned in known]
+    winners = [tuned.configuration if tuned else None for tuned in known]
     # The layouts that a winner is verified on.
     others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
     layouts = [kernel.filled(layout) for layout in others]
-    tables = answer_tables(measured, planner, device.sm_count, winners_ms, kernel.layout, layouts)
+    tables = answer_tables(
+        measured, planner, device.sm_count, winners_ms, kernel.layout, layouts, winners
+    )
     dense = {
         category_of(table.rows[0].problem): table.prediction
         for table in measured.tables

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,8 @@ FAILED = 1e-3
 #: Smaller shares are not recorded as expectations.
 LEAST = 0.1
 
+#: Share of a winner's speed below which the best of a matrix was measured for other categories alone.
+_MUCH_SLOWER = 0.85
 #: Returns how a configuration launches for a problem: a categorical field may change that.
 Planner: TypeAlias = "Callable[[Mapping[str, Value], Sizes], Plan]"
 #: Returns the position of the configuration that answers for a problem, from the known problems
@@ -53,13 +55,15 @@ def answer_tables(
     winners_ms: Sequence[float | None] = (),
     plain: Mapping[str, int] = {},
     layouts: Sequence[Mapping[str, int]] = (),
+    winners: Sequence[Mapping[str, Any] | None] = (),
 ) -> tuple[AnswerTable, ...]:
     """Return the answers for problems that were not measured: a table for each category.
 
     A table has one row per problem that some configuration runs, in the portfolio's order. Of each
     problem ``winners_ms`` may have the time of the search's winner, which need not be in the matrix:
-    expectations are shares of the best of both. Rows have further plans for ``layouts``
-    other than the ``plain`` one that is tuned.
+    expectations are shares of the best of both. Where most of these are much faster than all of the
+    matrix, which lacks them, the nearest of the ``winners`` answers, and nothing is expected. Rows
+    have further plans for ``layouts`` other than the ``plain`` one that is tuned.
     """
     demands = [(layout, False) for layout in layouts]
     demands += [(layout, True) for layout in (plain, *layouts)]
@@ -77,16 +81,28 @@ def answer_tables(
             fitted, predicted = fits.prediction(), partial(matrix.predicted, fits)
             if fitted and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, prediction = predicted, fitted
+        missing = [c for c in columns if winners and _lacks(portfolio, winners[c])]
+        shares = dict(zip(columns, matrix.of_best_known, strict=True))
+        much_slower = sum(shares[column] < _MUCH_SLOWER for column in missing)
+        of_winners = winners if 2 * much_slower > len(columns) else ()
         rows = []
         for number, column in enumerate(columns):
             problem = portfolio.problems[column]
             chosen = matrix.choice(number, range(len(columns)), width)
-            first = planner(portfolio.configurations[chosen], problem)
+            winner = of_winners[column] if of_winners else None
+            first = planner(winner or portfolio.configurations[chosen], problem)
             further = _further_plans(portfolio, column, planner, first, demands)
             rows.append(TableRow(problem=problem, plans=(first, *further)))
+        if of_winners:
+            tables.append(AnswerTable(rows=tuple(rows)))
+            continue
         expected = expectations(range(len(columns)), matrix.apart, partial(matrix.share, way))
         tables.append(AnswerTable(rows=tuple(rows), prediction=prediction, expected=expected))
     return tuple(tables)
+
+
+def _lacks(portfolio: Portfolio, winner: Mapping[str, Any] | None) -> bool:
+    return winner is not None and winner not in portfolio.configurations
 
 
 def expectations(

@@ -312,25 +312,25 @@ inline constexpr plan plans[] = {
     {256,2,1,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,12,1,1023ULL,true},
     {256,1,1,1,4,LOAD_value::plain,0,8,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,17,1,1023ULL,true},
     {128,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,256,2,1,8,LOAD_value::stream,0,0,128,FINISH_value::atomic,2,32,{256, 1, 1},0,false,false,18,0,1023ULL,true},
     {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,64,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,8,8,2,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
+    {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,256,2,1,8,LOAD_value::stream,0,0,128,FINISH_value::atomic,2,32,{256, 1, 1},0,false,false,18,0,1023ULL,true},
     {256,256,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{256, 1, 1},0,false,false,19,0,1023ULL,true},
     {512,256,1,4,4,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1022ULL,true},
     {512,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,2,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
-    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,64,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,8,8,2,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
     {128,64,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
     {256,32,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,32,2,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,8,-1,1023ULL,true},
     {256,4,4,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
     {256,16,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true}
 };
 
@@ -561,46 +561,47 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 3, false, 1},
     {{25, 318}, 3, false, 1},
     // NVIDIA_H200
-    {{25, 318}, 41, false, 2},
-    {{25, 318}, 42, true, 2},
-    {{64, 288}, 41, false, 2},
-    {{64, 288}, 42, true, 2},
-    {{96, 320}, 43, false, 2},
-    {{96, 320}, 42, true, 2},
-    {{112, 192}, 44, false, 2},
-    {{144, 256}, 45, false, 2},
-    {{159, 159}, 21, false, 2},
-    {{160, 160}, 21, false, 2},
-    {{176, 176}, 21, false, 2},
-    {{192, 112}, 46, false, 2},
-    {{192, 192}, 47, false, 2},
-    {{192, 191}, 47, false, 2},
-    {{208, 208}, 42, false, 2},
-    {{224, 224}, 48, false, 2},
-    {{240, 128}, 49, false, 2},
-    {{265, 64}, 25, false, 2},
-    {{288, 64}, 50, false, 2},
-    {{320, 25}, 51, false, 2},
-    {{320, 96}, 52, false, 2},
+    {{25, 318}, 1, false, 2},
+    {{25, 318}, 41, true, 2},
+    {{64, 288}, 26, false, 2},
+    {{64, 288}, 41, true, 2},
+    {{96, 320}, 28, false, 2},
+    {{96, 320}, 41, true, 2},
+    {{112, 192}, 30, false, 2},
+    {{144, 256}, 31, false, 2},
+    {{159, 159}, 32, false, 2},
+    {{160, 160}, 8, false, 2},
+    {{176, 176}, 33, false, 2},
+    {{192, 112}, 11, false, 2},
+    {{192, 192}, 34, false, 2},
+    {{192, 191}, 34, false, 2},
+    {{208, 208}, 35, false, 2},
+    {{224, 224}, 36, false, 2},
+    {{240, 128}, 37, false, 2},
+    {{265, 64}, 16, false, 2},
+    {{288, 64}, 38, false, 2},
+    {{320, 25}, 39, false, 2},
+    {{320, 96}, 40, false, 2},
     // sm_90
     {{160, 160}, 21, false, 1},
     {{192, 192}, 22, false, 1},
     {{208, 208}, 22, false, 1},
-    {{224, 224}, 48, false, 2},
+    {{224, 224}, 23, false, 1},
     {{320, 96}, 24, false, 1},
     {{96, 320}, 3, false, 1},
     {{240, 128}, 24, false, 1},
-    {{265, 64}, 25, false, 1},
+    {{265, 64}, 16, false, 2},
     {{192, 191}, 22, false, 1},
     {{159, 159}, 21, false, 1},
-    {{176, 176}, 21, false, 2},
+    {{176, 176}, 22, false, 1},
     {{320, 25}, 19, false, 1},
     {{288, 64}, 25, false, 1},
-    {{192, 112}, 24, false, 1},
+    {{192, 112}, 11, false, 2},
     {{112, 192}, 13, false, 1},
     {{144, 256}, 23, false, 1},
     {{64, 288}, 3, false, 1},
-    {{25, 318}, 3, false, 1},
+    {{25, 318}, 1, false, 2},
+    {{25, 318}, 41, true, 2},
     {{0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -616,7 +617,7 @@ inline constexpr group devices[] = {
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 48, 72, 39, 57},
+    {90, 48, 72, 39, 58},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -730,7 +731,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 8, 53, 23, 48, 24, 3, 54, 55, 13, 21, 22, 19, 25, 21, 46, 42, 48, 56, 25, 50, 19, 52, 41, 43, 44, 45, 57, 58, 47, 49, 59, 51, 60, 26, 28, 31, 32, 33, 11, 35, 37, 17, 38, 39, 40};
+inline constexpr int cost_plans[] = {0, 8, 42, 23, 43, 24, 3, 44, 45, 13, 21, 22, 19, 25, 21, 46, 41, 43, 47, 25, 48, 19, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 26, 28, 31, 32, 33, 11, 35, 37, 17, 38, 39, 40};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {

@@ -359,9 +359,12 @@ inline constexpr near_row near_rows[] = {
     {{kind_value::uniform, 272, 272, 48, 64, 336}, 13, false, 4},
     {{kind_value::uniform, 272, 272, 80, 64, 336}, 13, false, 4},
     {{kind_value::uniform, 272, 272, 112, 64, 336}, 13, false, 4},
-    {{kind_value::powerlaw, 272, 272, 48, 64, 326}, 0, false, 3},
-    {{kind_value::powerlaw, 272, 272, 80, 64, 326}, 0, false, 3},
-    {{kind_value::powerlaw, 272, 272, 112, 64, 326}, 0, false, 3},
+    {{kind_value::powerlaw, 272, 272, 48, 64, 326}, 6, false, 3},
+    {{kind_value::powerlaw, 272, 272, 48, 64, 326}, 0, true, 3},
+    {{kind_value::powerlaw, 272, 272, 80, 64, 326}, 8, false, 3},
+    {{kind_value::powerlaw, 272, 272, 80, 64, 326}, 0, true, 3},
+    {{kind_value::powerlaw, 272, 272, 112, 64, 326}, 9, false, 3},
+    {{kind_value::powerlaw, 272, 272, 112, 64, 326}, 0, true, 3},
     {{kind_value::banded, 272, 272, 48, 64, 336}, 13, false, 1},
     {{kind_value::banded, 272, 272, 80, 64, 336}, 13, false, 1},
     {{kind_value::banded, 272, 272, 112, 64, 336}, 13, false, 1},
@@ -378,11 +381,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 15, 0, 12}  // NVIDIA_H100_80GB_HBM3
+    {90, 0, 15, 0, 15}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 15, 0, 12},
+    {90, 0, 15, 0, 15},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
