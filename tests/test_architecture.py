@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1790,
     "calling": 2780,
-    "cli": 2780,
+    "cli": 2820,
     "devices": 2650,
     "doctor": 402,
     "explain": 910,
@@ -53,10 +53,10 @@ LINES = {
     "measure": 5890,
     "report": 1550,
     "retune": 1120,
-    "run": 4515,
+    "run": 4630,
     "search": 2425,
     "store": 1385,
-    "triton": 1030,
+    "triton": 1170,
     "tuned": 3580,
 }
 

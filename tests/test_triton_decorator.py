@@ -9,6 +9,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from sample_records import entry, plan, write
+from sample_records import record as written
 
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.cli import run
@@ -222,7 +224,7 @@ def test_a_wrong_configuration_is_named(tmp_path, capsys):
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
     assert run(["check", f"{tmp_path}/layers.py:_add", "--arch", "sm_90", "--samples", "6"]) == 3
     said = "".join(capsys.readouterr())
-    assert "interpreter: 2 of the sample failed" in said
+    assert "interpreter: 2 of the sample failed" in said and "verified on 1 of 1 problems" in said
     assert re.search(r"out\[0\] is -?\d+, expected -?\d+ on exact data", said)
 
 
@@ -283,6 +285,12 @@ def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
         ({"BLOCK": (1, 2), "tune": "now"}, "unknown tune 'now'"),
         ({"BLOCK": range(200), "num_warps": range(200)}, "40000 configurations, at most 20000"),
         ({"BLOCK": (1, 2), "budget": "long"}, "budget 'long'"),
+        ({"BLOCK": (1, 2), "budget": 60}, "budget '60': expected for example 90s"),
+        ({"BLOCK": 64}, r"BLOCK=64: a parameter takes a tuple of values: BLOCK=\(64, 128\)"),
+        ({"BLOCK": ()}, r"BLOCK=\(\): a parameter takes a tuple"),
+        ({"BLOCK": "64"}, "BLOCK='64': a parameter takes a tuple"),
+        ({"configs": [{"BLOCK": 64}]}, "configs must be a list of triton.Config"),
+        ({"BLOCK": (1, 2), "key": "MNK"}, r"key='MNK': give a list of names"),
     ],
 )
 def test_wrong_arguments_are_refused(given, message):
@@ -290,3 +298,244 @@ def test_wrong_arguments_are_refused(given, message):
 
     with pytest.raises(UsageError, match=message):
         autotune(**given)
+
+
+def scale(x, n, BLOCK): ...
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"BLOK": (1, 2)}, "scale: unknown parameter 'BLOK'; did you mean 'BLOCK'"),
+        ({"BLOCK": (1, 2), "num_warp": (4, 8)}, "'num_warp'; did you mean 'num_warps'"),
+        ({"BLOCK": (1, 2), "key": ["m"]}, r"scale: unknown key 'm' \(known: x, n, BLOCK\)"),
+        ({"BLOCK": (1, 2)}, ""),
+        ({"BLOCK": (1, 2), "enable_fp_fusion": (True, False)}, ""),
+    ],
+)
+def test_names_that_a_function_does_not_have_are_refused_where_it_is_decorated(given, message):
+    import triton
+
+    from autotune.triton import Decorated, autotune
+
+    if message:
+        with pytest.raises(UsageError, match=message):
+            autotune(**given)(triton.jit(scale))
+        with pytest.raises(UsageError, match=message):
+            autotune(**given)(triton.heuristics({"n": len})(triton.jit(scale)))
+    else:
+        assert isinstance(autotune(**given)(triton.jit(scale)), Decorated)
+
+
+def test_a_function_without_jit_and_a_wrong_variable_are_refused(monkeypatch):
+    from autotune.triton import autotune
+
+    with pytest.raises(UsageError, match=r"scale is no Triton function; write @triton\.jit below"):
+        autotune(BLOCK=(1, 2))(scale)
+    monkeypatch.setenv("AUTOTUNE_TUNE", "frist_call")
+    with pytest.raises(UsageError, match="unknown AUTOTUNE_TUNE 'frist_call'; did you mean"):
+        autotune(BLOCK=(1, 2))
+
+
+# ---------------------------------------------------------------------- recorded calls
+
+SUM = """
+import sys
+import numpy as np
+import triton
+import triton.language as tl
+from autotune.triton import autotune
+
+
+def small(configs, given, **named):
+    return [each for each in configs if each.kwargs["BLOCK"] <= max(64, given["n"])]
+
+
+@autotune(BLOCK=(256, 128, 64), num_warps=(4, 8), key=["n"], prune_configs_by={"early_config_prune": small})
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr = ""):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    total = tl.load(x + offsets, mask=inside)
+    if y is not None:
+        total += tl.load(y + offsets, mask=inside)
+    if ACTIVATION == "wrong":
+        total += BLOCK
+    if ACTIVATION == "slow":
+        for _ in range(0, 20000):
+            total += 1
+    tl.store(out + offsets, total, mask=inside)
+
+
+if __name__ == "__main__":
+    for text in sys.argv[1:]:
+        n, _, activation = text.partition(":")
+        x = np.ones(int(n), np.float32)
+        y = None if activation == "none" else x
+        grid = (1,) if int(n) > 1e6 else lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+        add[grid](x, y, x.copy(), int(n), ACTIVATION=activation)
+"""
+
+
+@pytest.fixture
+def add_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    file = tmp_path / "add.py"
+    file.write_text(SUM)
+    return file
+
+
+def record(file, *calls):
+    """Run a file that records calls such as ``64:relu``."""
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "AUTOTUNE_RECORD_SIZES": "1"}
+    subprocess.run([sys.executable, str(file), *calls], env=environ, check=True)
+
+
+def checked(capsys, file, *more):
+    """Check a function; return the exit code and all that was printed."""
+    code = run(["check", f"{file}:add", "--arch", "sm_90", *more])
+    return code, "".join(capsys.readouterr())
+
+
+def test_check_verifies_each_recorded_call(add_file, capsys):
+    """The default is pruned for the smallest; the largest, of another category, is wrong."""
+    record(add_file, "64", "300:relu", "1000", "1000:none")
+    code, said = checked(capsys, add_file, "--samples", "1")
+    assert code == 0 and "interpreter: verified on 4 of 4 problems" in said
+    assert "pruned" not in said
+    types = [p["types"] for p in find_kernel(f"{add_file}:add").calls]
+    assert types == ["fp32-fp32-fp32-int32"] * 3 + ["fp32-none-fp32-int32"]
+    record(add_file, "2000:wrong")
+    code, said = checked(capsys, add_file, "--samples", "1")
+    assert code == 3 and "verified on 4 of 5 problems" in said
+    assert re.search(r"error: .*n=2000, activation=.*configurations must agree", said)
+    assert "BLOCK=256, num_warps=4" in said
+
+
+def test_check_says_what_it_did_not_verify(add_file, capsys, monkeypatch):
+    from autotune.run import checking
+
+    record(add_file, "64", "64:slow", "20000000")
+    monkeypatch.setattr(checking, "LONGEST_S", 0.2)
+    code, said = checked(capsys, add_file, "--samples", "1")
+    assert code == 0 and "verified on 1 of 3 problems" in said, said
+    assert re.search(r'not verified: \(n=64, activation="slow".*took too long', said)
+    assert re.search(r"not verified: \(n=20000000.*larger problems are not interpreted", said)
+
+
+def test_a_configuration_that_no_call_was_recorded_with_is_named(add_file, capsys):
+    record(add_file, "64", "300")
+    add_file.write_text(SUM.replace("(256, 128, 64)", "(256, 128, 64, 32)"))
+    again = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
+    code, said = checked(capsys, add_file)
+    assert code == 0 and "add: 2 of 8 configurations are left out where calls were" in said
+    assert again in said
+    kernel = find_kernel(f"{add_file}:add")
+    small, large = kernel.calls
+    new, pruned = ({"BLOCK": b, "num_warps": 4, "num_stages": 3} for b in (32, 256))
+    with pytest.raises(UsageError, match=f"is not recorded for .*; {again}"):
+        kernel.steps(kernel.completed(new), large, None)
+    with pytest.raises(UsageError, match=r"was pruned for \(n=64,[^;]*$"):
+        kernel.steps(kernel.completed(pruned), small, None)
+
+
+def test_calls_that_do_not_fit_any_more_are_named_and_replaced(add_file, tmp_path, capsys):
+    record(add_file, "64", "300")
+    (calls,) = (tmp_path / "data" / "autotune" / "calls").rglob("add.json")
+    for old, new in (
+        ('key=["n"]', 'key=["x"]'),
+        ("n, BLOCK", "n, BIAS: tl.constexpr, BLOCK"),
+        ("out, n", "n, out"),
+        ("BLOCK", "SIZE"),
+    ):
+        add_file.write_text(SUM.replace(old, new))
+        code, said = checked(capsys, add_file)
+        assert code == 2 and "error: add: 2 of 2 recorded calls do not fit" in said
+        assert "record again: run the program with AUTOTUNE_RECORD_SIZES=1" in said
+        assert str(calls) in said
+    add_file.write_text(SUM)
+    old = calls.read_bytes().replace(b'"n"', b'"m"', 1)
+    calls.write_bytes(old)
+    code, said = checked(capsys, add_file, "--samples", "1")
+    assert code == 0 and "add: 1 of 2 recorded calls do not fit" in said and "left out" in said
+    record(add_file, "128")
+    assert [each["problem"]["n"] for each in json.loads(calls.read_text())] == [300, 128]
+    code, said = checked(capsys, add_file, "--samples", "1")
+    assert code == 0 and "left out" not in said
+
+
+def test_calls_of_another_file_are_not_taken(add_file, tmp_path, capsys):
+    other = tmp_path / "other.py"
+    other.write_text(SUM)
+    record(add_file, "64", "300")
+    record(other, "128")
+    for file, sizes in ((add_file, [64, 300]), (other, [128])):
+        assert [each["n"] for each in find_kernel(f"{file}:add").calls] == sizes
+    other.write_text(SUM.replace("add", "total").replace("def total", "def add"))
+    code, said = checked(capsys, tmp_path / "other.py")
+    assert code == 0 and "left out" not in said
+
+
+def test_an_exported_interpreter_hinders_no_compiling(add_file):
+    record(add_file, "300")
+    environ = {**os.environ, "TRITON_INTERPRET": "1"}
+    autotune = [sys.executable, "-m", "autotune"]
+    for command in (["check", "--samples", "1"], ["explain"]):
+        name, *more = command
+        done = subprocess.run(
+            [*autotune, name, f"{add_file}:add", "--arch", "sm_90", *more],
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0 and "registers" in done.stdout, done.stderr
+    load = "from autotune.languages.triton import TritonLanguage; TritonLanguage().load_compiler()"
+    subprocess.run([sys.executable, "-c", load], env=environ, check=True)  # as a compiler begins
+    program = (
+        "from autotune.kernel.catalog import find_kernel; "
+        "from autotune.devices.device import for_arch; "
+        "from autotune.measure.compiler import compiled_for; "
+        f"kernel = find_kernel('{add_file}:add'); p = next(iter(kernel.calls)); "
+        "c = kernel.completed({'BLOCK': 64}); compiled_for(kernel, c, p, for_arch('sm_90'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True
+    )
+    assert "Triton interprets and does not compile; unset TRITON_INTERPRET" in done.stderr
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_was_chosen_is_looked_up_by_file_and_function(
+    add_file, tmp_path, capsys, monkeypatch, is_recorded
+):
+    from autotune.project import project_of
+    from autotune.tuned.reading import user_folder
+
+    name = f"{add_file}:add"
+    if is_recorded:
+        record(add_file, "64", "300")
+    for command in ("lookup", "report"):
+        assert run([command, name]) == 2
+        assert f"not tuned yet; run: autotune run {name}" in capsys.readouterr().err
+    same = {"activation": '""', "types": "fp32-fp32-fp32-int32"}
+    fields = {"n": "integer", "activation": "categorical", "types": "categorical"}
+    values = {"configuration": {"BLOCK": 128, "num_warps": 4}, "block": (128, 1, 1), "grid": None}
+    made = [entry({"n": n, **same}, plan(**values)) for n in (64, 300)]
+    shape = {"kernel": "add", "fields": fields, "default": plan(**values)}
+    shape["parameters"] = {"BLOCK": (256, 128), "num_warps": (4, 8)}
+    write(tmp_path / user_folder(project_of(tmp_path)), written(made, **shape))
+    assert run(["lookup", name, "n=300", "--arch", "90", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kernel"], found["config"]["BLOCK"], found["quality"]) == ("add", 128, "exact")
+    assert found["problem"] == {"n": 300, **same}
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", name, "--out", "out"]) == 0
+    assert "add.md" in capsys.readouterr().out
+    assert run(["results", name]) == 0
+    assert f"no results of add yet; run: autotune run {name}" in capsys.readouterr().err
+
+
+def test_a_file_without_a_function_names_one(add_file, capsys):
+    assert run(["check", str(add_file)]) == 2
+    wanted = f"declares 0 kernels, expected one; for a decorated function name {add_file.name}:add"
+    assert wanted in capsys.readouterr().err

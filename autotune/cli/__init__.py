@@ -124,6 +124,7 @@ def run(arguments: list[str]) -> int:
     from autotune.errors import AutotuneError, needing
 
     warnings.showwarning = _show_warning
+    os.environ.pop("TRITON_INTERPRET", None)  # would keep Triton from compiling in all processes
     try:
         with needing(shlex.join(["autotune", *arguments[:1]])):
             autotune.main(

@@ -25,6 +25,8 @@ from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from autotune.interop.formats import Labels
+    from autotune.kernel.spec import Kernel
+    from autotune.project import Project
     from autotune.store import PastRun
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.record import TunedProblem, TunedRecord
@@ -55,35 +57,38 @@ def lookup(
 ) -> None:
     """Print the tuned configuration of KERNEL for a problem.
 
-    Also reports whether the kernel changed since it was tuned.
+    Also reports whether the kernel changed since it was tuned. Of FILE.py:FUNCTION, a decorated function,
+    fields may be left out that are the same in all its tuned calls.
 
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.console import sizes
-    from autotune.kernel.catalog import known_kernel
     from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.kernel.source import changed_since
     from autotune.tuned.lookup import lookup as answer
-    from autotune.tuned.reading import owner_of
+    from autotune.tuned.reading import read_layers
 
-    declared = None
     problem = sizes(",".join(fields))
     for name in problem:
         if name in LOOKUP_ARGUMENTS:
             raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
-    with _comparing():
-        declared = known_kernel(kernel, spaces)
-    owner = declared.project if declared else owner_of(kernel, spaces=spaces)
+    name, owner, declared = _record_of(kernel, spaces)
+    if _is_function(kernel):
+        files = read_layers(name, owner)
+        tuned = [set(each.problem.items()) for file in files for each in file.record.problems]
+        if not tuned:
+            raise UsageError(f"{name} is not tuned yet; run: autotune run {kernel}")
+        problem = {**dict(set.intersection(*tuned)), **problem}
     found = answer(
-        kernel, arch=arch, device=device, deterministic=deterministic, project=owner, **problem
+        name, arch=arch, device=device, deterministic=deterministic, project=owner, **problem
     )
     changes: tuple[str, ...] = ()
     with _comparing():
         if declared and found.origin:
             changes = changed_since(declared, found.origin.source, found.origin.arguments)
     facts: dict[str, Any] = {
-        "kernel": kernel,
+        "kernel": name,
         "problem": problem,
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
@@ -116,6 +121,30 @@ _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
     *("exclusive", "deterministic", "requires_met", "noise", "objective", "source"),
 )
+
+
+def _is_function(kernel: str | None) -> bool:
+    """Return whether a name is FILE.py:FUNCTION, of a decorated function."""
+    return kernel is not None and ".py:" in kernel
+
+
+def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel | None]:
+    """Return name and project of a kernel's records, and the kernel where it is known."""
+    from autotune.kernel.catalog import find_kernel, known_kernel
+    from autotune.tuned.reading import owner_of
+
+    if _is_function(kernel):
+        from autotune.triton.calls import NotRecordedError
+
+        try:
+            found = find_kernel(kernel)
+        except NotRecordedError as error:
+            return error.name, error.project, None
+        return found.name, found.project, found
+    declared = None
+    with _comparing():
+        declared = known_kernel(kernel, spaces)
+    return kernel, declared.project if declared else owner_of(kernel, spaces=spaces), declared
 
 
 @contextmanager
@@ -155,6 +184,9 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import best_rows, last_rows, stored_row
 
+    asked = kernel
+    if _is_function(kernel):
+        kernel, *_ = _record_of(str(kernel), None)
     with Store.open(default_url()) as store:
         if runs:
             past = store.runs(kernel, device, last or 20)
@@ -162,10 +194,11 @@ def results(
             found = best_rows(store, best, kernel, device)
         else:
             found = last_rows(store.rows(kernel, device))
-    if not (past if runs else found) and kernel and kernel not in (known := space_files()):
+    is_unknown = not (past if runs else found) and kernel == asked
+    if is_unknown and kernel and kernel not in (known := space_files()):
         raise UsageError(unknown("kernel", kernel, sorted(known)))
     if runs:
-        _show_runs(past, kernel, as_json)
+        _show_runs(past, asked, as_json)
         return
     rows = [stored_row(row) for row in found]
     if as_json:
@@ -174,13 +207,13 @@ def results(
         print_measurements(rows)
     else:
         click.echo(
-            f"no results of {kernel or 'any kernel'} yet; run: autotune run {kernel or 'sgemm'}",
+            f"no results of {kernel or 'any kernel'} yet; run: autotune run {asked or 'sgemm'}",
             err=True,
         )
     if best and rows:
         click.echo(
             "times of the search, each measured once; the final race decides winners: autotune "
-            f"lookup {kernel or 'KERNEL'}, autotune report {kernel or 'KERNEL'}",
+            f"lookup {asked or 'KERNEL'}, autotune report {asked or 'KERNEL'}",
             err=True,
         )
 
@@ -270,17 +303,21 @@ def report(
     from autotune.report.publish import report_recorded
     from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
-    from autotune.tuned.reading import read_all, user_folders
+    from autotune.tuned.reading import read_all, user_folder, user_folders
 
     space_folders(spaces)  # an error if --spaces is no folder
+    owner, asked = None, kernel
+    if _is_function(kernel):
+        kernel, owner, _ = _record_of(str(kernel), spaces)
+    own = [user_folder(owner)] if owner else None
     chosen = [
         each
-        for folder in ([source] if source else user_folders(kernel, spaces))
+        for folder in ([source] if source else own or user_folders(kernel, spaces))
         for each in read_all(Path(folder), kernel or "*")
         if device in (None, each.device.name, each.device.folder)
     ]
     if not chosen:
-        raise not_tuned(kernel, device, source)
+        raise not_tuned(asked, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in chosen:
             for file in report_recorded(record, store, spaces, out, single):

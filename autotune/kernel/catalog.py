@@ -146,10 +146,11 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     own = [kernel for kernel in kernels if kernel.file == file]
     named = [kernel for kernel in own if kernel.name == file.stem] or own
     if len(named) != 1:
-        raise SpecError(
-            f"{file.name}: declares {len(named)} kernels, expected one; "
-            f"write {file.stem} = autotune.Kernel({file.stem + '.cu'!r}, ...)"
-        )
+        remedy = f"write {file.stem} = autotune.Kernel({file.stem + '.cu'!r}, ...)"
+        kinds = ((getattr(each, "name", ""), type(each).__module__) for each in values)
+        if functions := [name for name, module in kinds if module == "autotune.triton.decorator"]:
+            remedy = f"for a decorated function name {file.name}:{functions[0]}"
+        raise SpecError(f"{file.name}: declares {len(named)} kernels, expected one; {remedy}")
     return named[0]
 
 

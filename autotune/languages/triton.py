@@ -109,6 +109,8 @@ class TritonLanguage:
             raise MissingDependencyError("triton", "triton", "compiling Triton") from error
 
     def load_compiler(self) -> None:
+        if "triton" not in sys.modules:
+            os.environ.pop("TRITON_INTERPRET", None)
         self.compile(_WARM_UP, {"(nothing)": ""}, (), for_arch("sm_90"), ("nothing",))
 
     def compile(
@@ -210,6 +212,8 @@ def _compiled(
 
     types = iter(enumerate(defines[SIGNATURE.format(name)].split()))
     function, given = jit_function(source, name), constants_of(source, name, defines)
+    if not hasattr(function, "params"):
+        raise CompileError("Triton interprets and does not compile; unset TRITON_INTERPRET")
     signature, constants, attributes, passed = {}, {}, {}, []
     for place, parameter in enumerate(function.params):
         if parameter.is_constexpr or parameter.name in given:

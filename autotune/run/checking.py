@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, cycle
+from functools import partial
+from itertools import chain, count, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from autotune.devices import nvrtc
 from autotune.devices.base import Binary
 from autotune.devices.device import Device, for_arch
-from autotune.errors import MissingDependencyError, NothingValidError, install
+from autotune.errors import AutotuneError, MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
@@ -26,7 +28,12 @@ from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
-from autotune.values import Configuration, size_of
+from autotune.values import Configuration, Problem, size_of
+
+#: Longest launch that is interpreted on another problem than the smallest, and longest time for all of them.
+LONGEST_S, _ALL_S = 5.0, 60.0
+#: Problems that a note names, and configurations that are looked through for one that a problem allows.
+_SHOWN, _MOST_LOOKED = 5, 20_000
 
 
 @dataclass(frozen=True)
@@ -129,23 +136,97 @@ class _DeviceCheck:
             return
         self._check_default(space)
         try:
-            self._check_sample(space, self._compiled)
+            problem = self._kernel.first_problem(self._device.backend)
+            sample = self._sample(space, [problem])
+            self._check_sample(sample, partial(self._compiled, count()))
         except MissingDependencyError as error:
             self._note(f"not compiled: {error}")
 
     def verify(self) -> None:
-        """Compile and verify a sample on odd sizes and on the first problem; interpret none but small ones."""
+        """Compile and verify a sample on odd sizes and on the first problem; interpret those small enough."""
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
         edges = kernel.edges_on(device)
-        first = kernel.first_problem(device.backend)
         if device.backend == "interpreter":
-            first = min(edges or kernel.all_problems(), key=size_of)
-        problems = tuple(dict.fromkeys([*edges, first]))
+            ordered = sorted(edges or [min(kernel.all_problems(), key=size_of)], key=size_of)
+            self._interpret(space, list(dict.fromkeys([*_by_kind(ordered), *ordered])))
+            return
+        problems = tuple(dict.fromkeys([*edges, kernel.first_problem(device.backend)]))
         with closing(Bench(Request(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
-            self._check_sample(space, lambda c: _verified(bench, c, next(turns)))
+            self._check_sample(self._sample(space), lambda c: _verified(bench, c, next(turns)))
+
+    def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
+        """Verify a sample on each problem that takes no longer than the limits; note the others."""
+        kernel, seen, slow = self._kernel, set[Problem](), set[tuple[str, ...]]()
+        others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
+        left = dict.fromkeys(others, "larger problems are not interpreted")
+        sample, until_s = self._sample(space, problems), time.monotonic() + _ALL_S
+        with closing(Bench(Request(kernel, self._device, tuple(problems)))) as bench:
+            jobs, longest_s = dict[Problem, Job](), bench.worker.timeout_s
+
+            def check(c: Configuration, problem: Problem) -> SampleResult:
+                bench.worker.timeout_s = longest_s if problem is problems[0] else LONGEST_S
+                found = _verified(bench, c, [jobs[problem]])
+                if found.result == "skipped":
+                    left[problem] = found.problem
+                    slow.add(_texts(problem))
+                else:
+                    seen.add(problem)
+                return found
+
+            def check_all(c: Configuration) -> SampleResult:
+                wanted = [p for p in jobs if p not in left and kernel.allows(c, p)]
+                found = [check(c, problem) for problem in wanted]
+                order = ("failed", "verified", "skipped")
+                why = "no problem that is interpreted meets what it requires"
+                return min(
+                    found, key=lambda each: order.index(each.result), default=_not("skipped", why)
+                )
+
+            for problem in problems:
+                if why := self._why_left(problem, space, slow, until_s):
+                    left[problem] = why
+                    continue
+                begun_s = time.monotonic()
+                try:
+                    jobs[problem] = bench.job(problem)
+                except AutotuneError as error:
+                    if time.monotonic() - begun_s < bench.worker.timeout_s:
+                        left[problem] = "failed"
+                        self._report.failures.append(str(error))
+                    else:
+                        left[problem] = "a launch took too long, or configurations do not agree"
+                        slow.add(_texts(problem))
+                else:
+                    check(next(c for c in sample if kernel.allows(c, problem)), problem)
+                bench.worker.timeout_s = LONGEST_S
+            self._check_sample(sample, check_all)
+        self._note(f"verified on {len(seen)} of {len(problems) + len(others)} problems")
+        for why in dict.fromkeys(left.values()):
+            listed = [f"({problem})" for problem in left if left[problem] == why]
+            more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+            text = ", ".join(listed[:_SHOWN]) + more
+            self._note(f"not verified: {text}: {why.removeprefix('skipped: ')}")
+
+    def _allowed(self, space: Space, problem: Problem, most: int) -> list[Configuration]:
+        """Return the first configurations that a problem allows, of a part of a large space."""
+        looked = islice(space, _MOST_LOOKED)
+        return list(islice((c for c in looked if self._kernel.allows(c, problem)), most))
+
+    def _why_left(
+        self, problem: Problem, space: Space, slow: Collection[tuple[str, ...]], until_s: float
+    ) -> str:
+        """Return why a problem is not interpreted; empty where it is."""
+        needed = 1 if "reference" in self._kernel.hooks else 2
+        if len(self._allowed(space, problem, needed)) < needed:
+            return "too few configurations are allowed" + (
+                "; give a reference" if needed > 1 else ""
+            )
+        if _texts(problem) in slow:
+            return "a smaller one took too long"
+        return "" if time.monotonic() < until_s else f"smaller ones took {_ALL_S:g} s"
 
     def _note(self, text: str) -> None:
         self._report.notes.append(f"{self._device.arch}: {text}")
@@ -176,12 +257,22 @@ class _DeviceCheck:
                 f"valid, such as Kernel(..., default={dict(space.configuration(0))})"
             )
 
-    def _check_sample(self, space: Space, check: Callable[[Configuration], SampleResult]) -> None:
+    def _sample(self, space: Space, problems: Sequence[Problem] = ()) -> list[Configuration]:
+        """Return the default and others; of each problem given at least one that it allows."""
         default = space.index(self._kernel.default())
         drawn = space.sample(np.random.default_rng(self._seed), self._samples)
         numbers = dict.fromkeys([*([] if default is None else [default]), *drawn])
+        chosen = list(map(space.configuration, list(numbers)[: self._samples]))
+        for problem in problems:
+            if not any(self._kernel.allows(c, problem) for c in chosen):
+                chosen += self._allowed(space, problem, 1)
+        return chosen
+
+    def _check_sample(
+        self, sample: Sequence[Configuration], check: Callable[[Configuration], SampleResult]
+    ) -> None:
         report, target, failed = self._report, self._device.arch, []
-        for configuration in map(space.configuration, list(numbers)[: self._samples]):
+        for configuration in sample:
             found = check(configuration)
             report.samples.append({"target": target, "config": dict(configuration), **vars(found)})
             if found.result == "failed":
@@ -189,9 +280,15 @@ class _DeviceCheck:
         if failed:
             report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
 
-    def _compiled(self, configuration: Configuration) -> SampleResult:
+    def _compiled(self, turns: Iterator[int], configuration: Configuration) -> SampleResult:
+        """Compile a configuration for a problem that allows it, in turn of each combination of categories."""
         kernel, device = self._kernel, self._device
-        problem = kernel.first_problem(device.backend)
+        first, turn = kernel.first_problem(device.backend), next(turns)
+        allowed = [p for p in kernel.all_problems() if kernel.allows(configuration, p)]
+        if not allowed:
+            return _not("skipped", "it requires what no problem meets")
+        kinds = _by_kind([first, *allowed] if first in allowed else allowed)
+        problem = kinds[turn % len(kinds)]
         launches = launch_sequence(kernel, configuration, problem, device)
         if excess := over_limit(launches, None, device):
             return _not("pruned", excess)
@@ -241,6 +338,18 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     tuned = [job for job in jobs if not kernel.layout_of(job.problem)]
     others = [[*tuned, job] for job in jobs if kernel.layout_of(job.problem)]
     return chain([jobs], cycle(others or [tuned]))
+
+
+def _texts(problem: Problem) -> tuple[str, ...]:
+    return tuple(value for value in problem.values() if isinstance(value, str))
+
+
+def _by_kind(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the first problem of each combination of categories."""
+    found = dict[tuple[str, ...], Problem]()
+    for problem in problems:
+        found.setdefault(_texts(problem), problem)
+    return list(found.values())
 
 
 def _verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +65,26 @@ class RecordedCall(msgspec.Struct, frozen=True):
     constants: dict[str, Any]
     #: Those that pruning left.
     launches: tuple[ConfiguredLaunch, ...] = ()
+    #: Configurations that pruning removed.
+    pruned: tuple[dict[str, Any], ...] = ()
+    #: Name of the function's file: functions of one name share a file of calls.
+    file: str = ""
+
+
+class NotRecordedError(UsageError):
+    """No call of a function is recorded; its records may still answer.
+
+    Attributes
+    ----------
+    name : str
+        Of the record.
+    project : Project
+        Of the file.
+    """
+
+    def __init__(self, message: str, name: str, project: Project) -> None:
+        super().__init__(message)
+        self.name, self.project = name, project
 
 
 class Watched:
@@ -189,18 +209,17 @@ def resolved_call(
 # ---------------------------------------------------------------------- files
 
 
-def write_call(kernel: Kernel, call: RecordedCall) -> None:
-    """Add a call to those that ``autotune run FILE:FUNCTION`` tunes."""
-    known = {json.dumps(each.problem): each for each in read_calls(kernel.project, kernel.name)}
-    known[json.dumps(call.problem)] = call
-    file = _file(kernel.project, kernel.name)
+def write_calls(project: Project, name: str, calls: Iterable[RecordedCall]) -> None:
+    """Write the calls that ``autotune run FILE:FUNCTION`` tunes; of one problem the last."""
+    known = {json.dumps((each.file, each.problem)): each for each in calls}
+    file = calls_file(project, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, msgspec.json.encode(list(known.values())))
 
 
 def read_calls(project: Project, name: str) -> list[RecordedCall]:
     """Return the calls that programs of a project recorded."""
-    file = _file(project, name)
+    file = calls_file(project, name)
     with suppress(FileNotFoundError):
         try:
             return msgspec.json.decode(file.read_bytes(), type=list[RecordedCall])
@@ -209,5 +228,6 @@ def read_calls(project: Project, name: str) -> list[RecordedCall]:
     return []
 
 
-def _file(project: Project, name: str) -> Path:
+def calls_file(project: Project, name: str) -> Path:
+    """Return the file of a project's recorded calls of a name."""
     return Path(data_path("calls", project.folder, f"{name}.json"))

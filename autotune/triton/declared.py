@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from autotune.devices.device import Device
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.modules import SPACE
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
@@ -19,6 +21,9 @@ from autotune.values import Configuration, Problem, Value
 
 #: Calls that are kept; a serving process may make ever new ones.
 _MOST_CALLS = 1024
+#: Elements of all arrays of a call that the interpreter runs.
+_MOST_INTERPRETED = 1 << 24
+RECORD_AGAIN = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
 
 
 class DecoratedKernel(Kernel):
@@ -83,6 +88,12 @@ class DecoratedKernel(Kernel):
             Configuration(each.configuration): each for each in call.launches
         }
 
+    def edges_on(self, device: Device) -> tuple[Problem, ...]:
+        """Return all small calls for the interpreter, in place of odd sizes; none for a GPU."""
+        if device.backend != "interpreter":
+            return ()
+        return tuple(p for p, call in self.calls.items() if _elements(call) <= _MOST_INTERPRETED)
+
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
         """Return parameters, and all arguments that are compiled in."""
         constants, launch = self._call(p).constants, self._launches[self.normal(p)].get(c)
@@ -93,8 +104,8 @@ class DecoratedKernel(Kernel):
         if found is None:
             known = "; ".join(f"{problem}".replace(", ", ",") for problem in self.calls)
             raise self.error(
-                f"no call of ({p}) is recorded, which says what it passes; run the program that makes "
-                f"it with AUTOTUNE_RECORD_SIZES=1 (recorded: {known})"
+                f"no call of ({p}) is recorded, which says what it passes; {RECORD_AGAIN} "
+                f"(recorded: {known})"
             )
         return found
 
@@ -105,10 +116,13 @@ class DecoratedKernel(Kernel):
     def _launch(self, c: Configuration, p: Problem) -> Any:
         if not all(isinstance(value, int | str) for value in p.values()):
             raise UntraceableError("a grid is that of a call")
-        self._call(p)
+        call = self._call(p)
         launch = self._launches[self.normal(p)].get(c)
         if launch is None:
-            raise self.error(f"{c} was pruned for ({p})")
+            is_pruned = dict(c) in call.pruned
+            why = "was pruned" if is_pruned else "is not recorded"
+            again = "" if is_pruned else f"; {RECORD_AGAIN}"
+            raise self.error(f"{c} {why} for ({p}){again}")
         return (*(Fill(name, value) for name, value in launch.fills), Launch(grid=launch.grid))
 
     def _requires(self, c: Configuration, p: Problem) -> bool:
@@ -116,6 +130,10 @@ class DecoratedKernel(Kernel):
             return True  # other sizes prune otherwise
         launches = self._launches.get(self.normal(p))
         return launches is None or c in launches
+
+
+def _elements(call: RecordedCall) -> int:
+    return sum(prod(v.shape) for v in call.arguments.values() if isinstance(v, PassedArray))
 
 
 def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:

@@ -30,7 +30,8 @@ from autotune.calling.load import MAX_CALLS
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.graph import everything_allowed
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, UsageError, unknown
+from autotune.kernel.names import refuse
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import source_fingerprint
@@ -47,8 +48,11 @@ from autotune.store import default_url, open_for_runs
 from autotune.triton.calls import (
     TYPES,
     ConfiguredLaunch,
+    NotRecordedError,
+    PassedArray,
     RecordedCall,
     Watched,
+    calls_file,
     copy_of,
     field_of,
     memory_of,
@@ -57,9 +61,9 @@ from autotune.triton.calls import (
     resolved_call,
     with_data,
     with_ranges,
-    write_call,
+    write_calls,
 )
-from autotune.triton.declared import DecoratedKernel
+from autotune.triton.declared import RECORD_AGAIN, DecoratedKernel
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import user_folder
@@ -72,6 +76,7 @@ RECORD = "AUTOTUNE_RECORD_SIZES"
 #: Options of `triton.Config`, and what they are where nothing else is said.
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _MOST_CONFIGURATIONS = 20_000
+_LISTED = "a parameter takes a tuple of values"
 #: Longest time to verify and time one configuration while a caller waits: what takes longer hangs.
 _LONGEST_S = 5.0
 #: Arguments of `triton.autotune` that say how it measures, or put right what its measuring wrote.
@@ -135,16 +140,63 @@ def autotune(
         If arguments do not fit, or there are more than 20,000 configurations.
     """
     given = {each: values for each, values in parameters.items() if each not in _IGNORED}
-    if (configs is None) == (not given):
-        raise UsageError("autotune: give configs=[...], or parameters such as BLOCK=(64, 128)")
+    is_list = configs is None or _is_list(configs, Config)
+    refuse(
+        (
+            (configs is None) == (not given),
+            "autotune: give configs=[...], or parameters such as BLOCK=(64, 128)",
+        ),
+        (not is_list, "autotune: configs must be a list of triton.Config"),
+        (not _is_list(key, str), f"autotune: key={key!r}: give a list of names, as key=['n']"),
+        *(
+            (
+                not _is_list(each) or not len(each),
+                f"autotune: {n}={each!r}: {_LISTED}: {n}=(64, 128)",
+            )
+            for n, each in given.items()
+        ),
+    )
     tuning(tune)
-    Budget.parse(budget)
+    tuning(os.environ.get(VARIABLE) or tune, name=VARIABLE)
+    Budget.parse(str(budget))
     listed = list(_every(given)) if configs is None else list(configs)
     options = _Options(reference, tolerance, tune, budget, name)
     hooks = {"pre_hook": pre_hook, "prune_configs_by": prune_configs_by}
-    return lambda fn: Decorated(
-        options, fn, fn.arg_names, listed, list(key), reset_to_zero, restore_value, **hooks
-    )
+
+    def decorated(fn: Any) -> Decorated:
+        inner, names = fn, getattr(fn, "arg_names", None)
+        while hasattr(inner, "fn"):
+            inner = inner.fn
+        where = f"autotune: {getattr(inner, '__name__', inner)}"
+        if names is None:
+            raise UsageError(
+                f"{where} is no Triton function; write @triton.jit below @autotune(...)"
+            )
+        known, used = [*names, *_OPTIONS], {name for each in listed for name in each.kwargs}
+        refuse(
+            *((each not in names, f"{where}: {unknown('key', each, names)}") for each in key),
+            *(
+                (each not in _compile_options(), f"{where}: {unknown('parameter', each, known)}")
+                for each in sorted(used.difference(names))
+            ),
+        )
+        return Decorated(
+            options, fn, names, listed, list(key), reset_to_zero, restore_value, **hooks
+        )
+
+    return decorated
+
+
+def _is_list(given: Any, kind: type = object) -> bool:
+    """Return whether an argument is a list, a tuple or the like, of values of one kind."""
+    is_several = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    return is_several and not isinstance(given, str) and all(isinstance(v, kind) for v in given)
+
+
+def _compile_options() -> set[str]:
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return {*CUDAOptions.__dataclass_fields__}
 
 
 def _every(given: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
@@ -225,6 +277,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
         #: Constexpr arguments of the caller.
         self._constants = constexpr - self._tuned - set(self._heuristics)
         self._configurations = self._as_recorded()
+        file = Path(self.base_fn.__code__.co_filename)
+        self._file, self._project = file.name, project_of(file.parent)
         #: By the types and names of a call's values.
         self._readers: dict[object, _Reader] = {}
         self._numbers = count()
@@ -279,13 +333,50 @@ class Decorated(Autotuner):  # type: ignore[misc]
     @property
     def kernel(self) -> DecoratedKernel:
         """Return the kernel of all recorded calls, as ``autotune run FILE:FUNCTION`` tunes it."""
-        calls = read_calls(project_of(Path(self.base_fn.__code__.co_filename).parent), self.name)
+        name, count = self.name, len(self._configurations)
+        own = [each for each in self._recorded() if each.file in ("", self._file)]
+        calls = list(filter(self._fits, own))
+        file = calls_file(self._project, name)
+        stale = (
+            f"{name}: {len(own) - len(calls)} of {len(own)} recorded calls do not fit the function's "
+            f"arguments, key and parameters any more; {RECORD_AGAIN}, which replaces them in {file}"
+        )
         if not calls:
-            raise UsageError(
-                f"{self.name}: no call is recorded, which says what its arguments are; run a program "
-                f"that calls it with {RECORD}=1"
+            none = (
+                f"{name}: no call is recorded, which says what its arguments are; run a program that "
+                f"calls it with {RECORD}=1"
             )
+            raise NotRecordedError(stale if own else none, name, self._project)
+        if len(calls) < len(own):
+            warnings.warn(f"{stale}; they are left out", stacklevel=1)
+        known = [_listed(call) for call in calls]
+        if new := sum(any(c not in each for each in known) for c in self._configurations):
+            text = f"{new} of {count} configurations are left out where calls were recorded without them"
+            warnings.warn(f"{name}: {text}; {RECORD_AGAIN}", stacklevel=1)
         return self._kernel(calls)
+
+    def _recorded(self) -> list[RecordedCall]:
+        return read_calls(self._project, self.name)
+
+    def _fits(self, call: RecordedCall) -> bool:
+        """Return whether a recorded call passes what the function takes now."""
+        taken = [n for n in self._parameters if n not in self._tuned | self._heuristics.keys()]
+        arrays = [n for n, value in call.arguments.items() if isinstance(value, PassedArray)]
+        fields = {n.lower() for n in (*self.keys, *self._constants) if n not in arrays}
+        return (
+            call.file == self._file
+            and self._constants <= call.constants.keys()
+            and [n for n in taken if n not in call.constants] == list(call.arguments)
+            and set(taken) == call.arguments.keys() | call.constants.keys()
+            and fields | {TYPES} == call.problem.keys()
+            and not self._configurations.keys().isdisjoint(_listed(call))
+        )
+
+    def _record(self, call: RecordedCall) -> None:
+        """Add a call to those recorded, in place of those of this file that do not fit any more."""
+        own, known = ("", self._file), self._recorded()
+        kept = [each for each in known if each.file not in own or self._fits(each)]
+        write_calls(self._project, self.name, [*kept, call])
 
     def _kernel(self, calls: Sequence[RecordedCall]) -> DecoratedKernel:
         configurations = list(map(dict, self._configurations))
@@ -358,6 +449,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
             value = bound.get(name, self._defaults.get(name))
             if name in self._constants or (name in bound and value is None):
                 constants[name] = value
+                types += [] if name in self._constants else ["none"]
             elif name in bound:
                 arguments[name], type_name, operand = passed(name, value, [*bound].index(name))
                 operands |= {} if operand is None else {name: operand}
@@ -365,9 +457,13 @@ class Decorated(Autotuner):  # type: ignore[misc]
             elif name not in self._tuned and name not in self._heuristics:
                 raise UsageError(f"{name} is left out, which is passed to the device")
         keys = {name: bound.get(name) for name in self.keys if name not in operands}
-        fields = {**keys, **constants}
+        fields = {
+            **keys,
+            **{name: constants[name] for name in constants if name in self._constants},
+        }
         problem = {name.lower(): field_of(name, value) for name, value in fields.items()}
-        return RecordedCall({**problem, TYPES: "-".join(types)}, arguments, constants), operands
+        problem[TYPES] = "-".join(types)
+        return RecordedCall(problem, arguments, constants, file=self._file), operands
 
     # ------------------------------------------------------------------ calls not made before
 
@@ -384,7 +480,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
             return _Answer(first)
         kernel = self._kernel([call.recorded])
         if os.environ.get(RECORD):
-            write_call(kernel, with_ranges(self._with_launches(call), bound, call.operands))
+            self._record(with_ranges(self._with_launches(call), bound, call.operands))
         if is_interpreted:
             return _Answer(first)
         values = list(bound.values())
@@ -439,7 +535,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 if hook is not None:
                     hook({**bound, **watched})
             found.append(changed(self._launch(call, c, config), fills=tuple(fills)))
-        return changed(call.recorded, launches=tuple(found))
+        pruned = [dict(c) for c in self._configurations if c not in call.kept]
+        return changed(call.recorded, launches=tuple(found), pruned=tuple(pruned))
 
     def _choice(
         self, kernel: DecoratedKernel, call: _NewCall, device: Device
@@ -559,6 +656,11 @@ def _reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> An
     lines = "".join(f"    {line}\n" for line in [*begin, f"return {result}"])
     exec(f"def read(values):\n{lines}", known)
     return known["read"]
+
+
+def _listed(call: RecordedCall) -> set[Configuration]:
+    """Return the configurations that a call was recorded with."""
+    return {*map(Configuration, (*(each.configuration for each in call.launches), *call.pruned))}
 
 
 def _libraries(values: Sequence[Any]) -> list[Library | None]:
