@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 Value: TypeAlias = "int | bool | float | str"
@@ -127,6 +127,19 @@ class Problem(Fields):
 def size_of(problem: Mapping[str, Any]) -> int:
     """Return the product of a problem's integers other than 0: how large it is among its kernel's."""
     return math.prod(value for value in problem.values() if isinstance(value, int) and value)
+
+
+def category_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the categorical values of a problem."""
+    return tuple(value for value in problem.values() if isinstance(value, str))
+
+
+def by_category(problems: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], list[int]]:
+    """Return the places of problems, by their categorical values."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for place, problem in enumerate(problems):
+        found.setdefault(category_of(problem), []).append(place)
+    return found
 
 
 def _plain(value: Any) -> str:

@@ -39,7 +39,7 @@ LAYERS = (
 #: Lines of Python that each folder may have; "" is the root. A feature that needs more raises its
 #: folder's number in its own commit, with the reason.
 LINES = {
-    "": 1790,
+    "": 1800,
     "calling": 2780,
     "cli": 2820,
     "devices": 2650,

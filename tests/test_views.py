@@ -299,7 +299,7 @@ def test_a_vector_goes_where_less_time_is_expected(
 def test_a_product_goes_to_another_kernel_only_where_less_time_is_expected(
     product_ms: float | None, other_ms: float | None, kernel: str, step: int
 ) -> None:
-    """Whether its arrays are read where they are or copied, in steps of 2."""
+    """Arrays that are read where they are, and arrays in steps of 2, which are copied."""
     arrays = [np.ones((8, 4 * step), np.float32)[:, ::step], np.ones((4, 6), np.float32)]
     operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
     times = {"sgemm_tf32x3": product_ms, "sgemm": other_ms}

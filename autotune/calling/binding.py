@@ -83,16 +83,16 @@ def bind(
     find: Callable[[str], Kernel],
     has_addresses: bool = True,
     expected_ms: Callable[[ResolvedCall], float | None] = lambda call: None,
-    most: int = _MOST_INSTEAD,
+    steps_left: int = _MOST_INSTEAD,
 ) -> ResolvedCall | NothingToDo:
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
-    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, at
-    ``most`` so many times in a row, that one is called, unless ``expected_ms`` knows a time of this one and
+    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, for
+    ``steps_left`` times in a row, that one is called, unless ``expected_ms`` knows a time of this one and
     no shorter one of the other; with `InsteadIfFaster`, only if it knows both and the other's is shorter.
     """
-    if not most:
+    if not steps_left:
         raise kernel.error("call: one kernel calls another in place of itself, in a circle")
     if not has_addresses:
         args = tuple(map(_without_offset, args))
@@ -111,7 +111,9 @@ def bind(
         if own is None or not is_own_first:
             raise
         return own
-    passed_on = bind(other, asked.args, asked.named, find, has_addresses, expected_ms, most - 1)
+    passed_on = bind(
+        other, asked.args, asked.named, find, has_addresses, expected_ms, steps_left - 1
+    )
     if own is None or isinstance(passed_on, NothingToDo):
         return passed_on
     own_ms, passed_ms = expected_ms(own), expected_ms(passed_on)

@@ -291,10 +291,9 @@ def _inspected(
     may be wrong because an earlier one changed an input: the message is then of the input.
     """
     buffers = data.all_buffers() if with_harm else {}
-    written = {*data.datasets[dataset].bounds} if with_harm else {o.name for o in data.arguments}
-    kinds = ("input", "inout")
+    bounds, kinds = data.datasets[dataset].bounds, ("input", "inout") if with_harm else ()
     inputs = [
-        o.name for o in data.arguments if o.kind in kinds and o.count and o.name not in written
+        o.name for o in data.arguments if o.kind in kinds and o.count and o.name not in bounds
     ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     found, intact, unchanged = data.executor.inspect(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import count, islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,31 +43,54 @@ def agreed(kernel: Kernel, job: Job, worker: DeviceWorker, submit: _Submit) -> J
     """
     if "reference" in kernel.hooks or all(dataset.bounds for dataset in job.datasets):
         return job
-    untried, witnesses = _compiled(kernel, job, submit), list[_Witness]()
-    most = tried = 0
+    most = ran = 0
     with cache.scratch() as scratch:
-        for number in count():
-            claimant = next(iter(witnesses[tried:]) if witnesses else untried, None)
-            if claimant is None:
-                break
-            folder = Path(scratch) / f"{number}"
-            done = worker.measure(job, *claimant, folder, task=write_results)
-            if done.status is Status.OK:
-                datasets = with_results(kernel, job.problem, job.datasets, folder)
-                check = lru_cache(partial(worker.check, replace(job, datasets=datasets)))
-                if not witnesses:
-                    running = (each for each in untried if check(*each).status in _RAN)
-                    witnesses = [claimant, *islice(running, _WANTED - 1)]
-                votes = sum(check(*each).status is Status.OK for each in witnesses)
-                if votes > 1 and 2 * votes > len(witnesses):
-                    return replace(job, datasets=keep_expected(job.datasets, datasets, votes))
-                most = max(most, votes)
-            tried += bool(witnesses)
+        for claim, statuses in _claims(kernel, job, worker, Path(scratch), submit):
+            votes, ran = statuses.count(Status.OK), len(statuses)
+            if votes > 1 and 2 * votes > ran:
+                return replace(job, datasets=keep_expected(job.datasets, claim.datasets, votes))
+            most = max(most, votes)
     raise AutotuneError(
         f"{kernel.name} ({job.problem}): without a reference most configurations must agree, and "
-        f"{most} of {len(witnesses)} that ran do; write @{kernel.name}.reference, or declare a larger "
+        f"{most} of {ran} that ran do; write @{kernel.name}.reference, or declare a larger "
         f"@{kernel.name}.tolerance; if it is not made for such sizes, @{kernel.name}.requires says so"
     )
+
+
+def _claims(
+    kernel: Kernel, job: Job, worker: DeviceWorker, scratch: Path, submit: _Submit
+) -> Iterator[tuple[Job, list[Status]]]:
+    """Yield a job that expects the results of a configuration, with how each witness ends in it.
+
+    The first is of the first configuration that runs. It and those that run beside it are the witnesses,
+    whose own follow.
+    """
+    claimed, untried = (
+        partial(_claimed, kernel, job, worker, scratch),
+        _compiled(kernel, job, submit),
+    )
+    for first in untried:
+        if (claim := claimed(first)) is not None:
+            break
+    else:
+        return
+    ended = ((each, worker.check(claim, *each).status) for each in chain([first], untried))
+    known = list(islice((pair for pair in ended if pair[1] in _RAN), _WANTED))
+    yield claim, [status for _, status in known]
+    witnesses = [witness for witness, _ in known]
+    for witness in witnesses:
+        if witness != first and (claim := claimed(witness)) is not None:
+            yield claim, [worker.check(claim, *each).status for each in witnesses]
+
+
+def _claimed(
+    kernel: Kernel, job: Job, worker: DeviceWorker, scratch: Path, witness: _Witness
+) -> Job | None:
+    """Return the job that expects what a configuration makes of its data; None where it does not run."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    if worker.measure(job, *witness, folder, task=write_results).status is not Status.OK:
+        return None
+    return replace(job, datasets=with_results(kernel, job.problem, job.datasets, folder))
 
 
 def _compiled(kernel: Kernel, job: Job, submit: _Submit) -> Iterator[_Witness]:

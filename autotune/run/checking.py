@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
-from autotune.values import Configuration, Problem, size_of
+from autotune.values import Configuration, Problem, by_category, category_of, size_of
 
 #: Longest launch that is interpreted on another problem than the smallest, and longest time for all of them.
 LONGEST_S, _ALL_S = 5.0, 60.0
@@ -171,7 +171,7 @@ class _DeviceCheck:
                 found = _verified(bench, c, [jobs[problem]])
                 if found.result == "skipped":
                     left[problem] = found.problem
-                    slow.add(_texts(problem))
+                    slow.add(category_of(problem))
                 else:
                     seen.add(problem)
                 return found
@@ -198,7 +198,7 @@ class _DeviceCheck:
                         self._report.failures.append(str(error))
                     else:
                         left[problem] = "a launch took too long, or configurations do not agree"
-                        slow.add(_texts(problem))
+                        slow.add(category_of(problem))
                 else:
                     check(next(c for c in sample if kernel.allows(c, problem)), problem)
                 bench.worker.timeout_s = LONGEST_S
@@ -224,7 +224,7 @@ class _DeviceCheck:
             return "too few configurations are allowed" + (
                 "; give a reference" if needed > 1 else ""
             )
-        if _texts(problem) in slow:
+        if category_of(problem) in slow:
             return "a smaller one took too long"
         return "" if time.monotonic() < until_s else f"smaller ones took {_ALL_S:g} s"
 
@@ -244,7 +244,8 @@ class _DeviceCheck:
                 "the launch function needs numbers, so record and header can carry its grid for "
                 "tuned problems only (use ceil_div, minimum and maximum of autotune)"
             )
-        requirement(kernel, space.configuration(0), next(iter(kernel.all_problems())))
+        for problem in _by_kind(kernel.all_problems()):
+            requirement(kernel, space.configuration(0), problem)
         return space
 
     def _check_default(self, space: Space) -> None:
@@ -340,16 +341,9 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     return chain([jobs], cycle(others or [tuned]))
 
 
-def _texts(problem: Problem) -> tuple[str, ...]:
-    return tuple(value for value in problem.values() if isinstance(value, str))
-
-
-def _by_kind(problems: Iterable[Problem]) -> list[Problem]:
+def _by_kind(problems: Sequence[Problem]) -> list[Problem]:
     """Return the first problem of each combination of categories."""
-    found = dict[tuple[str, ...], Problem]()
-    for problem in problems:
-        found.setdefault(_texts(problem), problem)
-    return list(found.values())
+    return [problems[places[0]] for places in by_category(problems).values()]
 
 
 def _verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:

@@ -27,7 +27,7 @@ from autotune.measure.compiler import CompileJob
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
-from autotune.run.recording import category_of, plan_of, refitted
+from autotune.run.recording import plan_of, refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
 from autotune.tuned.dense import HeldOut, SizeFit
@@ -35,7 +35,7 @@ from autotune.tuned.fallback import counted
 from autotune.tuned.prediction import MULTIPLE, Predictor
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, TunedRecord
 from autotune.tuned.table import predicted_ms
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, by_category, category_of
 
 FORMAT = "autotune size matrix"
 #: Smallest value of a field that is not thin, and largest of one that is.
@@ -264,11 +264,11 @@ def _measured(
     """
     job, pairs = bench.job(problems[0], names=()), list(entrants)
     while True:
-        sent = list({id(entrants[pair]): entrants[pair] for pair in pairs}.values())
-        places = {id(entrant): place for place, entrant in enumerate(sent)}
+        sent = list(dict.fromkeys(entrants[pair] for pair in pairs))
+        places = {entrant: place for place, entrant in enumerate(sent)}
         of_sizes = [[pair for pair in pairs if pair[0] == problem] for problem in problems]
         tasks = [
-            SizeTask(problem, tuple(places[id(entrants[pair])] for pair in of_size))
+            SizeTask(problem, tuple(places[entrants[pair]] for pair in of_size))
             for problem, of_size in zip(problems, of_sizes, strict=True)
         ]
         try:
@@ -377,12 +377,13 @@ def fitted_to_sizes(
         list[Any](),
         set[Configuration](),
     )
-    for category, part in (_by_category(matrix) or {(): matrix}).items():
-        count, of_category = len(part.problems), "".join(f" of {value}" for value in category)
+    for category, columns in (by_category(matrix.problems) or {(): []}).items():
+        count, of_category = len(columns), "".join(f" of {value}" for value in category)
         if count < _ENOUGH:
             raise UsageError(
                 f"{where}: {count} sizes{of_category} are too few to fit, {_ENOUGH} are needed"
             )
+        part = _columns(matrix, columns)
         plans = _plans(part, kernel, device)
         fit = SizeFit(counted(part, plans), plans, device.sm_count, kernel.layout)
         completed, spreads = fit.completed()
@@ -411,16 +412,10 @@ def fitted_to_sizes(
     return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
 
 
-def _by_category(matrix: Portfolio) -> dict[tuple[str, ...], Portfolio]:
-    """Return the sizes of each combination of categorical fields."""
-    columns = dict[tuple[str, ...], list[int]]()
-    for column, problem in enumerate(matrix.problems):
-        columns.setdefault(category_of(problem), []).append(column)
-    return {
-        category: msgspec.structs.replace(
-            matrix,
-            problems=tuple(matrix.problems[column] for column in chosen),
-            median_ms=tuple(tuple(row[column] for column in chosen) for row in matrix.median_ms),
-        )
-        for category, chosen in columns.items()
-    }
+def _columns(matrix: Portfolio, columns: Sequence[int]) -> Portfolio:
+    """Return some problems of a matrix with their times."""
+    return msgspec.structs.replace(
+        matrix,
+        problems=tuple(matrix.problems[column] for column in columns),
+        median_ms=tuple(tuple(row[column] for column in columns) for row in matrix.median_ms),
+    )

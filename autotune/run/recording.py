@@ -60,7 +60,7 @@ from autotune.tuned.record import (
     key_of,
     timestamp,
 )
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, category_of
 
 _WRONG = frozenset(
     {
@@ -381,11 +381,6 @@ def _portfolio(
         for table in tables
     )
     return msgspec.structs.replace(measured, tables=tables)
-
-
-def category_of(problem: Mapping[str, int | str]) -> tuple[str, ...]:
-    """Return the categorical values of a problem."""
-    return tuple(value for value in problem.values() if isinstance(value, str))
 
 
 def _with_prediction(table: AnswerTable, prediction: Prediction, planner: Planner) -> AnswerTable:

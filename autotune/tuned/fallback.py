@@ -19,6 +19,7 @@ import msgspec
 from autotune.tuned.prediction import Predictor
 from autotune.tuned.record import AnswerTable, Expectation, Plan, Portfolio, Sizes, TableRow, Value
 from autotune.tuned.table import distance, place_of
+from autotune.values import by_category
 
 #: The most speed, as a share, that is given up for a configuration that is deterministic.
 DETERMINISM = 0.02
@@ -68,7 +69,7 @@ def answer_tables(
     demands = [(layout, False) for layout in layouts]
     demands += [(layout, True) for layout in (plain, *layouts)]
     tables = []
-    for columns in _by_category(portfolio):
+    for columns in _timed_by_category(portfolio):
         plans = _plans(portfolio, columns, planner)
         as_counted = counted(portfolio, plans)
         times_ms = [winners_ms[column] if winners_ms else None for column in columns]
@@ -211,13 +212,11 @@ def counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
     return msgspec.structs.replace(portfolio, median_ms=tuple(times))
 
 
-def _by_category(portfolio: Portfolio) -> list[list[int]]:
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for column, problem in enumerate(portfolio.problems):
-        category = tuple(value for value in problem.values() if isinstance(value, str))
-        if any(times[column] for times in portfolio.median_ms):
-            groups.setdefault(category, []).append(column)
-    return list(groups.values())
+def _timed_by_category(portfolio: Portfolio) -> list[list[int]]:
+    """Return the columns of each category that some configuration was timed on."""
+    groups = by_category(portfolio.problems).values()
+    timed = ([c for c in group if any(row[c] for row in portfolio.median_ms)] for group in groups)
+    return [columns for columns in timed if columns]
 
 
 def _fractions(
