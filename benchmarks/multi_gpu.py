@@ -2,7 +2,8 @@
 
 All sizes are searched as `autotune run` does, by one card and by two, in the order one, two, two, one:
 what is known first, of each size as many configurations. All are compiled before, with all inputs made,
-so that neither limits. Compared is the time from the beginning of the first search to the last row.
+so that neither limits: inputs are kept beyond the usual 4 GB, and the fleet is started with `AUTOTUNE_CACHE_SIZE=64G`.
+Compared is the time from the beginning of the first search to the last row.
 
     python benchmarks/multi_gpu.py                            # two GPUs
     python benchmarks/multi_gpu.py --fleet WHERE              # the cards of a fleet, too
@@ -13,6 +14,7 @@ so that neither limits. Compared is the time from the beginning of the first sea
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -31,6 +33,7 @@ from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
+from autotune.measure import cache
 from autotune.run.bench import LOCAL, Site
 from autotune.run.division import Division, done_at_once
 from autotune.run.recording import ProblemResult
@@ -45,6 +48,8 @@ from autotune.values import Problem
 ASKED = {"all": 1.9, "small": 1.8}
 #: Sizes whose best time is longer, of sgemm on an H100 or H200: rows of the larger fields.
 LARGE = 2500**3
+#: Of inputs that stay between turns: those of all sizes.
+INPUTS = "64G"
 #: Order in which one and two cards take their turns: a drift favours neither.
 TURNS = (1, 2, 2, 1)
 
@@ -185,6 +190,7 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, default=36, help="of each problem")
     parser.add_argument("--max-s", type=float, default=1e9, help="begin no turn after so long")
     options = parser.parse_args()
+    os.environ.setdefault(cache.SETTING, INPUTS)
     kernel, begun_s = find_kernel(options.kernel), time.monotonic()
     texts = options.problem or []
     problems = [console.problem(kernel, text) for text in texts] or list(kernel.problems["cuda"])

@@ -14,8 +14,6 @@
              shared     a block loads its inputs once
              vectors    a thread loads all inputs of its outputs before it begins, 16 bytes at a time, which the cache
                         serves; OUTPUTS 4 or 8, side by side, few taps, all written out
-             ahead      a block loads its inputs once, 16 bytes at a time, for TILES tiles one after the other: while
-                        a tile is multiplied, the next is on its way. OUTPUTS 4 or 8, four side by side, few taps
      WINDOW  0          a thread's outputs are BLOCK apart: neighbours load neighbours
              1          they are side by side, and slide over the same inputs in registers: one load for
                         OUTPUTS multiply-adds. PAD keeps such threads out of each other's banks */
@@ -36,7 +34,6 @@
 #define INPUT_direct 0
 #define INPUT_shared 1
 #define INPUT_vectors 2
-#define INPUT_ahead 3
 #define INPUT INPUT_shared
 #endif
 #ifndef WINDOW
@@ -47,9 +44,6 @@
 #endif
 #ifndef UNROLL
 #define UNROLL 4 /* taps written out; 0: all */
-#endif
-#ifndef TILES
-#define TILES 1 /* ahead: tiles of a block */
 #endif
 #ifndef TAPS
 #define TAPS 9
@@ -77,7 +71,7 @@ __constant__ float weights[TAPS];
 #define WEIGHTS GLOBAL const float *RESTRICT weights,
 #endif
 
-#if UNROLL == 0 || MASK == MASK_registers || INPUT == INPUT_vectors || INPUT == INPUT_ahead
+#if UNROLL == 0 || MASK == MASK_registers || INPUT == INPUT_vectors
 #define UNROLL_TAPS UNROLL_ALL
 #else
 #define UNROLL_TAPS UNROLL_BY(UNROLL)
@@ -87,34 +81,17 @@ __constant__ float weights[TAPS];
 #define WIDTH (TILE + TAPS - 1)         /* inputs of a block */
 #define PLACE(i) ((i) + (PAD ? (i) / OUTPUTS : 0))
 
-#define BEFORE ((TAPS / 2 + 3) / 4 * 4) /* vectors, ahead: inputs in front of the outputs, and beyond what taps need */
+#define BEFORE ((TAPS / 2 + 3) / 4 * 4) /* vectors: inputs in front of the outputs, and beyond what taps need */
 #define SKIPPED (BEFORE - TAPS / 2)
-#if INPUT == INPUT_ahead
-#define SIDE_BY_SIDE 4 /* outputs */
-#else
-#define SIDE_BY_SIDE OUTPUTS
-#endif
-#define NEAR ((SKIPPED + SIDE_BY_SIDE + TAPS + 2) / 4 * 4)
-#define FOURS (TILE / 4 + NEAR / 4 - 1) /* ahead: vectors of a tile and what is beside it */
-#define EACH CEIL_DIV(FOURS, BLOCK)     /* of a thread */
+#define NEAR ((SKIPPED + OUTPUTS + TAPS + 2) / 4 * 4)
 
 DEVICE float element(GLOBAL const float* x, i64 i, i64 n) { return i >= 0 && i < n ? x[i] : 0.0f; }
-
-DEVICE float4 four_elements(GLOBAL const float* x, i64 i, i64 n)
-{
-    if (i >= 0 && i + 4 <= n) return LD4(x + i);
-    return MAKE4(element(x, i, n), element(x, i + 1, n), element(x, i + 2, n), element(x, i + 3, n));
-}
 
 KERNEL(BLOCK, 1, 1)
 conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n)
 {
     const int tid = TID(0);
-#if INPUT == INPUT_ahead
-    i64 first = (i64)BID(0) * TILES * TILE; /* output of the tile */
-#else
     const i64 first = (i64)BID(0) * TILE; /* output of this block */
-#endif
     const i64 left = first - TAPS / 2;    /* input that it reads first */
 
 #if INPUT == INPUT_shared
@@ -146,50 +123,6 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     SYNC();
 #endif
 
-#if INPUT == INPUT_ahead
-    SHARED float4 tiles[2][FOURS];
-    float4 next[EACH];
-    UNROLL_ALL
-    for (int e = 0; e < EACH; ++e) next[e] = four_elements(x, first - BEFORE + 4 * (tid + e * BLOCK), n);
-    UNROLL_BY(1)
-    for (int t = 0; t < TILES && first < n; ++t, first += TILE) {
-        SHARED_PTR float4* const tile = tiles[t % 2];
-        UNROLL_ALL
-        for (int e = 0; e < EACH; ++e)
-            if (tid + e * BLOCK < FOURS) tile[tid + e * BLOCK] = next[e];
-        SYNC(); /* and nobody reads the tile before the last one any more */
-        if (t + 1 < TILES) {
-            UNROLL_ALL
-            for (int e = 0; e < EACH; ++e)
-                next[e] = four_elements(x, first + TILE - BEFORE + 4 * (tid + e * BLOCK), n);
-        }
-        UNROLL_ALL
-        for (int set = 0; set < OUTPUTS / 4; ++set) {
-            const int place = set * BLOCK + tid;
-            const i64 at = first + 4 * place;
-            float near[NEAR], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL_ALL
-            for (int i = 0; i < NEAR / 4; ++i) {
-                const float4 four = tile[place + i];
-                near[4 * i] = four.x, near[4 * i + 1] = four.y, near[4 * i + 2] = four.z, near[4 * i + 3] = four.w;
-            }
-            UNROLL_ALL
-            for (int j = 0; j < TAPS; ++j) {
-                const float weight = W(j);
-                UNROLL_ALL
-                for (int o = 0; o < 4; ++o) sum[o] = FMA(weight, near[SKIPPED + j + o], sum[o]);
-            }
-            if (at + 4 <= n)
-                ST4(out + at, MAKE4(sum[0], sum[1], sum[2], sum[3]));
-            else {
-                UNROLL_ALL
-                for (int o = 0; o < 4; ++o)
-                    if (at + o < n) out[at + o] = sum[o];
-            }
-        }
-    }
-    return;
-#else
     float sum[OUTPUTS];
     UNROLL_ALL
     for (int o = 0; o < OUTPUTS; ++o) sum[o] = 0.0f;
@@ -249,5 +182,4 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     UNROLL_ALL
     for (int o = 0; o < OUTPUTS; ++o)
         if (first + begin + o * step < n) out[first + begin + o * step] = sum[o];
-#endif
 }

@@ -19,11 +19,6 @@ def vectors(BLOCK, OUTPUTS, MASK="registers"):
     return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "vectors", "MASK": MASK}
 
 
-def ahead(BLOCK, OUTPUTS, TILES, MASK="registers"):
-    """A configuration whose blocks load a tile while they multiply another."""
-    return {**vectors(BLOCK, OUTPUTS, MASK), "INPUT": "ahead", "TILES": TILES}
-
-
 conv1d = Kernel(
     "conv1d.cu",
     problems={
@@ -51,27 +46,21 @@ conv1d = Kernel(
         *(vectors(block, outputs) for block, outputs in ((128, 4), (256, 4), (128, 8))),
         vectors(128, 4, MASK="global"),
         vectors(256, 8, MASK="global"),
-        *(ahead(128, 8, 8, mask) for mask in ("registers", "global")),
-        *(ahead(256, 4, 16, mask) for mask in ("registers", "global")),
     ],
     default=sliding(256, 4, UNROLL=4),
     BLOCK=(64, 128, 256, 512),  # threads per block
     OUTPUTS=(1, 2, 4, 8),  # per thread
     MASK=("global", "shared", "registers"),  # where the weights wait
-    INPUT=("direct", "shared", "vectors", "ahead"),  # where the inputs wait
+    INPUT=("direct", "shared", "vectors"),  # where the inputs wait
     WINDOW=(0, 1),  # whether a thread's outputs are side by side
     PAD=(0, 1),  # shared, WINDOW=1: against bank conflicts
     UNROLL=(1, 4, 8, 0),  # taps written out; 0: all
-    TILES=(4, 8, 16, 32),  # ahead: tiles of a block, one after the other
 )
-
-#: Where all that a thread needs is loaded first, in vectors, and all taps are written out.
-WHOLE = ("vectors", "ahead")
 
 
 @conv1d.applies("WINDOW")
 def several_outputs(OUTPUTS, INPUT):
-    return OUTPUTS > 1 and INPUT not in WHOLE
+    return OUTPUTS > 1 and INPUT != "vectors"
 
 
 @conv1d.applies("PAD")
@@ -81,12 +70,7 @@ def apart_in_shared_memory(INPUT, OUTPUTS, WINDOW):
 
 @conv1d.applies("UNROLL")
 def loop_over_taps(MASK, INPUT):
-    return MASK != "registers" and INPUT not in WHOLE  # registers have no index when a program runs
-
-
-@conv1d.applies("TILES")
-def walk(INPUT):
-    return INPUT == "ahead"
+    return MASK != "registers" and INPUT != "vectors"  # registers have no index when a program runs
 
 
 @conv1d.constraint
@@ -97,8 +81,8 @@ def blocks_are_allowed(BLOCK, device):
 
 @conv1d.constraint
 def vectors_are_whole(INPUT, OUTPUTS):
-    """vectors and ahead: a thread's outputs begin at 16 bytes."""
-    return INPUT not in WHOLE or OUTPUTS % 4 == 0
+    """vectors: a thread's outputs begin at 16 bytes."""
+    return INPUT != "vectors" or OUTPUTS % 4 == 0
 
 
 @conv1d.requires
@@ -106,14 +90,13 @@ def fits(c, p):
     """Weights in registers are 31 at most, and only so many taps are all written out; constant is a place, too."""
     if p.mask_in == "constant" and c.MASK != "global":
         return False
-    few = c.MASK == "registers" or c.INPUT in WHOLE or c.UNROLL == 0
+    few = c.MASK == "registers" or c.INPUT == "vectors" or c.UNROLL == 0
     return p.taps <= 31 if few else True
 
 
 @conv1d.launch
 def launch(c, p):
-    tiles = c.TILES if c.INPUT == "ahead" else 1
-    return Launch(grid=(ceil_div(p.n, c.BLOCK * c.OUTPUTS * tiles),), block=(c.BLOCK,))
+    return Launch(grid=(ceil_div(p.n, c.BLOCK * c.OUTPUTS),), block=(c.BLOCK,))
 
 
 @conv1d.deterministic

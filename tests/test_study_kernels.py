@@ -70,8 +70,6 @@ def test_a_sample_is_right(name: str) -> None:
         ("spmm", {"ALG": "split", "BLOCK": 64, "TEAM": 8, "VEC": 4, "SHARE": 32}),
         ("conv1d", {"INPUT": "vectors", "OUTPUTS": 8, "MASK": "registers", "BLOCK": 64}),
         ("conv1d", {"INPUT": "vectors", "OUTPUTS": 4, "BLOCK": 64}),
-        ("conv1d", {"INPUT": "ahead", "OUTPUTS": 4, "BLOCK": 64, "TILES": 4}),
-        ("conv1d", {"INPUT": "ahead", "OUTPUTS": 8, "BLOCK": 64, "TILES": 4, "MASK": "registers"}),
     ],
     ids=str,
 )

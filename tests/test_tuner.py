@@ -17,6 +17,7 @@ from sample_spaces import SOURCE, SPACE, changed
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, Interrupted
 from autotune.kernel.catalog import find_kernel
+from autotune.measure import cache
 from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
 from autotune.run.tuner import TunerProcess
@@ -183,3 +184,10 @@ def test_a_source_that_changed_before_the_processes_read_it_is_one_message(reque
         file.write_text(changed(file.read_text(), ("factor * x[i]", "x[i] * factor")))
         with pytest.raises(AutotuneError, match="a source was changed while it was in use"):
             run.run()
+
+
+def test_inputs_of_all_processes_are_given_up_with_the_run(request_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    ran(request_of("one", "two"), tmp_path / "s.sqlite")
+    assert not cache.entries(cache.DATA)

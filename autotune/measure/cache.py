@@ -124,6 +124,11 @@ def use(folder: Path) -> None:
     _used.add(folder)
 
 
+def used() -> frozenset[Path]:
+    """Return the data sets that this process works with."""
+    return frozenset(_used)
+
+
 def tidy() -> None:
     """Give up the data sets that this process worked with, and keep to the limits."""
     while _used:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
@@ -22,6 +23,7 @@ from autotune.errors import AutotuneError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.snapshot import Origin
 from autotune.kernel.source import own_fingerprint
+from autotune.measure import cache
 from autotune.measure.data import load_kernel
 from autotune.measure.measurement import Measurement
 from autotune.measure.process import ChildActor, tell
@@ -182,9 +184,11 @@ class TunerProcess:
     def _ask(self, task: Any, needed: Sequence[SearchedProblem], *args: Any) -> Any:
         news = [each for each in needed if self._known.get(each.problem) is not each]
         self._known.update({each.problem: each for each in news})
-        answer, self._off_budget_s = self._actor.ask(
+        answer, self._off_budget_s, used = self._actor.ask(
             task, news, *args, job=self._plan, timeout_s=_SILENCE_S, heard=self._hear
         )
+        for folder in used:  # given up with the run's own: the process is killed at its end
+            cache.use(folder)
         return answer
 
     def _hear(self, told: str | list[Event]) -> None:
@@ -247,12 +251,12 @@ class _Teller:
 
 def _search(
     _: TunerPlan, news: Sequence[SearchedProblem], problem: Problem, budget: Budget
-) -> tuple[SearchedProblem, float]:
+) -> tuple[SearchedProblem, float, frozenset[Path]]:
     assert _tuner is not None
     _known.update({each.problem: each for each in news})
     _known[problem] = _tuner.search(problem, budget, list(_known.values()))
     _teller.flush()
-    return _known[problem], _off_budget_s(_tuner)
+    return _known[problem], _off_budget_s(_tuner), cache.used()
 
 
 def _hold_finals(
@@ -261,11 +265,12 @@ def _hold_finals(
     problem: Problem,
     seconds: float,
     *following: Problem,
-) -> tuple[Outcome, float]:
+) -> tuple[Outcome, float, frozenset[Path]]:
     assert _tuner is not None
     _known.update({each.problem: each for each in news})
     after = next((_known[each] for each in following), None)
-    return _tuner.hold_finals(_known[problem], seconds, after), _off_budget_s(_tuner)
+    outcome = _tuner.hold_finals(_known[problem], seconds, after)
+    return outcome, _off_budget_s(_tuner), cache.used()
 
 
 def _off_budget_s(tuner: ProblemTuner) -> float:
