@@ -19,7 +19,7 @@ from tuned_project import NAMES, SHORT, edit_record, no_process, record_file
 from autotune import load
 from autotune.cli import run
 from autotune.errors import SpecError
-from autotune.kernel.catalog import load_file
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.measurement import Status
 from autotune.retune.retuning import Remeasured, Verdict, verdict
 from autotune.run import checking
@@ -248,6 +248,14 @@ def test_a_wrong_number_of_arguments_is_an_error_without_a_gpu(
     report = check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, change)), ["sm_90"], 1, 0)
     assert bool(report.failures) == bool(told)
     assert all(told in failure for failure in report.failures)
+
+
+def test_weights_in_constant_memory_are_no_argument_and_those_of_an_array_are() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    report = check_kernel(find_kernel("conv1d"), ["sm_90"], 6, 0)
+    compiled = [each for each in report.samples if each["target"] == "sm_90"]
+    assert {each["result"] for each in compiled} == {"compiled"}
+    assert not report.failures
 
 
 def test_a_default_that_is_not_valid_is_told(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ class _DeviceCheck:
         missing = [name for name in names if not done.binary.entry(name or "")]
         if missing:
             return _not("failed", f"the source has no kernel function {missing[0]!r}")
-        if wrong := self._wrong_count(configuration, done.binary, launches.launches):
+        if wrong := self._wrong_count(configuration, problem, done.binary, launches.launches):
             return _not("failed", wrong)
         entries = done.binary.entries
         registers = max((function.registers or 0 for function in entries), default=None)
@@ -308,14 +308,18 @@ class _DeviceCheck:
         return SampleResult("compiled", registers, spilled)
 
     def _wrong_count(
-        self, configuration: Configuration, binary: Binary, launches: Sequence[Launch]
+        self,
+        configuration: Configuration,
+        problem: Problem,
+        binary: Binary,
+        launches: Sequence[Launch],
     ) -> str:
         """Return which launch gives a CUDA function too many or too few arguments; empty if none does."""
         kernel = self._kernel
         if kernel.language_on("cuda") != "cuda":
             return ""
-        problem = min(kernel.all_problems(), key=size_of)
-        arguments = prepare(kernel, problem, EXACT).arguments
+        like = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
+        arguments = prepare(kernel, min(like, key=size_of), EXACT).arguments
         passed = [each.name for each in arguments if each.kind != "constant"]
         passed += kernel.workspaces(configuration, problem, self._device)
         for launch in launches:
