@@ -88,20 +88,17 @@ def _listed(kernel: str, **fields: Value) -> Problem:
     return next(problem for problem in known if fields.items() <= dict(problem).items())
 
 
+def _declared(kernel: str) -> dict[str, Variant]:
+    """Return the variants of a space file."""
+    return {name: name for name in find_kernel(kernel).variants}
+
+
 def _square(n: int) -> Problem:
     return Problem(m=n, n=n, k=n)
 
 
 _N = 1 << 24
-_LADDER = {
-    "interleaved": _rung("interleaved"),
-    "spread": _rung("spread"),
-    "sequential": _rung("sequential"),
-    "two loads": _rung("sequential", ITEMS=2),
-    "syncwarp": _rung("sequential", "syncwarp", ITEMS=2),
-    "shuffle": _rung("shuffle", "shuffle", ITEMS=2),
-    "wide": _rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
-}
+_LADDER = {name.replace("_", " "): name for name in find_kernel("reduce_op").variants}
 _FINISHES = {finish: _wide(FINISH=finish) for finish in ("kernel", "ticket", "atomic")}
 _LAUNCHES: dict[str, Variant] = {
     "two launches": {"VARIANT": "portable", "BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot",
@@ -126,19 +123,11 @@ _DOUBLE = {
         ("single", False, False), ("shared", True, False), ("both", True, True),
     )
 }  # fmt: skip
-_FORMS = {
-    form: {"FORM": form, "BLOCK": 256} for form in ("stores", "chosen", "ternary", "mask", "sorted")
-}
-_TABLES = {
-    where: {"TABLE": where, "BLOCK": 256, "ITEMS": 4}
-    for where in ("global", "shared", "registers", "branches", "pointers")
-}
 _UNROLL = {
     f"unroll {by}" if by else "no pragma": {"TILE": 16, "SIDE": 1, "UNROLL": by}
     for by in (0, 1, 2, 4, 8, 16)
 }
 _STRIDES = (0, 1, 2, 4, 32, 33)
-_BANKS = {layout: {"BLOCK": 256, "LAYOUT": layout} for layout in ("plain", "padded", "xor")}
 _WINDOW = {"BLOCK": 256, "OUTPUTS": 4, "INPUT": "shared", "WINDOW": 1}
 _CONV = {
     "direct": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
@@ -175,10 +164,7 @@ def _particles(fields: int) -> list[Experiment]:
             f"{layout}, {fields} of 3",
             "particles",
             Problem(n=_N, layout=layout, fields=fields),
-            {
-                "direct": {"BLOCK": 256},
-                **({"shared": {"BLOCK": 256, "STAGE": "shared"}} if layout == "aos12" else {}),
-            },
+            {stage: stage for stage in ("direct", *(["shared"] if layout == "aos12" else []))},
         )
         for layout in ("aos12", "aos16", "soa", "aosoa")
     ]
@@ -186,7 +172,7 @@ def _particles(fields: int) -> list[Experiment]:
 
 def _branches(pattern: str, work: int) -> Experiment:
     problem = Problem(n=1 << 20 if work else _N, pattern=pattern, work=work)
-    return Experiment(f"{pattern}, {work}", "branch", problem, _FORMS)
+    return Experiment(f"{pattern}, {work}", "branch", problem, _declared("branch"))
 
 
 def _chains() -> list[Experiment]:
@@ -197,16 +183,12 @@ def _chains() -> list[Experiment]:
         "L2": (1 << 20, 32),
         "memory": (1 << 27, 32),
     }
-    one = {"BLOCK": 1, "UNROLL": 16}
     return [
         Experiment(
             name,
             "chase",
             Problem(n=n, steps=16384 if name != "memory" else 4096, gap=gap),
-            {
-                "global": one,
-                **({"shared": {**one, "LEVEL": "shared"}} if n <= 8192 else {}),
-            },
+            {level: level for level in ("global", *(["shared"] if n <= 8192 else []))},
             counts=(),
             is_hot=True,
         )
@@ -279,12 +261,12 @@ ROWS: Mapping[str, list[Experiment]] = {
     ],
     "E08": [
         *(
-            Experiment(f"stride {s}, 2^{e}", "gather", _places(1 << e, "stride", s), {"direct": {}})
+            Experiment(f"stride {s}, 2^{e}", "gather", _places(1 << e, "stride", s), {"direct": "naive"})
             for e, s in ((20, 1), (20, 17), (24, 1), (24, 17))
         ),
-        Experiment("swapped", "gather", _places(_N, "swapped"), {"direct": {}}),
-        Experiment("random", "gather", _places(_N, "random"), {"direct": {}}),
-        Experiment("stride 17, store", "gather", _places(_N, "stride", 17, "store"), {"direct": {}}),
+        Experiment("swapped", "gather", _places(_N, "swapped"), {"direct": "naive"}),
+        Experiment("random", "gather", _places(_N, "random"), {"direct": "naive"}),
+        Experiment("stride 17, store", "gather", _places(_N, "stride", 17, "store"), {"direct": "naive"}),
     ],
     "E09": [
         *(
@@ -315,13 +297,13 @@ ROWS: Mapping[str, list[Experiment]] = {
     "E11": [
         *(
             Experiment(f"16, {index}, {place}", "table",
-                       Problem(n=_N, entries=16, index=index, table_in=place), _TABLES)
+                       Problem(n=_N, entries=16, index=index, table_in=place), _declared("table"))
             for place in ("array", "constant")
             for index in ("uniform", "warps", "random")
         ),
         *(
             Experiment(f"{entries}, random", "table",
-                       Problem(n=_N, entries=entries, index="random", table_in="array"), _TABLES)
+                       Problem(n=_N, entries=entries, index="random", table_in="array"), _declared("table"))
             for entries in (4096, 65536)
         ),
     ],
@@ -373,18 +355,18 @@ ROWS: Mapping[str, list[Experiment]] = {
     ],
     "E19": _chains(),
     "E20": [
-        Experiment(f"every {s}", "gather", _places(1 << 22, "every", s), {"direct": {}})
+        Experiment(f"every {s}", "gather", _places(1 << 22, "every", s), {"direct": "naive"})
         for s in (1, 2, 4, 8, 16, 32)
     ],
     "E21": [
         Experiment(
             f"2^{e}", "gather", _places(1 << e, "reverse"),
-            {stage: {"BLOCK": 256, "ITEMS": 4, "STAGE": stage} for stage in ("direct", "shared", "shuffle")},
+            {stage: stage for stage in ("direct", "shared", "shuffle")},
         )
         for e in (20, 24)
     ],
     "E22": [
-        Experiment(f"stride {s}", "banks", Problem(n=1 << 18, stride=s, reads=1024), _BANKS,
+        Experiment(f"stride {s}", "banks", Problem(n=1 << 18, stride=s, reads=1024), _declared("banks"),
                    counts=("time", *SHARED))
         for s in _STRIDES
     ],
@@ -400,22 +382,14 @@ ROWS: Mapping[str, list[Experiment]] = {
     "E24": [
         Experiment(
             kind, "spmm", _listed("spmm", kind=kind, n=32),
-            {
-                "row": {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
-                "block": {"ALG": "block", "BLOCK": 256, "TEAM": 8, "VEC": 4, "SHARE": 64},
-                "split": {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
-            },
+            _declared("spmm"),
         )
         for kind in ("uniform", "powerlaw")
     ],
     "E25": [
         Experiment(
             kind, "triangles", Problem(kind=kind, n=1 << 16, each=16),
-            {
-                "merge": {"ALG": "merge", "BLOCK": 128, "TEAM": 1},
-                "search": {"ALG": "search", "BLOCK": 128, "TEAM": 32},
-                "hash": {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
-            },
+            _declared("triangles"),
         )
         for kind in ("uniform", "powerlaw")
     ],
@@ -424,7 +398,7 @@ ROWS: Mapping[str, list[Experiment]] = {
             f"off by {by}",
             "elementwise",
             Problem(n=1 << 23, op="add", m=1 << 23, offset_a=by, offset_b=by, offset_out=by),
-            {"4 bytes": {"BLOCK": 256, "VEC": 1}, "16 bytes": {"BLOCK": 256, "VEC": 4}},
+            {"4 bytes": "naive", "16 bytes": "vectors"},
             counts=(*RATES, *SECTORS, *FURTHER),
         )
         for by in (0, 1)
@@ -437,7 +411,7 @@ ROWS: Mapping[str, list[Experiment]] = {
     "E29": [
         Experiment(
             name, "elementwise", Problem(n=1 << 22, op=op, m=m),
-            {f"{4 * vec} bytes": {"BLOCK": 256, "VEC": vec} for vec in (1, 4)},
+            {"4 bytes": "naive", "16 bytes": "vectors"},
         )
         for name, op, m in (
             ("add", "add", 1 << 22), ("mul", "mul", 1 << 22),

@@ -20,6 +20,7 @@ banks = Kernel(
     },
     edge_problems=[strided(1, 1, 1), strided(1001, 32, 7), strided(333, 33, 100)],
     static=("stride", "reads"),
+    variants={layout: {"LAYOUT": layout} for layout in ("plain", "padded", "xor")},
     BLOCK=(256, 32, 64, 128, 512, 1024),  # threads per block
     LAYOUT=("plain", "padded", "xor"),  # against conflicts
     UNROLL=(8, 1, 32),  # reads written out

@@ -22,6 +22,7 @@ branch = Kernel(
     },
     edge_problems=[paths(1, "half", 1), paths(1001, "tenth"), paths(4097, "half", 8)],
     static=("work",),
+    variants={form: {"FORM": form} for form in ("stores", "chosen", "ternary", "mask", "sorted")},
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4),  # elements per thread
     FORM=("stores", "chosen", "ternary", "mask", "sorted"),  # how the source says it

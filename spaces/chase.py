@@ -21,6 +21,7 @@ chase = Kernel(
         "opencl": [chain(1 << 12), chain(1 << 20, gap=0)],
     },
     edge_problems=[chain(1, 1), chain(7, 0), chain(1000, 33, 0), chain(8193, 1001, 8)],
+    variants={level: {"LEVEL": level} for level in ("global", "shared")},
     BLOCK=(1, 32),  # threads, which do the same
     LEVEL=("global", "shared"),  # where the chain lies
     UNROLL=(16, 1),  # steps written out

@@ -47,6 +47,12 @@ conv1d = Kernel(
         vectors(128, 4, MASK="global"),
         vectors(256, 8, MASK="global"),
     ],
+    variants={
+        "naive": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
+        "shared": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
+        "window": sliding(256, 4, UNROLL=0),
+        "vectors": vectors(128, 4),
+    },
     default=sliding(256, 4, UNROLL=4),
     BLOCK=(64, 128, 256, 512),  # threads per block
     OUTPUTS=(1, 2, 4, 8),  # per thread

@@ -31,6 +31,7 @@ elementwise = Kernel(
     ],
     layout={"offset_a": 0, "offset_b": 0, "offset_out": 0},
     static=("op",),
+    variants={"naive": {"BLOCK": 256}, "vectors": {"BLOCK": 256, "VEC": 4}},
     default={"BLOCK": 256, "VEC": 4, "ITEMS": 1},
     BLOCK=(32, 48, 64, 96, 100, 128, 256, 512, 1024),  # threads per block, whole warps or not
     VEC=(1, 2, 4),  # floats per access

@@ -31,6 +31,10 @@ gather = Kernel(
         places(1001, "random"),
     ],
     static=("pattern", "stride", "side"),
+    variants={
+        "naive": {},
+        **{stage: {"STAGE": stage, "ITEMS": 4} for stage in ("direct", "shared", "shuffle")},
+    },
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
     STAGE=("direct", "shared", "shuffle"),  # where an order is turned

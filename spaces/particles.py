@@ -28,6 +28,7 @@ particles = Kernel(
         structs(1001, "soa"),
     ],
     static=("layout", "fields"),
+    variants={stage: {"STAGE": stage} for stage in ("direct", "shared")},
     BLOCK=(256, 64, 128, 512),  # threads per block
     ITEMS=(1, 2, 4),  # particles per thread
     STAGE=("direct", "shared"),  # where structs are taken apart

@@ -61,6 +61,15 @@ reduce_op = Kernel(
         # a CPU: a piece for each core
         rung("sequential", "barrier", ITEMS=8, BYTES=16, GRID_MODE="chunk", WAVES=1),
     ],
+    variants={
+        "interleaved": rung("interleaved", "barrier"),
+        "spread": rung("spread", "barrier"),
+        "sequential": rung("sequential", "barrier"),
+        "two_loads": rung("sequential", "barrier", ITEMS=2),
+        "syncwarp": rung("sequential", "syncwarp", ITEMS=2),
+        "shuffle": rung("shuffle", "shuffle", ITEMS=2),
+        "wide": rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+    },
     default=rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
     BLOCK=(128, 256, 512, 1024),  # threads per block
     BYTES=(4, 8, 16),  # of one load, or one element

@@ -72,6 +72,11 @@ spmm = Kernel(
         {"ALG": "split", "BLOCK": 64, "TEAM": 8, "VEC": 4, "UNROLL": 8, "SHARE": 32},
         {"ALG": "split", "BLOCK": 64, "TEAM": 32, "VEC": 4, "UNROLL": 8, "SHARE": 64},
     ],
+    variants={
+        "row": {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
+        "block": {"ALG": "block", "BLOCK": 256, "TEAM": 8, "VEC": 4, "SHARE": 64},
+        "split": {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
+    },
     default={"ALG": "block", "BLOCK": 256, "TEAM": 32},
     ALG=("row", "block", "split"),  # how entries are shared out
     BLOCK=(256, 64, 128, 512),  # threads per block

@@ -19,6 +19,10 @@ table = Kernel(
     },
     edge_problems=[entries_of(1, 4), entries_of(1001, 16, "warps"), entries_of(4097, 256)],
     static=("entries", "table_in"),
+    variants={
+        where: {"TABLE": where, "ITEMS": 4}
+        for where in ("global", "shared", "registers", "branches", "pointers")
+    },
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
     TABLE=("global", "shared", "registers", "branches", "pointers"),  # where the table lies

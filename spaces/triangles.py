@@ -30,6 +30,11 @@ triangles = Kernel(
         {"ALG": "search", "BLOCK": 128, "TEAM": 32},
         {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
     ],
+    variants={
+        "merge": {"ALG": "merge", "BLOCK": 128, "TEAM": 1},
+        "search": {"ALG": "search", "BLOCK": 128, "TEAM": 32},
+        "hash": {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
+    },
     default={"ALG": "search", "BLOCK": 128, "TEAM": 32},
     ALG=("merge", "search", "hash"),  # how two lists are intersected
     BLOCK=(64, 128, 256),  # threads per block

@@ -18,6 +18,13 @@ unroll = Kernel(
         *({"TILE": 16, "SIDE": 1, "UNROLL": 0, "CAP": cap} for cap in (32, 64)),
         *({"TILE": 16, "SIDE": 8, "UNROLL": 0, "CAP": cap} for cap in (0, 128, 64, 32)),
     ],
+    variants={
+        "naive": {},
+        "rolled": {"UNROLL": 1},
+        "cap_32": {"CAP": 32},
+        "square": {"SIDE": 8},
+        "square_cap_64": {"SIDE": 8, "CAP": 64},
+    },
     TILE=(16, 8, 32),  # threads along each side of a block, and steps of k at a time
     SIDE=(1, 4, 8),  # elements along each side of a thread's square
     UNROLL=(0, 1, 2, 4, 8, 16),  # steps of k written out; 0: without a pragma

@@ -49,7 +49,7 @@ enum class MASK_value {
 
 /// Values of INPUT.
 enum class INPUT_value {
-  direct, shared, vectors, ahead
+  direct, shared, vectors
 };
 
 /// Values of mask_in.
@@ -71,7 +71,6 @@ struct config {
   int WINDOW;
   int PAD;
   int UNROLL;
-  int TILES;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -222,7 +221,6 @@ struct plan {
   int WINDOW;
   int PAD;
   int UNROLL;
-  int TILES;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -233,15 +231,15 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256,4,MASK_value::global,INPUT_value::shared,1,0,4,4,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {128,8,MASK_value::shared,INPUT_value::shared,1,1,8,4,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,4,MASK_value::global,INPUT_value::vectors,0,0,1,4,{256, 1, 1},0,false,true,0,0,1023ULL,true},
-    {512,4,MASK_value::registers,INPUT_value::vectors,0,0,1,4,{512, 1, 1},0,false,true,1,0,1023ULL,true},
-    {128,4,MASK_value::global,INPUT_value::vectors,0,0,1,4,{128, 1, 1},0,false,true,2,0,1023ULL,true},
-    {64,8,MASK_value::shared,INPUT_value::vectors,0,0,1,4,{64, 1, 1},0,false,true,2,0,1023ULL,true},
-    {256,8,MASK_value::global,INPUT_value::vectors,0,0,1,4,{256, 1, 1},0,false,true,1,0,1023ULL,true},
-    {512,4,MASK_value::global,INPUT_value::direct,1,0,4,4,{512, 1, 1},0,false,true,1,-1,1023ULL,true},
-    {512,4,MASK_value::global,INPUT_value::vectors,0,0,1,4,{512, 1, 1},0,false,true,1,0,1023ULL,true}
+    {256,4,MASK_value::global,INPUT_value::shared,1,0,4,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,8,MASK_value::shared,INPUT_value::shared,1,1,8,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,4,MASK_value::global,INPUT_value::vectors,0,0,1,{256, 1, 1},0,false,true,0,0,1023ULL,true},
+    {512,4,MASK_value::registers,INPUT_value::vectors,0,0,1,{512, 1, 1},0,false,true,1,0,1023ULL,true},
+    {128,4,MASK_value::global,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,8,MASK_value::shared,INPUT_value::vectors,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
+    {256,8,MASK_value::global,INPUT_value::vectors,0,0,1,{256, 1, 1},0,false,true,1,0,1023ULL,true},
+    {512,4,MASK_value::global,INPUT_value::direct,1,0,4,{512, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {512,4,MASK_value::global,INPUT_value::vectors,0,0,1,{512, 1, 1},0,false,true,1,0,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -440,7 +438,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK, p_.OUTPUTS, p_.MASK, p_.INPUT, p_.WINDOW, p_.PAD, p_.UNROLL, p_.TILES, p_.block, p_.shared_bytes,
+  return {p_.BLOCK, p_.OUTPUTS, p_.MASK, p_.INPUT, p_.WINDOW, p_.PAD, p_.UNROLL, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
