@@ -91,9 +91,10 @@ class Row:
     more: Callable[[Mapping[str, Any]], list[str]] | None = None
 
 
-def _explain(kernel: str, problem: str, *configs: str) -> str:
+def _explain(kernel: str, problem: str, *configs: str, variants: str = "") -> str:
+    named = f" --variants {variants}" if variants else ""
     options = "".join(f" --config {config}" for config in configs)
-    return f"autotune explain {kernel} --device cuda:0 --problem {problem}{options}"
+    return f"autotune explain {kernel} --problem {problem}{named}{options}"
 
 
 def _winners(probe: Mapping[str, Any]) -> list[str]:
@@ -145,7 +146,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "reduce_op",
             "n=16777216,op=sum,dtype=float32",
-            "BLOCK_RED=interleaved,TAIL=barrier,FINISH=kernel",
+            variants="interleaved,sequential,wide",
         ),
     ),
     "E02": Row(
@@ -193,7 +194,7 @@ ROWS: Mapping[str, Row] = {
         "Each element of C reads 2 K floats. They do not come from memory: lanes of a warp share a row of A "
         "and neighbours in B, and L1 has the rest.",
         ("µs", "TFLOP/s", "L1 hits %", "L2 hits %", "read, MB", "tensor %"),
-        _explain("sgemm", "m=512,n=512,k=512", "ALG=naive,BLOCK_X=16,BLOCK_Y=16"),
+        _explain("sgemm", "m=512,n=512,k=512", variants="naive,best"),
         only="512^3",
     ),
     "E07": Row(
@@ -212,7 +213,7 @@ ROWS: Mapping[str, Row] = {
         "bytes are used. In which order the lanes of a warp lie costs nothing. At 2^20 elements the L2 cache "
         "serves what comes back.",
         (*_COUNTED[:3], "used, load %", "L2 hits %", "read, MB"),
-        _explain("gather", "n=1048576,pattern=stride,stride=17,side=load"),
+        _explain("gather", "n=1048576,pattern=stride,stride=17,side=load", variants="naive"),
     ),
     "E09": Row(
         "Alignment and pitch",
@@ -231,9 +232,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "branch",
             "n=1048576,pattern=alternating,work=512",
-            "FORM=stores",
-            "FORM=ternary",
-            "FORM=sorted",
+            variants="stores,ternary,sorted",
         ),
     ),
     "E11": Row(
@@ -246,8 +245,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "table",
             "n=16777216,entries=16,index=random,table_in=array",
-            "TABLE=pointers",
-            "TABLE=shared",
+            variants="pointers,shared",
         ),
     ),
     "E12": Row(
@@ -263,7 +261,7 @@ ROWS: Mapping[str, Row] = {
         "thread a cap of 64 sends them to local memory. Compilers ignore `-maxrregcount` for kernels with "
         "launch bounds; `__maxnreg__` works.",
         ("µs", "registers", "bytes spilled", "occupancy", "local loads"),
-        _explain("unroll", "m=2048,n=2048,k=2048", "SIDE=8,CAP=64", "SIDE=8"),
+        _explain("unroll", "m=2048,n=2048,k=2048", variants="square_cap_64,square"),
     ),
     "E14": Row(
         "Occupancy",
@@ -284,14 +282,14 @@ ROWS: Mapping[str, Row] = {
         "bytes take 12 sectors a request and 3 requests, whose sectors L1 keeps: all bytes are used once. "
         "With one field used, two thirds of what is moved are not.",
         (*_COUNTED[:2], "used, load %", "L1 hits %", "read, MB", "GB/s"),
-        _explain("particles", "n=16777216,layout=aos12,fields=1", "STAGE=direct", "STAGE=shared"),
+        _explain("particles", "n=16777216,layout=aos12,fields=1", variants="direct,shared"),
     ),
     "E16": Row(
         "Half-precision product on tensor cores",
         "One instruction multiplies whole matrices: m16n8k16 of `mma.sync`, 64 rows and up to 256 columns of "
         "`wgmma`. WMMA is the portable interface, and leaves a part of the rate on the table.",
         ("µs", "TFLOP/s", "tensor %", "registers", "occupancy"),
-        "autotune explain hgemm --device cuda:0",
+        "autotune explain hgemm",
     ),
     "E17": Row(
         "Inline PTX",
@@ -319,7 +317,7 @@ ROWS: Mapping[str, Row] = {
         "that the chain fits in; hot for caches, cold for memory. The launch is in it, spread over thousands "
         "of steps.",
         ("µs", "µs hot"),
-        _explain("chase", "n=8192,steps=16384,gap=32", "BLOCK=1", "BLOCK=1,LEVEL=shared"),
+        _explain("chase", "n=8192,steps=16384,gap=32", variants="global,shared"),
     ),
     "E20": Row(
         "Strides and lines",
@@ -327,7 +325,7 @@ ROWS: Mapping[str, Row] = {
         "16 ints; a GPU moves sectors of 32 bytes, 8 floats, so that what is moved for an element grows until "
         "then.",
         ("µs", "sectors, load", "used, load %", "read, MB"),
-        _explain("gather", "n=4194304,pattern=every,stride=8,side=load"),
+        _explain("gather", "n=4194304,pattern=every,stride=8,side=load", variants="naive"),
         more=_steps,
     ),
     "E21": Row(
@@ -336,7 +334,7 @@ ROWS: Mapping[str, Row] = {
         "shuffles has little to mend; each is right for any size. Shared memory that a launch sizes is its "
         "third argument; `transpose` and `sgemm` use it, kernels of the common dialect declare theirs.",
         ("µs", "GB/s", *_COUNTED[1:3]),
-        _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", "STAGE=direct", "STAGE=shuffle"),
+        _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", variants="direct,shuffle"),
     ),
     "E22": Row(
         "Banks",
@@ -344,7 +342,7 @@ ROWS: Mapping[str, Row] = {
         "32; one word for all is no conflict. A word of padding after 32, or an exclusive or with the row, "
         "makes columns as good as rows.",
         ("µs", "wavefronts a load", "conflicts"),
-        _explain("banks", "n=262144,stride=32,reads=1024", "LAYOUT=plain", "LAYOUT=padded", "LAYOUT=xor"),
+        _explain("banks", "n=262144,stride=32,reads=1024", variants="plain,padded,xor"),
     ),
     "E23": Row(
         "Convolution",
@@ -356,8 +354,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "conv1d",
             "n=16777216,taps=9,mask_in=array",
-            "OUTPUTS=1,INPUT=direct,UNROLL=1",
-            "OUTPUTS=4,INPUT=shared,WINDOW=1,UNROLL=0",
+            variants="naive,window,vectors",
         ),
     ),
     "E24": Row(
@@ -366,7 +363,11 @@ ROWS: Mapping[str, Row] = {
         "rows are alike. Where one row has thousands of entries, all teams of a block share it, or every team "
         "has equal shares of entries and adds rows that are cut by atomics.",
         ("µs", "GB/s", "L2 hits %", "memory %", "achieved %"),
-        "python benchmarks/vendor.py --kernel spmm",
+        _explain(
+            "spmm",
+            "kind=powerlaw,m=131072,k=131072,n=32,each=16,entries=1396173",
+            variants="row,block,split",
+        ),
     ),
     "E25": Row(
         "Triangles",
@@ -376,7 +377,7 @@ ROWS: Mapping[str, Row] = {
         "copies of their lists (ghosts), sent once in bulk, avoid asking during the count; and between GPUs "
         "of one host the way is NVLink, not the host's memory.",
         ("µs", "threads active", "L1 hits %", "L2 hits %", "achieved %"),
-        _explain("triangles", "kind=powerlaw,n=65536,each=16", "ALG=search,BLOCK=128,TEAM=32"),
+        _explain("triangles", "kind=powerlaw,n=65536,each=16", variants="merge,search,hash"),
     ),
     "E26": Row(
         "Add, aligned and not",
@@ -385,7 +386,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "elementwise",
             "n=8388608,op=add,m=8388608,offset_a=1,offset_b=1,offset_out=1",
-            "BLOCK=256,VEC=1",
+            variants="naive,vectors",
         ),
     ),
     "E27": Row(
@@ -393,7 +394,7 @@ ROWS: Mapping[str, Row] = {
         "Rows are read side by side and written a column at a time: 32 sectors a request with blocks 32 wide, "
         "8 with blocks 8 wide, whose 8 rows are 8 sectors. Narrower blocks break the sectors of the reads.",
         (*_COUNTED, "GB/s"),
-        "autotune explain transpose --device cuda:0 --problem m=1024,n=1024 --variants naive,narrow,register",
+        "autotune explain transpose --problem m=1024,n=1024 --variants naive,narrow,register",
         only="1024",
     ),
     "E28": Row(
@@ -402,7 +403,7 @@ ROWS: Mapping[str, Row] = {
         "Rows are still written in pieces of 64 bytes, 16 rows at a time; tiles in shared memory write 256 "
         "bytes in one piece.",
         (*_COUNTED, "GB/s"),
-        "autotune explain transpose --device cuda:0 --problem m=4096,n=4096 --variants narrow,register,best",
+        "autotune explain transpose --problem m=4096,n=4096 --variants narrow,register,best",
         source="E27",
         only="4096",
     ),
@@ -411,7 +412,7 @@ ROWS: Mapping[str, Row] = {
         "Sums, products and joining in vectors: a copy with a little arithmetic. Behind 1001 floats the "
         "second array of a join begins off a boundary, so vectors stop there.",
         ("µs", "GB/s", *_COUNTED[1:]),
-        _explain("elementwise", "n=4194304,op=concat,m=1001", "BLOCK=256,VEC=4"),
+        _explain("elementwise", "n=4194304,op=concat,m=1001", variants="vectors"),
     ),
     "E30": Row(
         "Transfers and streams",
