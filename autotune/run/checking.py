@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -159,74 +159,33 @@ class _DeviceCheck:
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
         """Verify a sample on each problem that takes no longer than the limits; note the others."""
-        kernel, seen, slow = self._kernel, set[Problem](), set[tuple[str, ...]]()
+        kernel, sample = self._kernel, self._sample(space, problems)
         others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
-        left = dict.fromkeys(others, "larger problems are not interpreted")
-        sample, until_s = self._sample(space, problems), time.monotonic() + _ALL_S
         with closing(Bench(Request(kernel, self._device, tuple(problems)))) as bench:
-            jobs, longest_s = dict[Problem, Job](), bench.worker.timeout_s
-
-            def check(c: Configuration, problem: Problem) -> SampleResult:
-                bench.worker.timeout_s = longest_s if problem is problems[0] else LONGEST_S
-                found = _verified(bench, c, [jobs[problem]])
-                if found.result == "skipped":
-                    left[problem] = found.problem
-                    slow.add(category_of(problem))
-                else:
-                    seen.add(problem)
-                return found
-
-            def check_all(c: Configuration) -> SampleResult:
-                wanted = [p for p in jobs if p not in left and kernel.allows(c, p)]
-                found = [check(c, problem) for problem in wanted]
-                order = ("failed", "verified", "skipped")
-                why = "no problem that is interpreted meets what it requires"
-                return min(
-                    found, key=lambda each: order.index(each.result), default=_not("skipped", why)
-                )
-
+            interpreted = _Interpreted(bench, sample)
+            interpreted.left |= dict.fromkeys(others, "larger problems are not interpreted")
             for problem in problems:
-                if why := self._why_left(problem, space, slow, until_s):
-                    left[problem] = why
-                    continue
-                begun_s = time.monotonic()
-                try:
-                    jobs[problem] = bench.job(problem)
-                except AutotuneError as error:
-                    if time.monotonic() - begun_s < bench.worker.timeout_s:
-                        left[problem] = "failed"
-                        self._report.failures.append(str(error))
-                    else:
-                        left[problem] = "a launch took too long, or configurations do not agree"
-                        slow.add(category_of(problem))
-                else:
-                    check(next(c for c in sample if kernel.allows(c, problem)), problem)
-                bench.worker.timeout_s = LONGEST_S
-            self._check_sample(sample, check_all)
-        self._note(f"verified on {len(seen)} of {len(problems) + len(others)} problems")
-        for why in dict.fromkeys(left.values()):
-            listed = [f"({problem})" for problem in left if left[problem] == why]
-            more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-            text = ", ".join(listed[:_SHOWN]) + more
-            self._note(f"not verified: {text}: {why.removeprefix('skipped: ')}")
+                if why := self._too_few(space, problem) or interpreted.why_left(problem):
+                    interpreted.left[problem] = why
+                elif failure := interpreted.begin(problem):
+                    self._report.failures.append(failure)
+            self._check_sample(sample, interpreted.check)
+        self._note(f"verified on {len(interpreted.seen)} of {len(problems) + len(others)} problems")
+        for text in interpreted.not_verified():
+            self._note(text)
 
     def _allowed(self, space: Space, problem: Problem, most: int) -> list[Configuration]:
         """Return the first configurations that a problem allows, of a part of a large space."""
         looked = islice(space, _MOST_LOOKED)
         return list(islice((c for c in looked if self._kernel.allows(c, problem)), most))
 
-    def _why_left(
-        self, problem: Problem, space: Space, slow: Collection[tuple[str, ...]], until_s: float
-    ) -> str:
-        """Return why a problem is not interpreted; empty where it is."""
+    def _too_few(self, space: Space, problem: Problem) -> str:
+        """Return that a problem allows too few configurations; empty where it allows enough."""
         needed = 1 if "reference" in self._kernel.hooks else 2
-        if len(self._allowed(space, problem, needed)) < needed:
-            return "too few configurations are allowed" + (
-                "; give a reference" if needed > 1 else ""
-            )
-        if category_of(problem) in slow:
-            return "a smaller one took too long"
-        return "" if time.monotonic() < until_s else f"smaller ones took {_ALL_S:g} s"
+        if len(self._allowed(space, problem, needed)) == needed:
+            return ""
+        remedy = "; give a reference" if needed > 1 else ""
+        return f"too few configurations are allowed{remedy}"
 
     def _note(self, text: str) -> None:
         self._report.notes.append(f"{self._device.arch}: {text}")
@@ -332,6 +291,74 @@ class _DeviceCheck:
                     f"{', '.join(given)}; correct arguments, or args of its Launch"
                 )
         return ""
+
+
+class _Interpreted:
+    """A sample of configurations that is interpreted, on problems that take no longer than the limits."""
+
+    def __init__(self, bench: Bench, sample: Sequence[Configuration]) -> None:
+        self._bench, self._sample = bench, sample
+        self._jobs: dict[Problem, Job] = {}
+        #: Problems on which a configuration was verified.
+        self.seen: set[Problem] = set()
+        #: Why a problem is not interpreted.
+        self.left: dict[Problem, str] = {}
+        #: Categories of which a problem took too long.
+        self._slow: set[tuple[str, ...]] = set()
+        #: The first problem has the usual time.
+        self._longest_s = bench.worker.timeout_s
+        self._until_s = time.monotonic() + _ALL_S
+
+    def why_left(self, problem: Problem) -> str:
+        """Return why there is no time for a problem; empty where there is."""
+        if category_of(problem) in self._slow:
+            return "a smaller one took too long"
+        return "" if time.monotonic() < self._until_s else f"smaller ones took {_ALL_S:g} s"
+
+    def begin(self, problem: Problem) -> str:
+        """Make the data of a problem and check the first configuration that it allows; return what failed."""
+        worker, begun_s = self._bench.worker, time.monotonic()
+        try:
+            self._jobs[problem] = self._bench.job(problem)
+        except AutotuneError as error:
+            if time.monotonic() - begun_s < worker.timeout_s:
+                self.left[problem] = "failed"
+                return str(error)
+            self.left[problem] = "a launch took too long, or configurations do not agree"
+            self._slow.add(category_of(problem))
+        else:
+            allows = self._bench.kernel.allows
+            self._check_on(problem, next(c for c in self._sample if allows(c, problem)))
+        worker.timeout_s = LONGEST_S
+        return ""
+
+    def check(self, configuration: Configuration) -> SampleResult:
+        """Check a configuration on all problems that are interpreted; return the worst result."""
+        allows = partial(self._bench.kernel.allows, configuration)
+        wanted = [p for p in self._jobs if p not in self.left and allows(p)]
+        found = [self._check_on(problem, configuration) for problem in wanted]
+        order = ("failed", "verified", "skipped")
+        none = _not("skipped", "no problem that is interpreted meets what it requires")
+        return min(found, key=lambda each: order.index(each.result), default=none)
+
+    def _check_on(self, problem: Problem, configuration: Configuration) -> SampleResult:
+        is_first = problem is self._bench.request.problems[0]
+        self._bench.worker.timeout_s = self._longest_s if is_first else LONGEST_S
+        found = _verified(self._bench, configuration, [self._jobs[problem]])
+        if found.result == "skipped":
+            self.left[problem] = found.problem
+            self._slow.add(category_of(problem))
+        else:
+            self.seen.add(problem)
+        return found
+
+    def not_verified(self) -> Iterator[str]:
+        """Yield a text for each reason for which problems are left."""
+        for why in dict.fromkeys(self.left.values()):
+            listed = [f"({problem})" for problem in self.left if self.left[problem] == why]
+            more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+            text = ", ".join(listed[:_SHOWN]) + more
+            yield f"not verified: {text}: {why.removeprefix('skipped: ')}"
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
