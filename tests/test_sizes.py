@@ -118,7 +118,7 @@ class Case:
     def __init__(self, monkeypatch):
         self.kernel = Kernel("x { }", name="x", problems=[OWN], BLOCK=(32, 64), PAD=(0, 1))
         self.kernel.launch(lambda c, p: Launch(-(-p.n // c.BLOCK), c.BLOCK))
-        self.device, self.known, self.search_s, self.told = GPU, [OWN], 0.0, set()
+        self.device, self.known, self.search_s, self.warned = GPU, [OWN], 0.0, set()
         self.zero, self.wrong, self.data_s, self.check_s, self.median_ms = (
             (),
             {},
@@ -156,7 +156,7 @@ class Case:
         """Return the blocks that are right, and the messages of the others."""
         bench = SimpleNamespace(kernel=self.kernel, job=self.job, make_data=self.make_data)
         self.sizes = self.sizes or OtherSizes(
-            bench, self.job(OWN), self.known, self.check, self.search_s, self.told
+            bench, self.job(OWN), self.known, self.check, self.search_s, self.warned
         )
         samples_ms = (self.median_ms,) * 3
         rows = [

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as changed
 from sample_records import entry, plan, write
 from sample_records import record as written
 
@@ -261,6 +262,47 @@ def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, 
     assert data.bounds == dict.fromkeys(arrays, 0.5)
     np.testing.assert_array_equal(data.expected("out"), np.full(300, 2.5))
     np.testing.assert_array_equal(data.expected("y"), arrays["y"])
+
+
+def test_a_reference_is_known_by_all_that_decides_its_results(layers, monkeypatch):
+    """Data sets are kept by the fingerprint, so expected outputs of another reference never answer."""
+    from autotune.triton.declared import DecoratedKernel
+
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    call = next(iter(module._add.kernel.calls.values()))
+    listed = [each.configuration for each in call.launches]
+
+    def scaled(factor):
+        return lambda x: {"out": x * factor}
+
+    references = (
+        None,
+        *(lambda x: {"out": x * 2.0}, lambda x: {"out": x * 3.0}),
+        *(scaled(2.0), scaled(3.0)),
+    )
+    kernels = [
+        DecoratedKernel(module._add.base_fn, "add", listed, [call], each) for each in references
+    ]
+    assert len({kernel.fingerprint for kernel in kernels}) == len(references)
+    again = DecoratedKernel(module._add.base_fn, "add", listed, [call], scaled(3.0))
+    assert again.fingerprint == kernels[-1].fingerprint
+
+
+def test_as_many_calls_as_were_recorded_are_problems(layers, monkeypatch):
+    from autotune.triton.declared import DecoratedKernel
+
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    call = next(iter(module._add.kernel.calls.values()))
+    listed = [each.configuration for each in call.launches]
+    calls = [changed(call, problem={**call.problem, "n": n}) for n in range(1, 1101)]
+    kernel = DecoratedKernel(module._add.base_fn, "add", listed, calls)
+    for problem in kernel.problems["cuda"]:
+        kernel.check_problem(problem)
+    assert len(kernel.calls) == 1100
 
 
 def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from autotune.calling.choice import ChosenCall
-from autotune.calling.libraries import cupy
+from autotune.calling.gpu import is_capturing
 from autotune.errors import UsageError, unknown
 from autotune.tuned.table import FIRST_CALL
 
@@ -120,12 +120,6 @@ _ending = threading.Event()
 def _is_captured(call: ChosenCall) -> bool:
     """Return whether a call becomes part of a CUDA graph."""
     return call.index is not None and is_capturing(call.stream)
-
-
-def is_capturing(stream: int) -> bool:
-    """Return whether a stream is captured into a graph."""
-    # The default stream cannot be captured, and must not be asked while another is.
-    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
 
 
 def is_busy() -> bool:

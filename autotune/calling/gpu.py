@@ -106,6 +106,12 @@ def on_device(index: int) -> Any:
     return cupy().cuda.Device(index)
 
 
+def is_capturing(stream: int) -> bool:
+    """Return whether a stream is captured into a graph."""
+    # The default stream cannot be captured, and must not be asked while another is.
+    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
+
+
 def on_stream(stream: int) -> Any:
     """Return a context in which CuPy works on a stream."""
     return cupy().cuda.Stream.from_external(_Stream(stream))
@@ -128,8 +134,7 @@ class _Stream:
 class _Arena:
     """Memory for the workspaces of one stream; launches on a stream run in order, so they share it."""
 
-    #: Whoever enqueues several steps that share a workspace, or what a module holds, is not
-    #: interrupted by another thread.
+    #: Held while several steps are enqueued that share a workspace or a module's state.
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
@@ -300,7 +305,7 @@ class GpuCall:
         self._passed_on = passed_on or {}
         #: Good for exactly these values: what is launched depends on a float.
         self.is_by_value = passed_on is None
-        self._steps: list[Step] = self._laid_out(resolved, values)
+        self._steps: list[Step] = self._laid_out(resolved)
         self._makers = [
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
         ]
@@ -320,7 +325,7 @@ class GpuCall:
         stream = self._stream_of(self._index)
         if (
             not self._is_direct
-            or (self._has_state and self._is_captured(stream))
+            or (self._has_state and is_capturing(stream))
             or (self._several and self._runtime.getDevice() != self._index)
         ):
             return self._with_all(values, pointers, stream)
@@ -366,7 +371,7 @@ class GpuCall:
 
     # ------------------------------------------------------------------ laying out
 
-    def _laid_out(self, resolved: ResolvedCall, values: Sequence[Any]) -> list[Step]:
+    def _laid_out(self, resolved: ResolvedCall) -> list[Step]:
         """Return the steps, and note what they need besides the values."""
         plan = self._loaded.plan
         arrays = {**plan.arguments, **plan.scratch}
@@ -481,10 +486,6 @@ class GpuCall:
         pointers.extend(map(library.pointer, made))
         return made
 
-    def _is_captured(self, stream: int) -> bool:
-        # The default stream cannot be captured, and must not be asked while another is.
-        return bool(stream and self._runtime.streamIsCapturing(stream))
-
     def _place(self, stream: int) -> object:
         """Return the queue whose launches run in order."""
         return (stream, get_ident()) if stream == _PER_THREAD else stream
@@ -501,7 +502,7 @@ class GpuCall:
         with ExitStack() as stack:
             if self._runtime.getDevice() != self._index:
                 stack.enter_context(on_device(self._index))
-            is_captured, place = self._is_captured(stream), self._place(stream)
+            is_captured, place = is_capturing(stream), self._place(stream)
             if is_captured:
                 stack.enter_context(everything_allowed())
                 place = stream, capture_of(stream)

@@ -231,13 +231,13 @@ class TunedKernel:
             call = self._made(arguments, choice)
             short = getattr(call, "shortest", call)
             if not is_settled:
-                _keep(self._meanwhile, exact, short)
+                keep(self._meanwhile, exact, short)
                 return short
             self._meanwhile.pop(exact, None)
             if getattr(call, "is_by_value", False):
-                _keep(self._calls, key, _BY_VALUE)
+                keep(self._calls, key, _BY_VALUE)
                 key = exact
-            _keep(self._calls, key, short)
+            keep(self._calls, key, short)
         return short
 
     def _tuned_choice(self, arguments: _CallArguments, how: Tuning) -> tuple[Choice | None, bool]:
@@ -382,8 +382,9 @@ class TunedKernel:
         return made
 
 
-def _keep(calls: dict[object, Any], key: object, call: Any) -> None:
-    if len(calls) >= MAX_CALLS:
+def keep(calls: dict[Any, Any], key: object, call: Any) -> None:
+    """Keep a call, in place of the oldest where `MAX_CALLS` others are kept."""
+    if key not in calls and len(calls) >= MAX_CALLS:
         calls.pop(next(iter(calls)), None)
     calls[key] = call
 

@@ -1,7 +1,6 @@
 """Why a configuration is as fast as it is: resources, occupancy, SASS, counters, advice.
 
 - `explaining`: the whole of `autotune explain`; `variants` chooses configurations and compiles them
-- `counters`: what Nsight Compute counts
 - `measuring`: times and counters on a device; `recorded`: those that lie beside records
 - `advice`: rules with their sources; `wording`: tables, sentences, Markdown and JSON
 """

@@ -45,11 +45,11 @@ class Advice:
 
 
 #: Text, source, and what refutes it; None where the rule has nothing to say.
-Said: TypeAlias = tuple[str, str, str] | None
-Rule: TypeAlias = Callable[[Facts, Setting], Said]
+Finding: TypeAlias = tuple[str, str, str] | None
+Rule: TypeAlias = Callable[[Facts, Setting], Finding]
 
 
-def spills(facts: Facts, setting: Setting) -> Said:
+def spills(facts: Facts, setting: Setting) -> Finding:
     """Values that did not fit in registers."""
     if not facts.spill_bytes:
         return None
@@ -60,7 +60,7 @@ def spills(facts: Facts, setting: Setting) -> Said:
     return text, f"{_GUIDE}, Register Pressure", ""
 
 
-def local_arrays(facts: Facts, setting: Setting) -> Said:
+def local_arrays(facts: Facts, setting: Setting) -> Finding:
     """Local memory that holds no spilled registers."""
     accesses = facts.code.mix.accesses if facts.code else {}
     if facts.spill_bytes or not accesses.keys() & {"local loads", "local stores"}:
@@ -69,7 +69,7 @@ def local_arrays(facts: Facts, setting: Setting) -> Said:
     return text, f"{_GUIDE}, Local Memory", ""
 
 
-def uncoalesced(facts: Facts, setting: Setting) -> Said:
+def uncoalesced(facts: Facts, setting: Setting) -> Finding:
     """Sectors that are moved and mostly not used."""
     for side, verb in (("ld", "loads"), ("st", "stores")):
         used, sectors = facts.counters.get(f"used_{side}"), facts.counters.get(f"sectors_{side}")
@@ -82,7 +82,7 @@ def uncoalesced(facts: Facts, setting: Setting) -> Said:
     return None
 
 
-def bank_conflicts(facts: Facts, setting: Setting) -> Said:
+def bank_conflicts(facts: Facts, setting: Setting) -> Finding:
     """Wavefronts of shared memory that conflicts add."""
     for side, verb in (("ld", "loads"), ("st", "stores")):
         waves = facts.counters.get(f"wave_{side}", 0.0)
@@ -96,7 +96,7 @@ def bank_conflicts(facts: Facts, setting: Setting) -> Said:
     return None
 
 
-def divergence(facts: Facts, setting: Setting) -> Said:
+def divergence(facts: Facts, setting: Setting) -> Finding:
     """Instructions that few threads of a warp execute."""
     active = facts.counters.get("simt")
     if active is None or active >= _ACTIVE:
@@ -105,7 +105,7 @@ def divergence(facts: Facts, setting: Setting) -> Said:
     return text, f"{_GUIDE}, Branching and Divergence", ""
 
 
-def loads_in_flight(facts: Facts, setting: Setting) -> Said:
+def loads_in_flight(facts: Facts, setting: Setting) -> Finding:
     """Too few loads under way to hide the latency of memory."""
     found, needed = facts.in_flight, bytes_to_fill(setting.device)
     if not found or found >= needed:
@@ -120,7 +120,7 @@ def loads_in_flight(facts: Facts, setting: Setting) -> Said:
     return text, source, refuted if reached >= _BUSY / 100 else ""
 
 
-def issue_share(facts: Facts, setting: Setting) -> Said:
+def issue_share(facts: Facts, setting: Setting) -> Finding:
     """A loop that spends its instructions on other things than multiply-adds."""
     loop = facts.code.hottest if facts.code else None
     is_fp32 = setting.work is not None and setting.work.pipe == "fp32"
@@ -137,7 +137,7 @@ def issue_share(facts: Facts, setting: Setting) -> Said:
     return text, "CUDA C++ Programming Guide, Arithmetic Instructions", ""
 
 
-def small_grid(facts: Facts, setting: Setting) -> Said:
+def small_grid(facts: Facts, setting: Setting) -> Finding:
     """Fewer blocks than multiprocessors, or a last wave that is mostly empty."""
     count, resident = setting.device.sm_count, facts.occupancy
     if resident is None or not resident.blocks or count < 2:
@@ -156,7 +156,7 @@ def small_grid(facts: Facts, setting: Setting) -> Said:
     return text, "NVIDIA, Matrix Multiplication Background: Wave Quantization", ""
 
 
-def low_occupancy(facts: Facts, setting: Setting) -> Said:
+def low_occupancy(facts: Facts, setting: Setting) -> Finding:
     """Less than a quarter of the warps."""
     resident = facts.occupancy
     if resident is None or resident.share >= _LOW_OCCUPANCY:
@@ -170,7 +170,7 @@ def low_occupancy(facts: Facts, setting: Setting) -> Said:
     return text, f"{_GUIDE}, Occupancy", refuted if below else ""
 
 
-def top_stalls(facts: Facts, setting: Setting) -> Said:
+def top_stalls(facts: Facts, setting: Setting) -> Finding:
     """The two reasons for which warps wait most."""
     found = [(name, warps) for name, warps in stalls(facts.counters)[:2] if warps > 0]
     if not found or max(facts.counters.get(unit, 0.0) for unit in ("dram", "sm")) >= _BUSY:

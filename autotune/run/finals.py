@@ -51,8 +51,8 @@ class Finals:
     sanitizer: str = ""
     #: Results of verifying so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
-    #: Kernels whose refused sizes were told; see `autotune.run.sizes`.
-    _told: set[str] = field(default_factory=set)
+    #: Kernels of whose refused sizes the run has warned; see `autotune.run.sizes`.
+    _warned: set[str] = field(default_factory=set)
     #: Findings of compute-sanitizer by configuration and static fields; None where there is no fault.
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ class Finals:
             self.listener(Phase(problem, "finals"))
         known = list(dict.fromkeys(other.problem for other in others))
         check = partial(self._checked, at_once=False, own=problem)
-        sizes = OtherSizes(self.bench, job, known, check, search_s, self._told)
+        sizes = OtherSizes(self.bench, job, known, check, search_s, self._warned)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
         most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s

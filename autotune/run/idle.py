@@ -93,14 +93,14 @@ def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -
                 for first, second in combinations(sorted(group), 2):
                     pairs[name, first, second] += 1
                     same[name, first, second] += group[first] == group[second]
-    told = " ".join(unnamed(kernel))
+    warned = " ".join(unnamed(kernel))
     for name in kernel.parameters:
         equal = [
             pair
             for pair, count in pairs.items()
             if pair[0] == name and same[pair] == count >= _LEAST_PAIRS
         ]
-        if equal and f"parameter {name} " not in told:
+        if equal and f"parameter {name} " not in warned:
             shown = sorted({value for _, *both in equal for value in both})
             yield (
                 f"{kernel.name}: {name}={', '.join(map(str, shown))} compile to the same binary with the "

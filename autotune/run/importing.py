@@ -96,8 +96,8 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
     """Yield the places that no run writes, of those that cannot be computed again."""
     if record.objective != TIME:
         yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers with the least time")
-    if told := other_kernel(kernel, "it", record.fields, record.parameters):
-        yield told
+    if difference := other_kernel(kernel, "it", record.fields, record.parameters):
+        yield difference
     yield from _device_faults(record)
     for number, entry in enumerate(record.problems):
         if why := changed_since(kernel, entry.origin.source, entry.origin.arguments):

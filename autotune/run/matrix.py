@@ -195,7 +195,8 @@ def measure_sizes(
     begins after ``seconds``.
     """
     drawn = list(islice(random_sizes(kernel, device, seed), count))
-    left = [problem for problem in drawn if problem not in set(matrix.problems)]
+    measured = set(matrix.problems)
+    left = [problem for problem in drawn if problem not in measured]
     if not left:
         return True
     with closing(Bench(Request(kernel, device, (drawn[0],)))) as bench:

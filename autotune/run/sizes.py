@@ -157,8 +157,8 @@ class OtherSizes:
     check: Callable[[Contender, Job], Measurement]
     #: Time of the problem's search.
     search_s: float
-    #: Kernels whose refused sizes the run has told.
-    told: set[str]
+    #: Kernels of whose refused sizes the run has warned.
+    warned: set[str]
     _until_s: float = 0.0
     #: The size that others are derived from, and the time that its data take at most.
     _base: Problem = field(default_factory=Problem)
@@ -236,13 +236,13 @@ class OtherSizes:
     def _tell(self, size: Problem, error: BaseException) -> None:
         """Warn once of sizes that cannot be verified, since the kernel's functions or the device refuse them."""
         name = self.bench.kernel.name
-        if name not in self.told:
+        if name not in self.warned:
             warnings.warn(
                 f"{name}: not verified at {size}, nor at other sizes that its functions or the device "
                 f"refuse ({error}); lookup answers them, unless @{name}.requires forbids them",
                 stacklevel=2,
             )
-        self.told.add(name)
+        self.warned.add(name)
 
     # ------------------------------------------------------------------ which sizes
 

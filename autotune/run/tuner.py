@@ -191,11 +191,11 @@ class TunerProcess:
             cache.use(folder)
         return answer
 
-    def _hear(self, told: str | list[Event]) -> None:
-        if isinstance(told, str):
-            warnings.warn(told, stacklevel=2)
+    def _hear(self, heard: str | list[Event]) -> None:
+        if isinstance(heard, str):
+            warnings.warn(heard, stacklevel=2)
             return
-        for event in told:
+        for event in heard:
             self._listener(event)
 
 

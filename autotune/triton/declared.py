@@ -15,12 +15,11 @@ import numpy as np
 from autotune.devices.device import Device
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.modules import SPACE
+from autotune.kernel.source import Description, modules_fingerprint
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
 from autotune.triton.calls import ConfiguredLaunch, PassedArray, RecordedCall
 from autotune.values import Configuration, Problem, Value
 
-#: Calls that are kept; a serving process may make ever new ones.
-_MOST_CALLS = 1024
 #: Elements of all arrays of a call that the interpreter runs.
 _MOST_INTERPRETED = 1 << 24
 RECORD_AGAIN = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
@@ -79,9 +78,6 @@ class DecoratedKernel(Kernel):
 
     def add(self, call: RecordedCall) -> None:
         """Keep a call, in place of an earlier one of the same problem."""
-        if len(self.calls) >= _MOST_CALLS:
-            self._launches.pop(oldest := next(iter(self.calls)))
-            self.calls.pop(oldest)
         problem = Problem(call.problem)
         self.calls[problem] = call
         self._launches[problem] = {
@@ -199,11 +195,12 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
 def _fingerprint(
     calls: Sequence[RecordedCall], reference: Callable[..., Any] | None, tolerance: float | None
 ) -> str:
-    """Return what decides the results of calls besides the source: all that they pass, and the reference.
+    """Return the fingerprint of calls, tolerance and reference, with all that the reference uses.
 
     A file with a caller's data has a name of its own.
     """
     digest = hashlib.sha256(msgspec.json.encode((calls, tolerance)))
-    if code := getattr(reference, "__code__", None):
-        digest.update(code.co_code + repr(code.co_names).encode())
+    if reference is not None:
+        found = Description(reference.__module__, [reference])
+        digest.update((found.text + modules_fingerprint(found.modules)).encode())
     return digest.hexdigest()

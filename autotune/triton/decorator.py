@@ -23,10 +23,10 @@ from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
 from autotune.calling.choice import Choice, LaunchPlan
-from autotune.calling.first_call import OFF, VARIABLE, in_turn, is_busy, is_capturing, tuning
-from autotune.calling.gpu import GpuCall, LoadedPlan, device_index, on_device
+from autotune.calling.first_call import OFF, VARIABLE, in_turn, is_busy, tuning
+from autotune.calling.gpu import GpuCall, LoadedPlan, device_index, is_capturing, on_device
 from autotune.calling.libraries import DeviceLibrary, Library, Torch, cupy, kind_of
-from autotune.calling.load import MAX_CALLS
+from autotune.calling.load import keep
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.graph import everything_allowed
@@ -125,7 +125,7 @@ def autotune(
     budget : str
         Of each problem: ``60s``, ``200evals``.
     name : str, optional
-        Of the record. Default: the function's name.
+        Of the record. Default: the function's name without leading, trailing and doubled underscores.
     **parameters : sequence
         In place of ``configs``: values of each; every combination is a configuration.
 
@@ -309,10 +309,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 known = self._answers.get(key) or (is_busy() and self._meanwhile.get(key))
                 answer = known or self._answer(reader, args, named, grid)
                 self._meanwhile.pop(key, None)
-                kept = self._answers if answer.is_settled else self._meanwhile
-                if key not in kept and len(kept) >= MAX_CALLS:
-                    kept.pop(next(iter(kept)))
-                kept[key] = answer
+                keep(self._answers if answer.is_settled else self._meanwhile, key, answer)
         self.best_config = config = answer.config
         if config.pre_hook is not None:
             config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
@@ -327,7 +324,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
         size = grid if type(grid) is tuple else tuple(grid)
         call = answer.by_grid.get(size)
         if call is None:
-            call = answer.by_grid[size] = answer.make(size, self._bound(args, named))
+            call = answer.make(size, self._bound(args, named))
+            keep(answer.by_grid, size, call)
         call(values, pointers)
 
     @property
