@@ -18,7 +18,6 @@ are printed.
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -28,12 +27,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 import rivals
 from any_size_task import race_sizes
-from harness import command_line, finish, provenance, write
+from harness import command_line, finish, provenance, rows_in, write
 
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import Choice, choose, recorded
@@ -76,7 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     device, kernel = choose_device(options.device), find_kernel(options.kernel)
     file = options.out / f"any-size-{device.folder}.json"
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    rows = rows_in(file)
     if not options.summary:
         end = time.monotonic() + options.seconds
         sizes = list(islice(random_sizes(kernel, device, SEED), options.count))
@@ -270,7 +270,7 @@ def share(rows: Sequence[Mapping[str, Any]], name: str, of: str) -> str:
     shares = np.array([row[name] / row[of] for row in rows if row.get(name) and row.get(of)])
     if not len(shares):
         return ""
-    mean, tenth = math.exp(np.log(shares).mean()), np.quantile(shares, 0.1)
+    mean, tenth = geometric_mean(shares), np.quantile(shares, 0.1)
     return f"{name} / {of}: {mean:.4f}, tenth {tenth:.3f}, worst {shares.min():.3f}"
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import os
 import signal
@@ -39,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from harness import RECORDED, command_line, finish, provenance, write
+from harness import RECORDED, command_line, finish, provenance, rows_in, write
 from recorded import Recording, load
 
 from autotune import Kernel, Launch, Problem
@@ -386,10 +385,9 @@ def main() -> None:
 
 def _add(file: Path, row: dict[str, Any]) -> None:
     """Write a row in place of the one of as many devices: sizes may be simulated one by one."""
-    old = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = {(each["devices"], each["kills"]): each for each in (*old, row)}
-    told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": [SPACE]}
-    write(file, {**provenance(), **told, "rows": [rows[key] for key in sorted(rows)]})
+    rows = {(each["devices"], each["kills"]): each for each in (*rows_in(file), row)}
+    about = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": [SPACE]}
+    write(file, {**provenance(), **about, "rows": [rows[key] for key in sorted(rows)]})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 from autotune import __version__
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
+from autotune.files import write_atomically
 from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
@@ -84,17 +85,43 @@ def provenance(device: Device | None = None) -> dict[str, Any]:
     return {**about, "device": device.name, "driver": device.driver} if device else about
 
 
+def read(file: Path) -> dict[str, Any]:
+    """Return a result; empty where the file is not there."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a result; none where the file is not there."""
+    return list(read(file).get("rows", ()))
+
+
+def encode(result: Mapping[str, Any]) -> bytes:
+    """Return a result as JSON with each row on a line, so that changes can be read."""
+    return (
+        "{\n" + ",\n".join(f" {json.dumps(n)}: {_lines(v)}" for n, v in result.items()) + "\n}\n"
+    ).encode()
+
+
+def _lines(value: Any) -> str:
+    """Return a value as JSON; of lists and dicts of rows each row is a line."""
+    if isinstance(value, Mapping) and value and all(isinstance(v, Mapping) for v in value.values()):
+        rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
+        return "{\n" + ",\n".join(rows) + "\n }"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
+    return json.dumps(value)
+
+
 def write(file: Path, result: Mapping[str, Any]) -> None:
-    """Write a result as JSON and say where."""
+    """Write a result, and say where."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {file}")
+    write_atomically(file, encode(result))
+    print(f"written to {file}", file=sys.stderr)
 
 
 def merge(file: Path, row: Mapping[str, Any], **head: Any) -> None:
     """Write a kernel's row into a file of rows, in place of its old one."""
-    old = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    rows = list({each["kernel"]: each for each in (*old, row)}.values())
+    rows = list({each["kernel"]: each for each in (*rows_in(file), row)}.values())
     write(file, {**head, "rows": rows})
 
 
@@ -164,7 +191,6 @@ def search_timed(
     budget: Budget | None = None,
     *,
     listener: Listener = ignore,
-    others: tuple[str, ...] = (),
 ) -> TimedSearch:
     """Search through engine, store and events as a run does, in a store of its own."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "s.sqlite")) as store:
@@ -172,7 +198,7 @@ def search_timed(
         run_id = store.begin_run(run)
         begun, cpu = time.perf_counter(), time.process_time()
         session = SearchSession(
-            space, evaluator, store, run_id, scope, budget or Budget(), listener, others=others
+            space, evaluator, store, run_id, scope, budget or Budget(), listener
         )
         measurements = list(search(session, strategy, 0).values())
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
@@ -180,17 +206,17 @@ def search_timed(
 
 
 def raced(
-    worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rounds: int, seed: int = 0
+    worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rounds: int
 ) -> Sequence[Sequence[float]]:
     """Milliseconds of each contender by round, of a race that none of them fails in."""
-    result = race(worker, job, contenders, RaceRules(rounds, seed, MAX_RACE_S))
+    result = race(worker, job, contenders, RaceRules(rounds, 0, MAX_RACE_S))
     if result.failures:
         raise SystemExit(f"{job.problem}: {result.failures}")
     return [samples.times_ms for samples in result.samples]
 
 
 class Waits:
-    """How long whoever calls a method of an object waits for it, from now on."""
+    """The time that callers wait for a method of an object, from now on."""
 
     def __init__(self, owner: object, method: str) -> None:
         self.seconds, self.calls = 0.0, 0

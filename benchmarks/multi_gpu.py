@@ -50,7 +50,7 @@ ASKED = {"all": 1.9, "small": 1.8}
 LARGE = 2500**3
 #: Of inputs that stay between turns: those of all sizes.
 INPUTS = "64G"
-#: Order in which one and two cards take their turns: a drift favours neither.
+#: How many cards take each turn: a change of clocks affects both alike.
 TURNS = (1, 2, 2, 1)
 
 
@@ -134,7 +134,7 @@ def turn(
     }
 
 
-def told(place: str, which: str, done: dict[str, Any]) -> str:
+def as_line(place: str, which: str, done: dict[str, Any]) -> str:
     """One turn as a line."""
     per_row = 1000 / done["configurations"]
     return (
@@ -207,7 +207,9 @@ def main() -> None:
         for place, (site, devices) in places.items():  # compiles, and makes all inputs
             print(
                 "warm up:",
-                told(place, "all", turn(kernel, site, devices, options.configurations, problems)),
+                as_line(
+                    place, "all", turn(kernel, site, devices, options.configurations, problems)
+                ),
                 flush=True,
             )
         for place, which in (("local", "all"), ("local", "small"), ("fleet", "all")):
@@ -220,7 +222,7 @@ def main() -> None:
                     done.append(
                         turn(kernel, site, devices[:count], options.configurations, groups[which])
                     )
-                    print(told(place, which, done[-1]), flush=True)
+                    print(as_line(place, which, done[-1]), flush=True)
             if {each["devices"] for each in done} == {1, 2}:
                 rows.append(row(place, which, done[:2] if len(done) < len(TURNS) else done))
                 found, asked = rows[-1], ASKED[which]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from autotune.kernel.catalog import find_kernel
@@ -140,12 +140,6 @@ def _number(n: int) -> str:
 def listed(sizes: Sequence[Mapping[str, int | str]]) -> str:
     """Up to three sizes by name, more by their number."""
     return "; ".join(map(describe, sizes)) if len(sizes) <= 3 else f"{len(sizes)} sizes"
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    if not values:
-        raise ValueError("the geometric mean of nothing")
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def spreads(rows: Iterable[Row], column: str = "ratio") -> dict[str, str]:

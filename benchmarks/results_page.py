@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import problem_sizes
@@ -122,7 +123,7 @@ def _torch_rows() -> list[str]:
     lines = []
     for document in _others("rows"):
         found = document["rows"]
-        lines += ["## Rows beside torch and Liger", "", _about(document), ""]
+        lines += ["## Rows beside torch and Liger", "", _about(document["about"]), ""]
         lines += [*(f"- {text}" for text in torch_rows.summary(found)), ""]
         others = ("eager", "compiled", "liger")
         lines += [f"|rows|GB/s|of copy|{'|'.join(others)}|hot|error|", f"|---|{'--:|' * 7}"]
@@ -147,7 +148,9 @@ def _decorator() -> list[str]:
     """Return what benchmarks/triton_decorator.py measured: a table of each device, of kernels with both sides."""
     lines = []
     for document in _others("triton"):
-        lines += ["## The decorator beside triton.autotune", "", _about(document), ""]
+        parts = document["about"]
+        about = f"{_about(next(iter(parts.values())))} Measured parts: {', '.join(parts)}."
+        lines += ["## The decorator beside triton.autotune", "", about, ""]
         both = [row for row in document["rows"] if {"ours", "theirs"} <= {*row}]
         if both:
             cells = [_decorated(row) for row in both]
@@ -190,8 +193,7 @@ def _others(kind: str) -> list[Document]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def _about(document: Document) -> str:
-    about = document["about"]
+def _about(about: Mapping[str, str]) -> str:
     return (
         f"{about['device']}, driver {about['driver']}, {about['date'][:10]}: `{about['command']}`."
     )
@@ -248,7 +250,7 @@ def _spread(rows: Sequence[Row], column: str) -> str:
     if not measured:
         return ""
     worst = min(measured, key=lambda row: float(row[column]))
-    mean = problem_sizes.geometric_mean([row[column] for row in measured])
+    mean = geometric_mean([row[column] for row in measured])
     return f"{mean:.3f}, least {worst[column]:.3f} at {_size(worst['problem'])}"
 
 
@@ -375,6 +377,13 @@ def _short(document: Document) -> str:
     return next((word for word in name.split() if any(c.isdigit() for c in word)), name)
 
 
+def _span(first: str, last: str) -> str:
+    """Return two dates as ``2026-11-22 to 27``."""
+    if first == last:
+        return first
+    return f"{first} to {last[8:] if first[:8] == last[:8] else last}"
+
+
 def _provenance(document: Document) -> str:
     rows = list(filter(problem_sizes.is_current, document["rows"])) or document["rows"]
     dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
@@ -385,7 +394,7 @@ def _provenance(document: Document) -> str:
     ]
     return (
         f"{document['device']}, driver {document['driver']}, {', '.join(versions)}, "
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: `{document['command']}`."
+        f"{_span(dates[0], dates[-1])}: `{document['command']}`."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import jinja2
@@ -58,7 +59,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
     def dots(rows: Sequence[Row], column: str, colour: int, y: float) -> dict[str, Any]:
         """Return each ratio with its interval, and their geometric mean."""
         spans = [(*map(at, row[f"{column}_ci"]), at(row[column])) for row in rows]
-        mean = at(problem_sizes.geometric_mean([row[column] for row in rows]))
+        mean = at(geometric_mean([row[column] for row in rows]))
         return {"y": y, "colour": colour, "spans": spans, "mean": mean}
 
     bands = []

@@ -13,7 +13,6 @@ stay, so that the table can be measured in pieces. `torch.compile` is given each
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -29,12 +28,11 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
-from harness import ROOT, command_line, finish, provenance
+from harness import ROOT, command_line, finish, provenance, rows_in, write
 
 from autotune import load
 from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
-from autotune.files import write_atomically
 
 KERNELS = ("softmax", "rms_norm", "layer_norm", "cross_entropy")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -42,11 +40,11 @@ DTYPES = ("float32", "float16", "bfloat16")
 SEED, COUNT = 35, 40
 #: The largest matrix, in elements.
 MOST = 1 << 27
-#: Arrays in turn have at least so many bytes, but no more than so many calls are in a graph.
+#: Arrays in turn have at least COLD_BYTES; a graph has at most MOST_CALLS calls, and at least LEAST_CALLS.
 COLD_BYTES, MOST_CALLS, HOT_CALLS, LEAST_CALLS = 192 << 20, 200, 20, 4
 REPLAYS = 9
 EPS = 1e-5
-#: From so many bytes on a row has to reach a share of the copy's rate.
+#: Rows of at least so many bytes count in the share of the copy's rate.
 LARGE = 64 << 20
 
 
@@ -231,7 +229,7 @@ def measured(row: Mapping[str, Any], torch: Any) -> dict[str, Any]:
             first = {n: v.clone() if n in ("x", "residual") else v for n, v in given[0].items()}
             result = function(**first)
             if name != "copy":
-                found["error"][name] = _error(result, expected, torch)
+                found["error"][name] = _error(result, expected)
             del first, result
             for state, some in (("cold", given), ("hot", [given[0]] * HOT_CALLS)):
                 graph = torch.cuda.CUDAGraph()
@@ -269,7 +267,7 @@ def _listed(results: Any) -> list[Any]:
     return [*results] if isinstance(results, tuple) else [results]
 
 
-def _error(results: Any, expected: Sequence[Any], torch: Any) -> float:
+def _error(results: Any, expected: Sequence[Any]) -> float:
     """Return the largest error over the largest value, of several results the worst."""
     pairs = zip(_listed(results), expected, strict=True)
     return max(float((one.double() - two).abs().max() / two.abs().max()) for one, two in pairs)
@@ -303,7 +301,7 @@ def compile_beside(count: int, seconds: float) -> None:
 
 
 def compile_some(part: str, rows: Sequence[Mapping[str, Any]], torch: Any) -> None:
-    """Compile every so many-th row, into the caches that the measuring process reads; ours, too."""
+    """Compile every N-th row into the caches that the measuring process reads."""
     number, count = map(int, part.split("/"))
     for row in rows[number::count]:
         try:
@@ -335,7 +333,9 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """Return a row as a line of text."""
+    """Return a row as a line of text; the error where our call failed."""
+    if "ours" in row["failed"]:
+        raise RuntimeError(f"ours: {row['failed']['ours']}")
     rates = {n: row["nbytes"] / ms / 1e6 for n, ms in row["cold_ms"].items()}
     error = row["error"].get("ours", 0) / max(row["error"].get("eager", 0), 1e-300)
     return (
@@ -356,12 +356,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"of the copy's rate from 64 MB on: {min(large):.3f} to {max(large):.3f}"
 
 
-def encoded(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the document as JSON with a row per line."""
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    return f'{{\n "about": {json.dumps(head)},\n "rows": [\n{lines}\n ]\n}}\n'.encode()
-
-
 def main() -> None:
     parser = command_line(__doc__, "rows-<device>.json")
     parser.add_argument("--kernel", choices=KERNELS, action="append")
@@ -377,8 +371,7 @@ def main() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there is a process for each part
     device = choose_device(options.device)
     file = options.out / f"rows-{device.folder}.json"
-    done = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
-    known = {name_of(row): row for row in done}
+    known = {name_of(row): row for row in rows_in(file)}
     wanted = [row for row in drawn() if not options.kernel or row["kernel"] in options.kernel]
     missing = [row for row in wanted if options.again or name_of(row) not in known]
     if not options.compile and missing:
@@ -394,15 +387,15 @@ def main() -> None:
             print(f"time is up: {len(missing) - number} rows left")
             break
         try:
-            known[name_of(row)] = found = {**row, **choice_of(row), **measured(row, torch)}
+            found = {**row, **choice_of(row), **measured(row, torch)}
+            print(shown(found), flush=True)
         except Exception as error:
             print(f"{name_of(row)}: {type(error).__name__}: {error}"[:500], flush=True)
             continue
-        print(shown(found), flush=True)
+        known[name_of(row)] = found
         about = {**provenance(device), "torch": torch.__version__}
         ordered = [known[name] for name in map(name_of, drawn()) if name in known]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, encoded(about, ordered))
+        write(file, {"about": about, "rows": ordered})
         torch.cuda.empty_cache()
     for line in summary(list(known.values())):
         print(line)

@@ -33,7 +33,7 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from harness import RECORDED, ROOT, command_line, finish
+from harness import RECORDED, ROOT, command_line, finish, write
 from recorded import Recording, load
 
 from autotune.measure.evaluator import PER_DEVICE, nothing
@@ -219,7 +219,7 @@ def main() -> None:
         for strategy in options.strategies.split(","):
             commands = results.setdefault("commands", {})
             commands[f"{kind} {strategy}"] = _command(strategy, options)
-        _write(options.out, results)
+        write(options.out, results)
     _print_table(results.get("rows", []))
     _print_timed(results.get("timed", []))
 
@@ -295,17 +295,6 @@ def _import(strategy: str) -> None:
 @cache
 def _load(path: Path) -> Recording:
     return load(path)
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    """One row a line; with them when and how the rows of a strategy were last measured."""
-    parts = [f'"commands": {json.dumps(results["commands"], indent=1)}']
-    for kind in ("rows", "timed"):
-        if kind in results:
-            lines = ",\n".join(json.dumps(row) for row in results[kind])
-            parts.append(f'"{kind}": [\n{lines}\n]')
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def _print_table(rows: Sequence[Row]) -> None:

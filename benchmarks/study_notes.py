@@ -14,7 +14,6 @@ table can be measured in pieces. A row that fails says why, and the others go on
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from typing import Any
 import study_claims
 import study_page
 import study_probes
-from harness import ROOT, command_line, finish, provenance
+from harness import ROOT, command_line, finish, provenance, read, write
 from study_rows import METRIC, ROWS, Experiment, experiments
 
 from autotune.arrays import usable_cores
@@ -45,7 +44,6 @@ from autotune.explain.variants import (
     facts_of,
     setting_of,
 )
-from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.compiler import CompilerPool, compile_job
@@ -263,21 +261,6 @@ def timed(times_ms: Sequence[float], hot_ms: float | None, setting: Setting) -> 
 # ---------------------------------------------------------------------- results
 
 
-def read_results(file: Path) -> dict[str, Any]:
-    """A results document; empty where the file is not there."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": {}}
-
-
-def encode(document: Mapping[str, Any]) -> bytes:
-    """The document as JSON with one row per line."""
-    rows = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(document['rows'][name])}"
-        for name in sorted(document["rows"])
-    )
-    head = {name: value for name, value in document.items() if name != "rows"}
-    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": {{\n{rows}\n }}\n}}\n'.encode()
-
-
 def rounded(value: Any) -> Any:
     """Numbers with six digits: more are noise."""
     if isinstance(value, float):
@@ -313,10 +296,11 @@ def main() -> int:
     files = sorted(options.out.glob("study-notes-NVIDIA_*.json"))
     if not files:
         raise UsageError(f"{options.out} has no study-notes-<device>.json of an NVIDIA GPU")
-    newest = max(map(read_results, files), key=lambda each: len(each["rows"]))
-    PAGE.write_text(study_page.page(study_claims.Results(newest)), encoding="utf-8")
-    if options.keep:
-        keep(newest, options.keep)
+    documents = list(map(read, files))
+    fullest = max(documents, key=lambda each: len(each["rows"]))
+    PAGE.write_text(study_page.page(study_claims.Results(fullest)), encoding="utf-8")
+    for document in documents if options.keep else ():
+        keep(document, options.keep)
     return failed
 
 
@@ -330,7 +314,7 @@ def measure(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     file = options.out / f"study-notes-{device.folder}.json"
     if options.missing:
-        done = read_results(file)["rows"]
+        done = read(file).get("rows", {})
         rows = [name for name in rows if "error" in done.get(name, {"error": ""})]
     began, failed = time.monotonic(), 0
     with ExitStack() as stack:
@@ -347,12 +331,12 @@ def measure(options: argparse.Namespace) -> int:
             if not pending:
                 return
             note = notes.count([each for row in pending.values() for each in row.uncounted])
-            document = read_results(file)
+            rows = read(file).get("rows", {})
             head = {"format": FORMAT, "device": device.name, "arch": device.arch}
             for name, row in pending.items():
                 figures = row.figures | ({"note": note} if note and row.uncounted else {})
-                document["rows"][name] = rounded({**figures, **provenance(device)})
-            write(file, {**head, "rows": document["rows"]})
+                rows[name] = rounded({**figures, **provenance(device)})
+            write(file, {**head, "rows": dict(sorted(rows.items()))})
             print(f"written: {', '.join(pending)} {note}", file=sys.stderr, flush=True)
             pending.clear()
 
@@ -435,11 +419,6 @@ def measured(notes: Notes, name: str, prepared: Any) -> Row:
     if isinstance(found, Row):
         return found
     return Row({"error": " ".join(f"{type(found).__name__}: {found}".split())})
-
-
-def write(file: Path, document: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, encode(document))
 
 
 if __name__ == "__main__":

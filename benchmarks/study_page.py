@@ -29,13 +29,6 @@ def _widths(kind: str) -> Column:
     )
 
 
-def _ffma(found: Found) -> str:
-    loop = found.values.get("loop")
-    if not loop:
-        raise Missing("straight code")
-    return f"{loop['ffma'] / loop['instructions']:.0%}"
-
-
 def _ways(found: Found) -> str:
     return f"{found.count('wave_ld') / found.count('shared_loads'):.3g}"
 
@@ -71,7 +64,7 @@ COLUMNS: Mapping[str, Column] = {
     "calls": lambda found: str(found.code("calls")),
     "branches": lambda found: str(found.code("branches")),
     "predicated": lambda found: str(found.code("predicated")),
-    "FFMA in the loop": _ffma,
+    "FFMA in the loop": lambda found: f"{found.ffma_share:.0%}",
 }
 
 
@@ -475,7 +468,7 @@ def _claims(verdicts: Sequence[tuple[str, str]]) -> list[str]:
     lines = [f"Of {len(CLAIMS)} claims: {summary}.", ""]
     lines += ["| | claim | expected | measured | verdict | why |", "|---|---|---|---|---|---|"]
     for claim, (verdict, figures) in zip(CLAIMS, verdicts, strict=True):
-        title = f"[{claim.rows}](#{_anchor(claim.rows, ROWS[claim.rows].title)})"
+        title = f"[{claim.row}](#{_anchor(claim.row, ROWS[claim.row].title)})"
         lines.append(
             f"| {title} | {claim.text} | {claim.expected} | {figures} | **{verdict}** | {claim.why} |"
         )

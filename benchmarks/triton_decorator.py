@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import command_line, finish, provenance, write
+from harness import command_line, finish, provenance, read, write
 
 from autotune.devices.choose import choose_device
 from autotune.errors import UsageError
@@ -74,13 +74,12 @@ def main() -> None:
         return
     device = choose_device(options.device)
     file = options.out / f"triton-{device.folder}.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    known = read(file)
     names = [name for name in options.kernel or KERNELS if source_of(name)]
     rows = {row["kernel"]: row for row in known.get("rows", [])}
-    rows |= {
-        name: {"kernel": name, "lines_changed": lines_changed(name)} for name in {*names} - {*rows}
-    }
-    faults = known.get("faults")
+    for name in names:
+        rows[name] = {**rows.get(name, {"kernel": name}), "lines_changed": lines_changed(name)}
+    faults, about = known.get("faults"), known.get("about", {})
     for part in options.part or PARTS:
         with tempfile.TemporaryDirectory() as folder:
             if part == "faults":
@@ -90,7 +89,8 @@ def main() -> None:
                 for name, found in measured_part(part, names, rows, Path(folder)).items():
                     rows[name] |= found
         ordered = [rows[name] for name in KERNELS if name in rows]
-        write(file, {"about": provenance(device), "rows": ordered, "faults": faults})
+        about[part] = provenance(device)
+        write(file, {"about": about, "rows": ordered, "faults": faults})
     for row in rows.values():
         print(shown(row))
 
@@ -171,7 +171,11 @@ def measured_part(
     if part == "race":
         sides = ("theirs", "ours", "fifth")
         asked = {
-            name: {each: rows[name][each]["config"] for each in sides if each in rows[name]}
+            name: {
+                each: rows[name][each]["config"]
+                for each in sides
+                if "config" in rows[name].get(each, {})
+            }
             for name in names
         }
         found = in_process("race", asked, folder)

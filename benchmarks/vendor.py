@@ -35,7 +35,7 @@ import numpy as np
 import problem_sizes
 import rivals
 import vendor_task
-from harness import ROOT, command_line, finish, provenance
+from harness import ROOT, command_line, finish, provenance, read, write
 from vendor_task import State
 
 from autotune.arrays import usable_cores
@@ -45,7 +45,6 @@ from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
@@ -508,22 +507,6 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
     )
 
 
-def read_results(file: Path) -> dict[str, Any]:
-    """A results document; empty where the file is not there."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-def encode(document: Mapping[str, Any]) -> bytes:
-    """The document as JSON with one row per line, so that changes can be read."""
-    parts = []
-    for name, value in document.items():
-        text = json.dumps(value)
-        if name in ("rows", "failures") and value:
-            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
-        parts.append(f" {json.dumps(name)}: {text}")
-    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
-
-
 # ---------------------------------------------------------------------- printing
 
 
@@ -601,8 +584,7 @@ def measure(
             },
             "seconds": round(time.perf_counter() - began, 2),
         }
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, encode({**head, **merged(read_results(file), row), **head}))
+        write(file, {**head, **merged(read(file), row), **head})
         shown = f"{key_of(row)}: {row['error']}" if "error" in row else _line(row)
         print(f"{shown}  ({row['seconds']:.1f} s)", file=sys.stderr, flush=True)
     return failed
@@ -668,7 +650,7 @@ def main() -> int:
     what = "unlisted" if options.unlisted else "vendor"
     file = options.out / f"{what}-{device.folder}.json"
     failed = _measured(options, device, file)
-    document = read_results(file)
+    document = read(file)
     print(table(document) + "\n")
     rows = list(filter(problem_sizes.is_current, document.get("rows", [])))
     if device.backend != "cuda":
@@ -685,7 +667,7 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     kernels = kernels_of(options.kernel or problem_sizes.SIZES, device)
     subjects = subjects_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
-        rows = filter(problem_sizes.is_current, read_results(file).get("rows", []))
+        rows = filter(problem_sizes.is_current, read(file).get("rows", []))
         known = {key_of(row) for row in rows}
         subjects = [subject for subject in subjects if key_of(subject.row) not in known]
     end_s = time.monotonic() + options.until

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import accuracy  # type: ignore[import-not-found]
 import any_size  # type: ignore[import-not-found]
+import harness  # type: ignore[import-not-found]
 import numpy as np
 import overhead  # type: ignore[import-not-found]
 import problem_sizes  # type: ignore[import-not-found]
@@ -21,7 +22,7 @@ import pytest
 import rows  # type: ignore[import-not-found]
 import triton_decorator  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
-from harness import ROOT  # type: ignore[import-not-found]
+from harness import ROOT
 from recorded import load  # type: ignore[import-not-found]
 
 from autotune.devices.choose import choose_device
@@ -178,8 +179,8 @@ def test_rows_are_read_back_as_written_and_a_newer_one_replaces_its_problem(
     document = vendor.merged({"format": vendor.FORMAT}, row("reduce", size, 1.1))
     document = vendor.merged(document, row("reduce", size, 1.4))
     assert [kept["ratio"] for kept in document["rows"]] == [1.4]
-    file.write_bytes(vendor.encode(document))
-    assert vendor.read_results(file) == document
+    file.write_bytes(harness.encode(document))
+    assert harness.read(file) == document
 
 
 @pytest.mark.opencl
@@ -194,7 +195,7 @@ def test_rows_are_measured_and_a_bad_one_stops_no_other(
     monkeypatch.setattr(sys, "argv", [*command, "--problem", f"m={1 << 30},n={1 << 30}"])
     assert vendor.main() == 1
     (file,) = out.glob("vendor-*.json")
-    document = vendor.read_results(file)
+    document = harness.read(file)
     (good,), (bad,) = document["rows"], document["failures"]
     assert good["problem"] == {"m": 33, "n": 65} and good["ours_ms"] > 0 and good["rounds"] == 5
     assert good["ratio"] is None and good["deterministic"]

@@ -28,7 +28,7 @@ def results(document: dict[str, Any]) -> Any:
 def test_each_row_has_its_section_and_each_claim_a_row() -> None:
     assert list(study_page.ROWS) == ROWS
     assert len(study_claims.CLAIMS) == 36
-    assert {claim.rows for claim in study_claims.CLAIMS} <= set(ROWS)
+    assert {claim.row for claim in study_claims.CLAIMS} <= set(ROWS)
 
 
 def test_what_is_not_measured_is_open_and_says_so() -> None:
