@@ -83,15 +83,7 @@ def summary(documents: Sequence[Document]) -> str:
             "",
             *_table(shown, EXAMPLES, ("time, µs", "cold (95 %)", "clean", "hot")),
             "",
-            *(
-                textwrap.fill(
-                    f"- {_provenance(document)}",
-                    120,
-                    subsequent_indent="  ",
-                    break_on_hyphens=False,
-                )
-                for document in documents
-            ),
+            textwrap.fill(_provenance(*documents), 120, break_on_hyphens=False),
             "",
         ]
     )
@@ -384,7 +376,13 @@ def _span(first: str, last: str) -> str:
     return f"{first} to {last[8:] if first[:8] == last[:8] else last}"
 
 
-def _provenance(document: Document) -> str:
+def _provenance(*documents: Document) -> str:
+    """Return devices, versions and dates, and the commands."""
+    commands = dict.fromkeys(f"`{document['command']}`" for document in documents)
+    return f"{'; '.join(map(_origin, documents))}: {', '.join(commands)}."
+
+
+def _origin(document: Document) -> str:
     rows = list(filter(problem_sizes.is_current, document["rows"])) or document["rows"]
     dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
     versions = [
@@ -394,7 +392,7 @@ def _provenance(document: Document) -> str:
     ]
     return (
         f"{document['device']}, driver {document['driver']}, {', '.join(versions)}, "
-        f"{_span(dates[0], dates[-1])}: `{document['command']}`."
+        f"{_span(dates[0], dates[-1])}"
     )
 
 
