@@ -28,7 +28,8 @@ from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
 REPORTS = Path(__file__).parent.parent / "reports"
-RECORDS = [read(file) for file in sorted(REPORTS.glob("*H100*/*.json"))]
+FILES = sorted(REPORTS.glob("*H100*/*.json"))
+RECORDS = [read(file) for file in FILES if not file.name.endswith(".explain.json")]
 #: One of each architecture, by the driver's name, with a kernel that is compiled for it.
 GPUS = {
     "Tesla T4": "copy",

@@ -11,7 +11,13 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.timing import Timing
-from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
+from autotune.run.recording import (
+    ProblemResult,
+    RunResult,
+    record_of,
+    without_wrong,
+    wrong_somewhere,
+)
 from autotune.run.request import Request
 from autotune.run.verdict import judge
 from autotune.values import Configuration, Problem
@@ -83,3 +89,33 @@ def test_what_failed_in_finals_or_was_wrong_answers_for_no_other_problem():
     lost = Measurement(Configuration(BLOCK=9), Status.LAUNCH_FAILED)
     results = ProblemResult(P, tuple(rows)), ProblemResult(P, (), disqualified=(lost,))
     assert {configuration.BLOCK for configuration in wrong_somewhere(results)} == {1, 9}
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "winner"),
+    [
+        (Problem(n=10), Status.WRONG_RESULT, 64),
+        (Problem(n=10), Status.CRASHED, 64),
+        (Problem(n=10), Status.TIMED_OUT, 32),
+        (Problem(n=10, kind="b"), Status.WRONG_RESULT, 32),
+    ],
+    ids=["wrong", "crashed", "slow", "another category"],
+)
+def test_what_is_wrong_beside_another_problem_wins_nothing(tmp_path, problem, status, winner):
+    """`lookup` answers sizes near that problem with it."""
+    request = Request(load_file(write_space(tmp_path)), for_arch("sm_90"), (P,))
+    rows = [Measurement(Configuration(BLOCK=block), Status.OK) for block in (32, 64)]
+    held = race([entered(row, [ms] * 9) for row, ms in zip(rows, (1.0, 2.0), strict=True)])
+    found = ProblemResult(P, tuple(rows), race=held, result=judge(held))
+    fault = Measurement(Configuration(BLOCK=32), status, "on n=11: off")
+    other = ProblemResult(problem, (), disqualified=(fault,))
+    left, same = without_wrong([found, other], request)
+    assert same is other
+    assert left.winner == Configuration(BLOCK=winner)
+    assert [row.message for row in left.disqualified] == (
+        [] if winner == 32 else [f"on another problem, {problem}: on n=11: off"]
+    )
+    alone = replace(held, contenders=held.contenders[:1], samples=held.samples[:1])
+    lonely = replace(found, race=alone, result=judge(alone))
+    nothing, _ = without_wrong([lonely, other], request)
+    assert (nothing.result is None) == (nothing.race is None) == (winner == 64)

@@ -125,6 +125,25 @@ def test_a_missing_element_that_would_pass_is_told_with_the_number(unseen, edits
     assert re.search(message, str(found))
 
 
+@pytest.mark.parametrize(
+    ("value", "reference", "told"),
+    [
+        ("1.0", "factor * x", "factor is 1 in all data, so that a kernel without it would pass"),
+        ("0.0", "factor + x", "factor is 0 in all data, so that a kernel without it would pass"),
+        ("0.0", "x + 0.0", ""),
+        ("1.5", "factor * x", ""),
+    ],
+)
+def test_a_number_that_may_be_left_out_is_told(unseen, value, reference, told):
+    edits = (
+        ("np.float32(FACTOR)", f"np.float32({value})"),
+        ("return factor * x", f"return {reference}"),
+    )
+    assert [re.search(told, str(each)) is not None for each in unseen(*edits)] == [True] * bool(
+        told
+    )
+
+
 def test_the_smallest_problem_with_enough_elements_is_tried_once(tmp_path, unseen):
     """Elements of a tiny problem show, and say nothing of others."""
     count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"

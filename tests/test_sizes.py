@@ -49,6 +49,14 @@ def test_each_of_several_fields_is_changed_alone_and_all_together():
     ]
 
 
+def test_each_field_is_large_where_the_others_are_1():
+    """As many elements as the problem has: an overflow or a carry may show in one direction only."""
+    problem = Problem(rows=64, columns=1000)
+    found = sizes_beside(problem, ["rows", "columns"], {16})
+    assert {Problem(rows=1, columns=64000), Problem(rows=64000, columns=1)} < set(found[:8])
+    assert sizes_beside(Problem(n=64), ["n"], {16}) == ns(63, 65, 61, 1, 15, 17, 16, 47)
+
+
 def test_each_of_the_three_largest_fields_is_one_less_first():
     found = sizes_beside(Problem(a=5, b=8, c=7, d=6), ["a", "b", "c", "d"], ())
     assert [[size[name] for name in "abcd"] for size in found[:4]] == [
@@ -119,6 +127,7 @@ class Case:
         self.kernel = Kernel("x { }", name="x", problems=[OWN], BLOCK=(32, 64), PAD=(0, 1))
         self.kernel.launch(lambda c, p: Launch(-(-p.n // c.BLOCK), c.BLOCK))
         self.device, self.known, self.search_s, self.warned = GPU, [OWN], 0.0, set()
+        self.dtype = "<f4"
         self.zero, self.wrong, self.data_s, self.check_s, self.median_ms = (
             (),
             {},
@@ -132,7 +141,7 @@ class Case:
         monkeypatch.setattr("autotune.run.sizes._LEAST_S", 1.0)
 
     def job(self, problem, seed=None, names=(EXACT, RANDOM)):
-        argument = Argument("x", "input", "<f4", (problem.n,))
+        argument = Argument("x", "input", self.dtype, (problem.n,))
         seconds = self.data_s(problem) / len(names)
         seed = int(problem.n not in self.zero)
         sets = [
@@ -237,6 +246,25 @@ def test_at_the_large_size_rounding_and_time_are_no_faults(case, found, is_right
     large = case.tried(32)[-1]
     case.sizes, case.wrong = None, {(32, large): found}
     assert case.verified(32)[0] == ([32] if is_right else [])
+
+
+def integers_off_by(error):
+    checks = (CheckResult("o", RANDOM, error, error, 0.0, 0),)
+    return Measurement(Configuration(), Status.WRONG_RESULT, checks=checks)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "is_right"), [("<f4", 1.0, True), ("<f4", 2.0, False), ("<i4", 1.0, False)]
+)
+def test_at_the_large_size_an_integer_may_be_its_neighbour_where_a_number_was_rounded(
+    case, dtype, error, is_right
+):
+    case.dtype = dtype
+    large = case.tried(32)[-1]
+    case.sizes, case.wrong = None, {(32, large): integers_off_by(error)}
+    assert case.verified(32)[0] == ([32] if is_right else [])
+    case.sizes, case.wrong = None, {(32, 4095): integers_off_by(error)}
+    assert case.verified(32)[0] == []
 
 
 def test_later_finalists_run_where_earlier_ones_were_wrong_though_the_time_is_over(case):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -48,7 +49,7 @@ _BFLOAT16 = "bfloat16"
 #: End of the names of files that hold a configuration's results.
 _RESULT = ".result.npy"
 #: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
-_VERSION = 12
+_VERSION = 13
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
 #: Elements of all arguments of the evaluations that run at once, each with some numbers of 64 bits for each.
@@ -419,16 +420,23 @@ def _bound(
         bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
         return []
     inputs = max((o.count for o in made.arguments if o.kind not in ("out", "scalar")), default=1)
+    wide = dict[str, NDArray[Any]]()
     if deciding and not is_exact:
-        for output in (o for o in made.arguments if o.name in decided):
-            name, info = output.name, output.info
+        maps = evaluations.maps(decided)
+        others += maps
+        for output in (o for o in made.arguments if o.name in decided and o.name not in maps):
+            name, info, values = output.name, output.info, evaluations.expected[output.name]
             theirs = tolerance.largest(tolerance.parts(deciding.expected(name)))
-            ours, terms = tolerance.largest(evaluations.expected[name]), inputs / output.count
-            bounds[name] = tolerance.common_bound(info, ours, theirs, terms, errors.get(name, 0.0))
-    for name, of_elements in evaluations.element_bounds(others):
+            terms, error = inputs / output.count, errors.get(name, 0.0)
+            if info.bits == 16:
+                wide[name] = tolerance.bounds_of_half(info, values, theirs, terms, error)
+            else:
+                ours = tolerance.largest(values)
+                bounds[name] = tolerance.common_bound(info, ours, theirs, terms, error)
+    for name, of_elements in chain(wide.items(), evaluations.element_bounds(others)):
         bounds[name] = float(of_elements.max(initial=0))
         np.save(made.folder / f"{name}.bounds.npy", of_elements)
-    return others
+    return [*others, *wide]
 
 
 def with_results(
@@ -733,6 +741,13 @@ class _Evaluations:
 
     def _info(self, name: str) -> Any:
         return next(o.info for o in self.made.arguments if o.name == name)
+
+    def maps(self, names: Sequence[str]) -> list[str]:
+        """Return outputs of whose elements each is of one input or two; see `autotune.measure.tolerance`."""
+        if not names or self.arrays("fciu", other=True):
+            return []
+        struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
+        return [n for n in names if tolerance.is_map(self.expected[n], struck.get(n))]
 
     def errors_in_single(self) -> dict[str, float]:
         """Return the largest error of each output of the reference in float32; {} where it fails."""

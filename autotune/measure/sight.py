@@ -49,11 +49,16 @@ class Unseen:
     output: str
     #: ``elsewhere `` if the change shows where it is largest, but nowhere else.
     where: str
-    #: Change of the output where it comes nearest to the bound, and the bound.
-    error: float
-    bound: float
+    #: Change of the output where it comes nearest to the bound, and the bound; of a number that is 0 or 1 none.
+    error: float = 0.0
+    bound: float = 0.0
 
     def __str__(self) -> str:
+        if not self.error:
+            return (
+                f"weak check: {self.change} in all data, so that a kernel without it would pass; "
+                "give it another value"
+            )
         is_whole = self.change == f"{self.argument} = 0"
         return (
             "weak check: this tolerance would not notice a missing "
@@ -98,7 +103,7 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
             found.setdefault(argument.name, missed)
         if time.monotonic() > until:
             break
-    found |= {missed.argument: missed for missed in _lost(datasets)}
+    found |= {missed.argument: missed for missed in (*_lost(datasets), *_neutral(kernel, datasets))}
     with suppress(OSError):
         file.write_bytes(msgspec.msgpack.encode(tuple(found.values())))
     return tuple(found.values())
@@ -111,6 +116,27 @@ def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
         nearest = max(_effects(*each)[0] for each in zip(datasets, nothing, strict=True))
         if 0 < nearest.share <= 1:
             yield Unseen(name, f"{name} = 0", name, "", nearest.error, nearest.bound)
+
+
+def _neutral(kernel: Kernel, datasets: list[Dataset]) -> Iterator[Unseen]:
+    """Yield floating-point numbers that matter, but are 0 or 1: what is added or multiplied may be left out."""
+
+    def other(row: NDArray[Any], _: int) -> None:
+        row += 1.5
+
+    for argument in datasets[0].arguments:
+        if argument.kind != "scalar" or np.dtype(argument.dtype).kind != "f":
+            continue
+        values = {float(o.scalar) for d in datasets for o in d.arguments if o.name == argument.name}
+        if not values <= {0.0, 1.0} or len(values) > 1:
+            continue
+        with suppress(SpecError):  # the reference does not allow it
+            effect, _ = _effects(
+                datasets[0], _results(kernel, datasets[0], argument.name, other, 0)
+            )
+            if effect.share:
+                is_what = f"{argument.name} is {values.pop():g}"
+                yield Unseen(argument.name, is_what, effect.output, "")
 
 
 def _inputs(dataset: Dataset) -> list[Argument]:

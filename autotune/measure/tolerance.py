@@ -48,6 +48,9 @@ _OWN = 4
 _TYPICAL, _SMALL = 32, 1 / 16
 #: Rounding errors of the largest value, where one bound serves all elements.
 _ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
+#: The same of float32's, for sums of a half precision output: tensor cores cut off what they add, and are off by
+#: 54 after 4096 terms (hgemm on an H100).
+_ROUNDINGS_OF_SUMS = 256
 #: Sums of more terms than the square of this, per output, may be off by more.
 _SHORT = 64
 #: Elements from which medians are taken.
@@ -93,9 +96,41 @@ def common_bound(
     if exact is None:  # exact data themselves, which are not exact in the output's type
         return _ROUNDINGS * float(info.eps) * max(1.0, ours)
     roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
+    return _of_scale(info, roundings * float(info.eps), ours, exact, terms, in_single)
+
+
+def bounds_of_half(
+    info: Any,
+    expected: NDArray[np.floating],
+    exact: float,
+    terms: float,
+    in_single: float = 0.0,
+) -> NDArray[np.float32]:
+    """Return a bound for each element of an output of 16 bits that exact data decide.
+
+    Sums are float32's, so their rounding and that of the result itself explain its error. The other
+    parameters are those of `common_bound`.
+    """
+    relative = _ROUNDINGS_OF_SUMS * _arithmetic(info)
+    of_sums = _of_scale(info, relative, largest(expected), exact, terms, in_single)
+    bounds: NDArray[np.float32] = np.abs(expected).astype(np.float32)
+    bounds *= float(info.eps) + _OWN * _arithmetic(info)
+    bounds += of_sums
+    bounds[~np.isfinite(bounds)] = 0
+    return bounds
+
+
+def _of_scale(
+    info: Any, relative: float, ours: float, exact: float, terms: float, in_single: float
+) -> float:
+    """Return the error of results that are as large as both data sets say."""
     scale = max(ours, min(exact, 16 * ours)) * max(1.0, math.sqrt(terms) / _SHORT)
-    bound = max(roundings * float(info.eps) * scale, _of_reference(info) * in_single)
-    return bound + _least_value(info)
+    return max(relative * scale, _of_reference(info) * in_single) + _least_value(info)
+
+
+def is_map(expected: NDArray[np.floating], struck: NDArray[np.floating] | None) -> bool:
+    """Return whether one input or two reach an element, by a result of inputs that `strike` changed."""
+    return struck is not None and float(np.mean(struck != expected)) <= _BY_CHANCE
 
 
 def held_in_single(info: Any) -> float:
@@ -246,7 +281,7 @@ def element_bounds(
         small = max(small, error * _median(in_single[some][smallest]))
         floor = max(floor, error * _median(in_single))
     floor = min(small, floor)
-    are_few = is_exact or (struck is not None and np.mean(struck != expected) <= _BY_CHANCE)
+    are_few = is_exact or is_map(expected, struck)
     if is_exact:
         of_largest = 2 * max(of_largest, _ROUNDINGS * arithmetic)
     bounds = np.empty(expected.size, kind)

@@ -38,6 +38,7 @@ from autotune.measure.measurement import (
 from autotune.measure.race import Race
 from autotune.measure.timing import Timing
 from autotune.run.request import Request
+from autotune.run.verdict import judge
 from autotune.store.flat import row_of
 from autotune.tuned.fallback import Planner, answer_tables
 from autotune.tuned.record import (
@@ -123,6 +124,50 @@ def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration
         for rows, statuses in ((result.measured, _WRONG), (result.disqualified, frozenset(Status)))
         for row in rows
         if row.status in statuses
+    )
+
+
+def without_wrong(results: Sequence[ProblemResult], request: Request) -> list[ProblemResult]:
+    """Return results in which nothing wins that is wrong on another problem, or at a size beside one.
+
+    `lookup` would answer sizes near that problem with it. Only problems of the same category count: between
+    others no answer is taken.
+    """
+    return [_without_wrong(found, results, request) for found in results]
+
+
+def _without_wrong(
+    found: ProblemResult, results: Sequence[ProblemResult], request: Request
+) -> ProblemResult:
+    faults = {
+        row.configuration: replace(
+            row, message=f"on another problem, {other.problem}: {row.message}"
+        )
+        for other in results
+        if other is not found and category_of(other.problem) == category_of(found.problem)
+        for row in (*other.measured, *other.disqualified)
+        if row.status in (Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED)
+    }
+    race = found.race
+    if race is None or not any(each.configuration in faults for each in race.finalists):
+        return found
+    kept = [
+        place
+        for place, contender in enumerate(race.contenders)
+        if contender.vendor or contender.configuration not in faults
+    ]
+    left = replace(
+        race,
+        contenders=tuple(race.contenders[place] for place in kept),
+        samples=tuple(race.samples[place] for place in kept),
+    )
+    result = judge(left, request.objective, request.seed)
+    wrong = [faults[each.configuration] for each in race.finalists if each.configuration in faults]
+    return replace(
+        found,
+        race=left if result else None,
+        result=result,
+        disqualified=(*found.disqualified, *wrong),
     )
 
 

@@ -29,7 +29,13 @@ from autotune.run.division import Division, done_at_once
 from autotune.run.idle import unnamed
 from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
-from autotune.run.recording import ProblemResult, RunResult, record_of, wrong_somewhere
+from autotune.run.recording import (
+    ProblemResult,
+    RunResult,
+    record_of,
+    without_wrong,
+    wrong_somewhere,
+)
 from autotune.run.request import Request
 from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
 from autotune.search.session import Event, Listener, ignore
@@ -108,6 +114,7 @@ class Run(Bench):
                 for found in results:
                     decided.append(found)
                     decided.sort(key=lambda each: self.request.problems.index(each.problem))
+            decided = without_wrong(decided, self.request)
             portfolio = self._portfolio(decided, division.portfolio_s())
             made = partial(made, unseen=unseen.result())
         except BaseException as error:
@@ -115,6 +122,7 @@ class Run(Bench):
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
+            decided = without_wrong(decided, self.request)
             solved = tuple(found for found in decided if found.result is not None)
             if solved and isinstance(stop, AutotuneError):
                 stop.__cause__ = error if was_told_to else error.__cause__

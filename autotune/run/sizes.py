@@ -39,6 +39,8 @@ _LARGE_SHARE, _LARGE_S = 0.5, 5.0
 _MEMORY_SHARE = 0.125
 #: A field that never reaches this is a mode or a small count, not a size.
 _LEAST_SIZE = 8
+#: Elements of the sizes where one field is large and all others are 1.
+_LONGEST = 1 << 20
 #: At the large size, errors count that exceed the bound this many times: longer sums round more.
 _GROSS = 100.0
 #: Launches of a configuration that is verified.
@@ -82,11 +84,17 @@ def sizes_beside(
                 return
 
     largest = sorted(fields, key=lambda name: -problem[name])[:3]
+    longest = min(size_of(problem), _LONGEST)
+
+    def alone(name: str) -> Callable[[str], int]:
+        return lambda other: longest if other == name else 1
+
     candidates = [
         *(moved(-1, lambda name: problem[name] - 1, [name]) for name in largest),
         moved(1, lambda name: problem[name] + 1),
         moved(-1, lambda name: _prime_below(problem[name])),
         moved(1, lambda name: 1),
+        *(moved(1, alone(name)) for name in largest if len(fields) > 1),
         moved(-1, lambda name: unit[name] - 1),
         moved(1, lambda name: unit[name] + 1),
         *(moved(1, lambda name: problem[name] + 1, [name]) for name in largest),
@@ -223,7 +231,7 @@ class OtherSizes:
             return None
         telling = {Status.OK, Status.WRONG_RESULT, Status.CRASHED}
         if job is self._large:
-            return found if found.status in telling and not _may_be_rounding(found) else None
+            return found if found.status in telling and not _may_be_rounding(found, job) else None
         return found if found.status in telling | {Status.TIMED_OUT} else None
 
     def _takes(self, finalist: Contender, size: Problem) -> bool:
@@ -356,7 +364,10 @@ def _has_values(job: Job) -> bool:
     return any(dataset.expected(name).any() for dataset in job.datasets for name in dataset.bounds)
 
 
-def _may_be_rounding(found: Measurement) -> bool:
-    """Return whether longer sums explain why a result is wrong."""
+def _may_be_rounding(found: Measurement, job: Job) -> bool:
+    """Return whether longer sums, or a number near the middle between two integers, explain a wrong result."""
+    rounds = any(each.number.kind == "f" for each in job.datasets[0].arguments)
     wrong = [check for check in found.checks if not check.is_right]
-    return bool(wrong) and all(check.max_error <= _GROSS * check.bound for check in wrong)
+    return bool(wrong) and all(
+        check.max_error <= (_GROSS * check.bound or float(rounds)) for check in wrong
+    )
