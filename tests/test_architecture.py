@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2780,
-    "cli": 2820,
+    "cli": 2821,
     "devices": 2650,
     "doctor": 402,
     "explain": 910,

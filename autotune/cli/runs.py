@@ -335,11 +335,7 @@ def say_where(result: RunResult, published: Published) -> None:
         for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if found.race is None:
-            why = (
-                "all finalists are disqualified"
-                if found.disqualified
-                else "none was verified in time"
-            )
+            why = "all were disqualified" if found.disqualified else "none was verified in time"
             click.echo(f"  no winner: {why}", err=True)
         elif not found.race.timing.by_graph and result.request.device.is_cuda:
             click.echo(
