@@ -35,6 +35,12 @@ def blocks_are_allowed(BLOCK_X, BLOCK_Y, device):
     return 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
 
 
+@pitch.requires
+def requires(c, p):
+    """Rows do not overlap."""
+    return (p.ldx >= p.n) & (p.ldo >= p.n)
+
+
 @pitch.launch
 def launch(c, p):
     blocks = ceil_div(p.n, c.BLOCK_X * c.VEC) * ceil_div(p.m, c.BLOCK_Y)
