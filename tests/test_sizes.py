@@ -14,7 +14,7 @@ from autotune.measure.data import EXACT, RANDOM, Argument, Dataset
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.tasks import Job
-from autotune.run.sizes import OtherSizes, compact, proposed, size_fields, sizes_beside
+from autotune.run.sizes import OtherSizes, compact, is_telling, proposed, size_fields, sizes_beside
 from autotune.values import Configuration, Problem
 
 
@@ -344,6 +344,24 @@ def test_a_requirement_that_cannot_be_asked_keeps_a_finalist_from_a_size(case):
 def test_a_size_where_nothing_but_0_is_expected_is_left_out(case):
     case.zero = [1, 63]
     assert case.tried(64)[:6] == [n for n in BESIDE if n not in case.zero]
+
+
+@pytest.mark.parametrize(("n", "is_longer"), [(4095, False), (8191, False), (8192, True)])
+def test_a_field_of_twice_the_size_may_have_longer_sums(case, n, is_longer):
+    """A sum of 65,536 numbers one by one is right where one of 1024 is."""
+    case.tried(32)
+    assert case.sizes._is_longer(OWN.replace(n=n)) == is_longer
+
+
+@pytest.mark.parametrize(("value", "telling"), [(65504.0, True), (65536.0, False), (0.0, False)])
+def test_a_size_whose_result_a_half_cannot_hold_tells_nothing(value, telling):
+    class Half(Dataset):
+        def expected(self, name):
+            return np.array([value])
+
+    output = Argument("o", "out", "<f2", (1,))
+    job = Job(b"", OWN, GPU, (Half(RANDOM, Path(), (output,), {"o": 1.0}, 0),))
+    assert is_telling(job) == telling
 
 
 def test_nothing_is_derived_from_another_layout(case):

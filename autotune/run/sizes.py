@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
+import numpy as np
+
 from autotune.errors import AutotuneError, FleetError, SpecError
 from autotune.kernel.expression import Json, value_of
 from autotune.kernel.launches import launch_sequence, over_limit
@@ -24,6 +26,7 @@ from autotune.measure.data import EXACT, RANDOM
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.tasks import Job
+from autotune.measure.tolerance import largest, parts
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 
@@ -41,7 +44,8 @@ _MEMORY_SHARE = 0.125
 _LEAST_SIZE = 8
 #: Elements of the sizes where one field is large and all others are 1.
 _LONGEST = 1 << 20
-#: At the large size, errors count that exceed the bound this many times: longer sums round more.
+#: Where a field is twice as large or more, errors count that exceed the bound this many times: longer sums round
+#: more.
 _GROSS = 100.0
 #: Launches of a configuration that is verified.
 _LAUNCHES = 4
@@ -230,9 +234,13 @@ class OtherSizes:
             self._tell(job.problem, error)
             return None
         telling = {Status.OK, Status.WRONG_RESULT, Status.CRASHED}
-        if job is self._large:
+        if job is self._large or self._is_longer(job.problem):
             return found if found.status in telling and not _may_be_rounding(found, job) else None
         return found if found.status in telling | {Status.TIMED_OUT} else None
+
+    def _is_longer(self, size: Problem) -> bool:
+        """Return whether sums along a field may be longer than those of the problem."""
+        return any(size[name] >= 2 * self.job.problem[name] > 2 for name in self._fields)
 
     def _takes(self, finalist: Contender, size: Problem) -> bool:
         try:
@@ -274,7 +282,7 @@ class OtherSizes:
                 continue
             if 2 * size_of(size) > size_of(self._base):
                 self._data_s = min(self._data_s, data_s)
-            if _has_values(job):
+            if is_telling(job):
                 yield self._add(job)
         if is_first and self._fields and (large := self._grown(finalists)):
             self._large = large
@@ -359,9 +367,20 @@ class OtherSizes:
         return self._until_s - time.monotonic()
 
 
-def _has_values(job: Job) -> bool:
-    """Return whether an output is expected to hold more than 0, as a variance of one number does not."""
-    return any(dataset.expected(name).any() for dataset in job.datasets for name in dataset.bounds)
+def is_telling(job: Job) -> bool:
+    """Return whether an output is expected to hold more than 0, and all hold what is expected.
+
+    A variance of one number is 0, and a half cannot hold the sum of a million.
+    """
+    halves = {each.name for each in job.datasets[0].arguments if each.number == np.float16}
+    has_values = False
+    for dataset in job.datasets:
+        for name in dataset.bounds:
+            expected = dataset.expected(name)
+            if name in halves and largest(parts(expected)) > float(np.finfo(np.float16).max):
+                return False
+            has_values |= bool(expected.any())
+    return has_values
 
 
 def _may_be_rounding(found: Measurement, job: Job) -> bool:
