@@ -41,10 +41,10 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2780,
-    "cli": 2821,
+    "cli": 2825,
     "devices": 2650,
     "doctor": 402,
-    "explain": 910,
+    "explain": 900,
     "export": 1200,
     "fleet": 1270,
     "interop": 1030,

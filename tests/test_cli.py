@@ -301,6 +301,12 @@ def test_run_writes_everything_and_prints_the_record(
     assert found["quality"] == "exact"
     assert found["config"] == record["problems"][0]["plans"][0]["configuration"]
 
+    file = f"{SAXPY}/saxpy.py"
+    assert run(["lookup", file, *asked[2:3], *asked[5:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"] == found["config"]
+    assert run(["results", file, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+
     asked = ["export", "saxpy", "--out", str(tmp_path / "inc")]
     fails(capsys, 2, *asked)
     monkeypatch.setenv("AUTOTUNE_PATH", SAXPY)

@@ -123,9 +123,14 @@ _ANSWER = (
 )
 
 
-def _is_function(kernel: str | None) -> bool:
+def _is_function(kernel: str) -> bool:
     """Return whether a name is FILE.py:FUNCTION, of a decorated function."""
-    return kernel is not None and ".py:" in kernel
+    return ".py:" in kernel
+
+
+def _is_file(kernel: str | None) -> bool:
+    """Return whether a name is FILE.py, of a space file, or FILE.py:FUNCTION."""
+    return kernel is not None and (kernel.endswith(".py") or _is_function(kernel))
 
 
 def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel | None]:
@@ -140,6 +145,9 @@ def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel |
             found = find_kernel(kernel)
         except NotRecordedError as error:
             return error.name, error.project, None
+        return found.name, found.project, found
+    if _is_file(kernel):
+        found = find_kernel(kernel)
         return found.name, found.project, found
     declared = None
     with _comparing():
@@ -185,7 +193,7 @@ def results(
     from autotune.store.flat import best_rows, last_rows, stored_row
 
     asked = kernel
-    if _is_function(kernel):
+    if _is_file(kernel):
         kernel, *_ = _record_of(str(kernel), None)
     with Store.open(default_url()) as store:
         if runs:
@@ -307,7 +315,7 @@ def report(
 
     space_folders(spaces)  # an error if --spaces is no folder
     owner, asked = None, kernel
-    if _is_function(kernel):
+    if _is_file(kernel):
         kernel, owner, _ = _record_of(str(kernel), spaces)
     own = [user_folder(owner)] if owner else None
     chosen = [
