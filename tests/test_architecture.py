@@ -53,7 +53,7 @@ LINES = {
     "measure": 5970,
     "report": 1550,
     "retune": 1120,
-    "run": 4750,
+    "run": 4752,
     "search": 2425,
     "store": 1385,
     "triton": 1170,
