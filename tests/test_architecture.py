@@ -50,7 +50,7 @@ LINES = {
     "interop": 1030,
     "kernel": 3485,
     "languages": 1020,
-    "measure": 5970,
+    "measure": 5975,
     "report": 1550,
     "retune": 1120,
     "run": 4752,

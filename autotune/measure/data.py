@@ -52,6 +52,9 @@ _RESULT = ".result.npy"
 _VERSION = 13
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
+#: Elements of all arrays of a problem whose maps are looked for: it takes twelve references, and small sizes show
+#: what large ones would.
+_MOST_OF_MAP = 1 << 20
 #: Elements of all arguments of the evaluations that run at once, each with some numbers of 64 bits for each.
 _MOST_AT_ONCE = 1 << 27
 #: As NumPy takes it; None is one number.
@@ -744,7 +747,7 @@ class _Evaluations:
 
     def maps(self, names: Sequence[str]) -> list[str]:
         """Return outputs of whose elements each is of one input or two; see `autotune.measure.tolerance`."""
-        if not names or self.arrays("fciu", other=True):
+        if not names or self._elements > _MOST_OF_MAP or self.arrays("fciu", other=True):
             return []
         struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
         return [n for n in names if tolerance.is_map(self.expected[n], struck.get(n))]
