@@ -148,7 +148,7 @@ ROWS: Mapping[str, Row] = {
         "width below is read there. What fills the memory's pipe is bytes under way, which several narrow "
         "loads give as well.",
         ("µs", "GB/s", "global loads", *_COUNTED[1:]),
-        _explain("copy", "n=16777216,mode=copy,offset_in=0,offset_out=0", "BLOCK=256,VEC=4", "BLOCK=256,VEC=1"),
+        _explain("copy", "n=16777216,mode=copy,offset_in=0,offset_out=0", variants="vectors,several,naive"),
     ),
     "E03": Row(
         "Prefetch",
@@ -160,8 +160,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "prefetch",
             "n=16777216,intensity=32,warps_per_sm=4",
-            "MODE=none",
-            "MODE=reg_batch,PDIST=16,VEC=4",
+            variants="plain,batch",
         ),
     ),
     "E04": Row(
@@ -172,7 +171,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "sgemm",
             "m=2048,n=2048,k=2048",
-            "ALG=register,BM=64,BN=64,BK=16,TM=4,TN=4,DOUBLE_SHARED=True",
+            variants="register,double",
         ),
     ),
     "E05": Row(
@@ -180,7 +179,7 @@ ROWS: Mapping[str, Row] = {
         "Each element of the matrix is used once: the read rate of the memory is all there is. A warp for a "
         "row needs no barrier, a block for a row has more loads in flight, vectors have fewer instructions.",
         ("µs", "GB/s", "global loads", "sectors, load", "memory %"),
-        _explain("gemv", "m=4096,n=4096", "BLOCK=128,LANES=32"),
+        _explain("gemv", "m=4096,n=4096", variants="naive,block,vectors"),
     ),
     "E06": Row(
         "A product without tiles",
@@ -196,7 +195,7 @@ ROWS: Mapping[str, Row] = {
         "shared memory. Tiles in registers (`register`: 4 × 4 elements a thread) divide those too, which is "
         "where the time goes.",
         ("µs", "TFLOP/s", "FFMA in the loop", "shared loads", "L1 hits %", "read, MB"),
-        _explain("sgemm", "m=2048,n=2048,k=2048", "ALG=tile,BLOCK_X=16,BLOCK_Y=16,BK=16,UNROLL=8"),
+        _explain("sgemm", "m=2048,n=2048,k=2048", variants="tile,register"),
         source="E06",
         only="2048^3",
     ),
@@ -214,7 +213,7 @@ ROWS: Mapping[str, Row] = {
         "need. What is lost are vectors, and `PEEL=shift` realigns them in registers. Rows of 1001 floats "
         "begin anywhere; at a pitch of 1008 every row begins with a sector.",
         ("µs", "GB/s", *_COUNTED[1:]),
-        _explain("pitch", "m=16384,n=1001,ldx=1008,ldo=1008", "VEC=4"),
+        _explain("pitch", "m=16384,n=1001,ldx=1008,ldo=1008", variants="vectors"),
     ),
     "E10": Row(
         "Select",
@@ -292,8 +291,7 @@ ROWS: Mapping[str, Row] = {
         _explain(
             "prefetch",
             "n=16777216,intensity=8,warps_per_sm=4",
-            "MODE=smem_roll,PDIST=16,VEC=4",
-            "MODE=smem_roll_async,PDIST=16,VEC=4",
+            variants="shared,asynchronous",
         ),
     ),
     "E18": Row(

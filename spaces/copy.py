@@ -86,7 +86,11 @@ copy = Kernel(
         blocks_of(128, 4, 16, WAVES=2, GRID_MODE="chunk"),
     ],
     default=blocks_of(256, 4, 4, PEEL="shift"),
-    variants={"naive": blocks_of(256, 1, 1)},
+    variants={
+        "naive": blocks_of(256, 1, 1),
+        "several": blocks_of(256, 1, 4),
+        "vectors": blocks_of(256, 4, 1),
+    },
     BLOCK=(128, 256, 512, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per access
     ITEMS=(1, 2, 4, 8, 16),  # accesses in flight per thread

@@ -121,7 +121,11 @@ gemv = Kernel(
         groups_of(64, 1, 4, BLOCK=128, SPLIT=8, WARP=16),
     ],
     default=groups_of(32, 2, 4),
-    variants={"naive": {"BLOCK": 128, "LANES": 32}},  # a warp for a row, a float at a time
+    variants={
+        "naive": {"BLOCK": 128, "LANES": 32},  # a warp for a row, a float at a time
+        "block": {"BLOCK": 256, "LANES": 256},
+        "vectors": {"BLOCK": 128, "LANES": 32, "VEC": 4, "UNROLL": 4},
+    },
     BLOCK=(64, 128, 256, 512, 1024),  # threads per block
     LANES=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),  # threads that share a row
     ROWS=(1, 2, 4, 8),  # rows that they walk along at once, which share what they read of x

@@ -22,6 +22,7 @@ pitch = Kernel(
         rows(5, 130, 8),
         rows(129, 3, 32),
     ],
+    variants={"vectors": {"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4}},
     default={"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4},
     BLOCK_X=(32, 64, 128, 256),  # threads along a row
     BLOCK_Y=(1, 2, 4, 8),  # rows of a block

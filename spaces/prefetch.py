@@ -78,7 +78,13 @@ prefetch = Kernel(
         ahead("none", 1, VEC=1),
     ],
     default=ahead("reg_batch", 4),
-    variants={"naive": ahead("none", 1, VEC=1)},
+    variants={
+        "naive": ahead("none", 1, VEC=1),
+        "plain": ahead("none", 1),
+        "batch": ahead("reg_batch", 16),
+        "shared": ahead("smem_roll", 16),
+        "asynchronous": ahead("smem_roll_async", 16),
+    },
     MODE=(
         "none",
         "unroll",

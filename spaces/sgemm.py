@@ -306,6 +306,7 @@ sgemm = Kernel(
         "naive": {"ALG": "naive", "BLOCK_X": 16, "BLOCK_Y": 16},
         "tile": {"ALG": "tile", "BLOCK_X": 16, "BLOCK_Y": 16, "BK": 16, "UNROLL": 8},
         "register": thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
+        "double": thread_tiles(64, 64, 16, 4, 4, UNROLL=4, DOUBLE_SHARED=True),
     },
     VARIANT=("portable", "cuda", "slim"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
