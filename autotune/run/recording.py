@@ -128,10 +128,10 @@ def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration
 
 
 def without_wrong(results: Sequence[ProblemResult], request: Request) -> list[ProblemResult]:
-    """Return results in which nothing wins that is wrong on another problem, or at a size beside one.
+    """Return results in which nothing wins that the finals of another problem found wrong.
 
-    `lookup` would answer sizes near that problem with it. Only problems of the same category count: between
-    others no answer is taken.
+    It was wrong at a size that nobody declared, which `lookup` would answer with it. Only problems of the same
+    category count: between others no answer is taken.
     """
     return [_without_wrong(found, results, request) for found in results]
 
@@ -145,7 +145,7 @@ def _without_wrong(
         )
         for other in results
         if other is not found and category_of(other.problem) == category_of(found.problem)
-        for row in (*other.measured, *other.disqualified)
+        for row in other.disqualified
         if row.status in (Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED)
     }
     race = found.race
