@@ -34,10 +34,11 @@ test-gpu: $(TEST_READY)
 test-archs: $(TEST_READY)
 	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py
 
-# What C++ programs include, from the records of all devices; they compile no kernel in Triton.
+# What C++ programs include, from the records of all devices; they call no kernel in Triton, and none that only teaches.
 headers: $(TEST_READY)
 	for name in $$(basename -as .json reports/NVIDIA_*/*.json | sort -u); do \
-	  [ ! -e kernels/$$name.cu ] || $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
+	  [ ! -e kernels/$$name.cu ] || grep -q "^## $$name$$" docs/kernels/lessons.md || \
+	    $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
 
 # What the study notes claim, measured on this machine's GPU; docs/study-notes.md from it.
 study-notes: $(TEST_READY)

@@ -155,6 +155,13 @@ def test_a_file_that_declares_two_kernels_is_refused_unless_one_has_its_name(tmp
     assert load_file(write_space(tmp_path, named)).name == "scale"
 
 
+def test_modules_of_bundled_space_files_are_not_left_behind() -> None:
+    """Each call of a space file's function would hide them again, which looks through all modules."""
+    kernel = find_kernel("softmax")
+    assert kernel.work_of(kernel.problems["cuda"][0]) is not None
+    assert "_rows" not in sys.modules
+
+
 def test_a_kernel_imported_from_elsewhere_is_not_the_files_own(tmp_path, monkeypatch):
     other = write_space(tmp_path, name="scale")
     monkeypatch.syspath_prepend(other.parent)

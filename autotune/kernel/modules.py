@@ -247,10 +247,12 @@ class _Finder:
             return None
         spec = _find(name, home.path) if path is None else PathFinder.find_spec(name, path)
         place = _place(spec)
-        if spec is None or place is None or _is_in(_running_folders(), place):
+        if spec is None or place is None:
             return spec
         if place.is_relative_to(home.path):
             home.found.add(name)
+        if _is_in(_running_folders(), place):
+            return spec
         if spec.has_location and spec.origin:
             refuse_foreign(Path(spec.origin))
             if type(spec.loader) is SourceFileLoader:
