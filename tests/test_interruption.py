@@ -92,12 +92,12 @@ def test_two_signals_to_all_processes_at_any_moment(
         assert {run.ended for run in store.runs()} <= {"interrupted"}
 
 
-#: Ends a reference at its 17th call for n = 2003: sixteen are of the search and its bounds, the next of its finals.
+#: Ends a reference at its 16th call for n = 2003: fifteen are of the search and its bounds, the next of its finals.
 ENDING = """\
 if x.size == 2003:
         with open({file!r}, "a") as calls:
             calls.write("x")
-            if calls.tell() == 17:
+            if calls.tell() == 16:
                 {deed}
     return factor * x"""
 

@@ -52,7 +52,7 @@ _RESULT = ".result.npy"
 _VERSION = 13
 #: Seed of the exact data that tell whether exact data decide an output, and the least size of their problem.
 _DECIDING_SEED, _TELLING = 0, 65
-#: Elements of all arrays of a problem whose maps are looked for: it takes twelve references, and small sizes show
+#: Elements of all arrays of a problem whose maps are looked for: it takes eleven references more, and small sizes show
 #: what large ones would.
 _MOST_OF_MAP = 1 << 20
 #: Elements of all arguments of the evaluations that run at once, each with some numbers of 64 bits for each.
@@ -727,7 +727,7 @@ class _Evaluations:
         of_integers, struck, is_exact = dict[str, Any](), dict[str, Any](), self.made.name == EXACT
         if not is_exact and sensitivity and not self.arrays("fciu", other=True):
             of_integers = self.response(tolerance.flip, "iu", tolerance.FEWEST)
-            struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
+            struck = self.struck
         sizes = [
             np.mean(np.square(self.made.array(name), dtype=float)) ** 0.5
             for name in self.arrays("iu")
@@ -749,8 +749,12 @@ class _Evaluations:
         """Return outputs of whose elements each is of one input or two; see `autotune.measure.tolerance`."""
         if not names or self._elements > _MOST_OF_MAP or self.arrays("fciu", other=True):
             return []
-        struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
-        return [n for n in names if tolerance.is_map(self.expected[n], struck.get(n))]
+        return [n for n in names if tolerance.is_map(self.expected[n], self.struck.get(n))]
+
+    @cached_property
+    def struck(self) -> dict[str, NDArray[Any]]:
+        """Rows of the results for inputs of which some are changed clearly."""
+        return self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
 
     def errors_in_single(self) -> dict[str, float]:
         """Return the largest error of each output of the reference in float32; {} where it fails."""

@@ -100,11 +100,7 @@ def common_bound(
 
 
 def bounds_of_half(
-    info: Any,
-    expected: NDArray[np.floating],
-    exact: float,
-    terms: float,
-    in_single: float = 0.0,
+    info: Any, expected: NDArray[np.floating], exact: float, terms: float, in_single: float
 ) -> NDArray[np.float32]:
     """Return a bound for each element of an output of 16 bits that exact data decide.
 
