@@ -50,7 +50,7 @@ LINES = {
     "interop": 1030,
     "kernel": 3485,
     "languages": 1020,
-    "measure": 5975,
+    "measure": 5981,
     "report": 1550,
     "retune": 1120,
     "run": 4752,
