@@ -292,19 +292,15 @@ inline constexpr plan plans[] = {
     {256,4,2,4,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
     {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
     {128,16,8,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,13,-1,1022ULL,true},
-    {256,64,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,13,-1,1022ULL,true},
     {256,256,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
-    {256,16,4,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,4,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
     {128,128,4,4,1,LOAD_value::plain,0,0,256,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,1,0,1023ULL,true},
-    {256,32,1,4,2,LOAD_value::plain,4096,0,256,FINISH_value::kernel,4,32,{256, 1, 1},0,false,true,14,0,1023ULL,true},
-    {128,32,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,15,0,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::bypass,0,0,256,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,16,0,1022ULL,true},
+    {256,32,1,4,2,LOAD_value::plain,4096,0,256,FINISH_value::kernel,4,32,{256, 1, 1},0,false,true,13,0,1023ULL,true},
+    {128,32,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,14,0,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::bypass,0,0,256,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,15,0,1022ULL,true},
     {512,256,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
     {512,512,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,13,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,13,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
     {256,256,1,2,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
     {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {512,512,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
@@ -314,24 +310,26 @@ inline constexpr plan plans[] = {
     {128,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
     {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,64,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,8,8,2,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,16,4,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,16,-1,1022ULL,true},
+    {256,64,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,16,-1,1022ULL,true},
+    {256,4,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
     {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
     {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
     {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
     {256,256,2,1,8,LOAD_value::stream,0,0,128,FINISH_value::atomic,2,32,{256, 1, 1},0,false,false,18,0,1023ULL,true},
     {256,256,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{256, 1, 1},0,false,false,19,0,1023ULL,true},
-    {512,256,1,4,4,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1022ULL,true},
-    {512,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
     {128,64,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
     {256,32,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
     {256,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {128,32,2,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,4,4,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
     {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
-    {256,16,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true}
+    {256,16,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {512,256,1,4,4,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1022ULL,true},
+    {512,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,4,4,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -391,8 +389,8 @@ struct answers {
 
 inline constexpr answers tables[] = {
     {0, 0, 0, 0, -1},
-    {0, 14, 0, 3, -1},
-    {14, 46, 3, 3, 0}
+    {0, 32, 0, 0, 0},
+    {32, 64, 0, 0, 1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -402,9 +400,6 @@ struct expectation {
 };
 
 inline constexpr expectation expectations[] = {
-    {16, 0.2682},
-    {32, 0.2348},
-    {64, 0.1001},
     {-1, -1}  // ends the table
 };
 
@@ -448,6 +443,7 @@ struct sizes {
 };
 
 inline constexpr sizes all_sizes[] = {
+    {{1, 1}, {1038584, 1008448}, {{1,42152},{1,856},{0,3264},{0,9223372036854775807LL}},{{0.948, 0.989},{0.927, 0.984},{0.909, 0.971},{0.958, 1.0},{0.917, 0.983},{0.927, 0.984},{0.922, 0.971},{0.927, 0.984},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989},{0.948, 0.989}}},
     {{1, 1}, {992064, 1000704}, {{0,1480},{2,1},{2,64},{0,9223372036854775807LL}},{{0.951, 0.987},{0.854, 0.968},{0.946, 0.991},{0.916, 0.989},{0.932, 0.988},{0.932, 0.988},{0.931, 0.98},{0.929, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987},{0.951, 0.987}}}
 };
 
@@ -492,26 +488,26 @@ inline constexpr exact_row exact_rows[] = {
     {{3, 1000001}, 2, 0.8059169749143402, {0, 0, 0}},
     {{6, 700000}, 1, 1.0, {0, 0, 0}},
     {{6, 700000}, 2, 0.7306839964697524, {0, 0, 0}},
-    {{16, 262144}, 26, 1.0, {0, 0, 0}},
-    {{16, 262144}, 27, 0.9354130828486246, {0, 0, 0}},
-    {{64, 1048576}, 28, 1.0, {0, 0, 0}},
-    {{64, 1048576}, 29, 0.9674435246791908, {0, 0, 0}},
-    {{128, 4096}, 30, 1.0, {0, 0, 0}},
-    {{512, 65536}, 31, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 32, 1.0, {0, 0, 0}},
+    {{16, 262144}, 22, 1.0, {0, 0, 0}},
+    {{16, 262144}, 23, 0.9354130828486246, {0, 0, 0}},
+    {{64, 1048576}, 24, 1.0, {0, 0, 0}},
+    {{64, 1048576}, 25, 0.9674435246791908, {0, 0, 0}},
+    {{128, 4096}, 26, 1.0, {0, 0, 0}},
+    {{512, 65536}, 27, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 28, 1.0, {0, 0, 0}},
     {{1024, 1024}, 8, 1.0, {0, 0, 0}},
-    {{2048, 2048}, 33, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 29, 1.0, {0, 0, 0}},
     {{4096, 128}, 11, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 34, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 34, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 35, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 36, 1.0, {0, 0, 0}},
-    {{32768, 256}, 37, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 30, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 30, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 31, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 32, 1.0, {0, 0, 0}},
+    {{32768, 256}, 33, 1.0, {0, 0, 0}},
     {{100000, 16}, 16, 1.0, {0, 0, 0}},
     {{120000, 37}, 17, 1.0, {0, 0, 0}},
-    {{262144, 16}, 38, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 39, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 40, 1.0, {0, 0, 0}},
+    {{262144, 16}, 34, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 35, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 36, 1.0, {0, 0, 0}},
     // sm_90
     {{3, 1000001}, 1, 1.0, {0, 0, 0}},
     {{3, 1000001}, 2, 0.7609574639701671, {0, 0, 0}},
@@ -524,7 +520,7 @@ inline constexpr exact_row exact_rows[] = {
     {{512, 65536}, 6, 1.0, {0, 0, 0}},
     {{512, 65536}, 7, 0.979183334956214, {0, 0, 0}},
     {{1000, 1000}, 8, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 8, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 9, 1.0, {0, 0, 0}},
     {{2048, 2048}, 10, 1.0, {0, 0, 0}},
     {{4096, 128}, 11, 1.0, {0, 0, 0}},
     {{4096, 4096}, 12, 1.0, {0, 0, 0}},
@@ -542,66 +538,71 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 21, false, 1},
-    {{192, 192}, 22, false, 1},
-    {{208, 208}, 22, false, 1},
-    {{224, 224}, 23, false, 1},
-    {{320, 96}, 24, false, 1},
+    {{160, 160}, 9, false, 1},
+    {{192, 192}, 12, false, 1},
+    {{208, 208}, 7, false, 1},
+    {{224, 224}, 14, false, 1},
+    {{320, 96}, 20, false, 1},
     {{96, 320}, 3, false, 1},
-    {{240, 128}, 24, false, 1},
-    {{265, 64}, 25, false, 1},
-    {{192, 191}, 22, false, 1},
-    {{159, 159}, 21, false, 1},
-    {{176, 176}, 22, false, 1},
+    {{240, 128}, 15, false, 1},
+    {{265, 64}, 16, false, 1},
+    {{192, 191}, 13, false, 1},
+    {{159, 159}, 8, false, 1},
+    {{176, 176}, 10, false, 1},
     {{320, 25}, 19, false, 1},
-    {{288, 64}, 25, false, 1},
-    {{192, 112}, 24, false, 1},
-    {{112, 192}, 13, false, 1},
-    {{144, 256}, 23, false, 1},
-    {{64, 288}, 3, false, 1},
-    {{25, 318}, 3, false, 1},
+    {{288, 64}, 18, false, 1},
+    {{192, 112}, 11, false, 1},
+    {{112, 192}, 5, false, 1},
+    {{144, 256}, 6, false, 1},
+    {{144, 256}, 21, true, 1},
+    {{64, 288}, 1, false, 1},
+    {{64, 288}, 21, true, 1},
+    {{25, 318}, 1, false, 1},
+    {{25, 318}, 21, true, 1},
     // NVIDIA_H200
     {{25, 318}, 1, false, 2},
-    {{25, 318}, 41, true, 2},
-    {{64, 288}, 26, false, 2},
-    {{64, 288}, 41, true, 2},
-    {{96, 320}, 28, false, 2},
-    {{96, 320}, 41, true, 2},
-    {{112, 192}, 30, false, 2},
-    {{144, 256}, 31, false, 2},
-    {{159, 159}, 32, false, 2},
+    {{25, 318}, 37, true, 2},
+    {{64, 288}, 22, false, 2},
+    {{64, 288}, 37, true, 2},
+    {{96, 320}, 24, false, 2},
+    {{96, 320}, 37, true, 2},
+    {{112, 192}, 26, false, 2},
+    {{144, 256}, 27, false, 2},
+    {{159, 159}, 28, false, 2},
     {{160, 160}, 8, false, 2},
-    {{176, 176}, 33, false, 2},
+    {{176, 176}, 29, false, 2},
     {{192, 112}, 11, false, 2},
-    {{192, 192}, 34, false, 2},
-    {{192, 191}, 34, false, 2},
-    {{208, 208}, 35, false, 2},
-    {{224, 224}, 36, false, 2},
-    {{240, 128}, 37, false, 2},
+    {{192, 192}, 30, false, 2},
+    {{192, 191}, 30, false, 2},
+    {{208, 208}, 31, false, 2},
+    {{224, 224}, 32, false, 2},
+    {{240, 128}, 33, false, 2},
     {{265, 64}, 16, false, 2},
-    {{288, 64}, 38, false, 2},
-    {{320, 25}, 39, false, 2},
-    {{320, 96}, 40, false, 2},
+    {{288, 64}, 34, false, 2},
+    {{320, 25}, 35, false, 2},
+    {{320, 96}, 36, false, 2},
     // sm_90
-    {{160, 160}, 21, false, 1},
-    {{192, 192}, 22, false, 1},
-    {{208, 208}, 22, false, 1},
-    {{224, 224}, 23, false, 1},
-    {{320, 96}, 24, false, 1},
+    {{160, 160}, 9, false, 1},
+    {{192, 192}, 12, false, 1},
+    {{208, 208}, 7, false, 1},
+    {{224, 224}, 14, false, 1},
+    {{320, 96}, 20, false, 1},
     {{96, 320}, 3, false, 1},
-    {{240, 128}, 24, false, 1},
-    {{265, 64}, 16, false, 2},
-    {{192, 191}, 22, false, 1},
-    {{159, 159}, 21, false, 1},
-    {{176, 176}, 22, false, 1},
+    {{240, 128}, 15, false, 1},
+    {{265, 64}, 16, false, 1},
+    {{192, 191}, 13, false, 1},
+    {{159, 159}, 8, false, 1},
+    {{176, 176}, 10, false, 1},
     {{320, 25}, 19, false, 1},
-    {{288, 64}, 25, false, 1},
-    {{192, 112}, 11, false, 2},
-    {{112, 192}, 13, false, 1},
-    {{144, 256}, 23, false, 1},
-    {{64, 288}, 3, false, 1},
-    {{25, 318}, 1, false, 2},
-    {{25, 318}, 41, true, 2},
+    {{288, 64}, 18, false, 1},
+    {{192, 112}, 11, false, 1},
+    {{112, 192}, 5, false, 1},
+    {{144, 256}, 6, false, 1},
+    {{144, 256}, 21, true, 1},
+    {{64, 288}, 1, false, 1},
+    {{64, 288}, 21, true, 1},
+    {{25, 318}, 1, false, 1},
+    {{25, 318}, 21, true, 1},
     {{0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -612,12 +613,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 24, 0, 18},  // NVIDIA_H100_80GB_HBM3
-    {90, 24, 48, 18, 39}  // NVIDIA_H200
+    {90, 0, 24, 0, 21},  // NVIDIA_H100_80GB_HBM3
+    {90, 24, 48, 21, 42}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 48, 72, 39, 58},
+    {90, 48, 72, 42, 63},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -664,10 +665,10 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 10: return ceil_div(m, number{256});
     case 11: return ceil_div(m, number{32});
     case 12: return ceil_div(m, number{128});
-    case 13: return ceil_div(m, number{4});
-    case 14: return (ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128})));
-    case 15: return (ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128})));
-    case 16: return (ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128})));
+    case 13: return (ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128})));
+    case 14: return (ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128})));
+    case 15: return (ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128})));
+    case 16: return ceil_div(m, number{4});
     case 17: return minimum(ceil_div(m, number{256}), number{1056});
     case 18: return (ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256})));
     case 19: return (ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024})));
@@ -694,10 +695,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 10: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
     case 11: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
     case 12: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
-    case 13: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
-    case 14: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 15: return extent_of((ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 16: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 13: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 14: return extent_of((ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 15: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 16: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
     case 17: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
     case 18: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
     case 19: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1}, number{1});
@@ -731,7 +732,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 8, 42, 23, 43, 24, 3, 44, 45, 13, 21, 22, 19, 25, 21, 46, 41, 43, 47, 25, 48, 19, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 26, 28, 31, 32, 33, 11, 35, 37, 17, 38, 39, 40};
+inline constexpr int cost_plans[] = {38, 21, 39, 40, 41, 19, 42, 5, 6, 7, 15, 17, 43, 37, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 24, 27, 28, 29, 30, 31, 34, 36, 40, 43, 37, 54, 44, 42, 45, 19, 55, 46, 47, 56, 57, 48, 49, 50, 51, 58, 52, 53, 22, 24, 27, 28, 29, 11, 31, 33, 17, 34, 35, 36};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -742,224 +743,309 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.002314 + 5.94e-08 * m + 7.964e-07 * n + 1.159e-09 * m * n}
-          + in_waves(blocks_, 132, 0.0001107 + 1.836e-07 * n)
-          + in_waves(blocks_, 264, 0.0001119))
-          * unless_multiple(m, 4, 1.031)
-          * unless_multiple(n, 4, 1.096);
+      return (estimate{0.001351 + 9.928e-07 * m + 1.193e-07 * n + 1.083e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 1056, 6.989e-05 + 1.204e-10 * m))
+          * unless_multiple(n, 4, 1.035);
     case 1:
-      return (estimate{0.001662 + 2.689e-07 * m + 1.479e-07 * n + 9.624e-10 * m * n}
-          + in_waves(blocks_, 132, 2.307e-05 + 3.714e-07 * n)
-          + in_waves(blocks_, 1056, 0.000914))
-          * unless_multiple(m, 4, 1.069)
-          * unless_multiple(n, 4, 1.118);
+      return (estimate{0.001127 + 2.047e-06 * m + 3.063e-08 * n + 8.744e-10 * m * n}
+          + in_waves(blocks_, 132, 3.907e-05 + 9.729e-12 * m + 2.433e-08 * n)
+          + in_waves(blocks_, 264, 0.0002492 + 2.612e-11 * m))
+          * unless_multiple(n, 4, 1.148);
     case 2:
-      return (estimate{0.002877 + 4.132e-07 * m + 1.01e-07 * n + 2.31e-10 * m * n}
-          + in_waves(blocks_, 132, 5.173e-05 + 8.419e-12 * m + 1.077e-07 * n)
-          + in_waves(blocks_, 264, 8.786e-05 + 1.629e-11 * m + 1.863e-08 * n))
-          * unless_multiple(n, 4, 1.028);
+      return (estimate{0.001096 + 2.101e-09 * m + 2.068e-06 * n + 1.069e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0001115 + 9.07e-08 * n)
+          + in_waves(blocks_, 264, 8.279e-05 + 5.098e-07 * n))
+          * unless_multiple(n, 4, 1.091);
     case 3:
-      return (estimate{0.002667 + 2.443e-06 * m + 3.441e-08 * n + 4.895e-10 * m * n}
-          + in_waves(blocks_, 132, 0.0001122 + 3.138e-11 * m + 4.887e-08 * n)
-          + in_waves(blocks_, 1056, 0.0001264 + 2.477e-10 * m))
-          * unless_multiple(n, 4, 1.04);
+      return (estimate{0.0009195 + 1.696e-07 * m + 2.649e-07 * n + 9.052e-10 * m * n}
+          + in_waves(blocks_, 132, 1.436e-11 * m + 8.569e-08 * n)
+          + in_waves(blocks_, 1056, 0.0003489))
+          * unless_multiple(n, 4, 1.074);
     case 4:
-      return (estimate{0.002634 + 1.687e-06 * m + 7.461e-09 * n + 3.97e-10 * m * n}
-          + in_waves(blocks_, 132, 0.0001842 + 1.502e-11 * m + 8.279e-08 * n)
-          + in_waves(blocks_, 264, 0.0001434 + 2.905e-11 * m))
-          * unless_multiple(n, 4, 1.055);
+      return (estimate{0.0007659 + 1.343e-07 * m + 1.486e-07 * n + 9.244e-10 * m * n}
+          + in_waves(blocks_, 132, 2.158e-06 + 1.428e-11 * m + 6.672e-08 * n)
+          + in_waves(blocks_, 264, 0.0006941 + 4.182e-11 * m))
+          * unless_multiple(n, 4, 1.108);
     case 5:
-      return (estimate{0.002382 + 2.339e-08 * m + 3.056e-06 * n + 8.965e-10 * m * n}
-          + in_waves(blocks_, 132, 5.174e-05 + 7.847e-07 * n)
-          + in_waves(blocks_, 1056, 6.949e-10 * m + 2.142e-07 * n))
-          * unless_multiple(n, 4, 1.022);
+      return estimate{0.0005772 + 4.589e-05 * n + 1.786e-09 * m * n}
+          + in_waves(blocks_, 132, 5.222e-06 + 2.043e-11 * m + 7.142e-07 * n)
+          + in_waves(blocks_, 1056, 0.0005525);
     case 6:
-      return (estimate{0.004305 + 2.588e-06 * m + 5.898e-10 * n + 5.198e-10 * m * n}
-          + in_waves(blocks_, 132, 0.0004042)
-          + in_waves(blocks_, 528, 0.002056 + 3.009e-09 * n))
-          * unless_multiple(n, 4, 1.02);
-    case 7:
-      return (estimate{0.002361 + 1.124e-07 * m + 1.145e-06 * n + 1.285e-11 * m * n}
-          + in_waves(blocks_, 132, 1.952e-05 + 4.88e-12 * m + 1.561e-07 * n)
-          + in_waves(blocks_, 264, 2.154e-05 + 9.913e-12 * m + 2.628e-07 * n))
+      return (estimate{0.0008053 + 9.259e-10 * m + 8.398e-06 * n + 1.443e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 528, 0.0003817 + 1.069e-05 * n))
           * unless_multiple(m, 4, 1.01)
-          * unless_multiple(n, 4, 1.025);
+          * unless_multiple(n, 4, 1.029);
+    case 7:
+      return (estimate{0.0009269 + 6.368e-07 * m + 7.508e-08 * n + 9.88e-10 * m * n}
+          + in_waves(blocks_, 132, 9.648e-12 * m + 2.172e-08 * n)
+          + in_waves(blocks_, 264, 0.0005214 + 3.264e-11 * m))
+          * unless_multiple(n, 4, 1.1);
     case 8:
-      return estimate{0.002358 + 1.338e-05 * n + 1.367e-09 * m * n}
-          + in_waves(blocks_, 132, 8.938e-11 * m + 2.202e-06 * n)
-          + in_waves(blocks_, 528, 0.0005058 + 3.197e-10 * m + 1.585e-05 * n);
+      return (estimate{0.001905 + 2.372e-07 * m + 8.698e-09 * n + 1.043e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0002267 + 3.137e-11 * m + 2.384e-09 * n)
+          + in_waves(blocks_, 264, 0.0002857 + 6.503e-11 * m + 2.405e-09 * n))
+          * unless_multiple(n, 4, 1.075);
     case 9:
-      return (estimate{0.002559 + 6.812e-07 * m + 4.838e-08 * n + 4.492e-10 * m * n}
-          + in_waves(blocks_, 132, 7.044e-05 + 1.232e-11 * m + 7.979e-08 * n)
-          + in_waves(blocks_, 264, 0.0001437 + 2.414e-11 * m))
-          * unless_multiple(n, 4, 1.025);
+      return (estimate{0.001142 + 2.151e-06 * m + 3.189e-08 * n + 8.619e-10 * m * n}
+          + in_waves(blocks_, 132, 2.412e-05 + 1.165e-11 * m + 2.461e-08 * n)
+          + in_waves(blocks_, 264, 0.0002518 + 3.544e-11 * m))
+          * unless_multiple(n, 4, 1.133);
     case 10:
-      return (estimate{0.002375 + 1.458e-07 * m + 1.966e-07 * n + 5.948e-10 * m * n}
-          + in_waves(blocks_, 132, 2.311e-05 + 7.405e-12 * m + 3.139e-07 * n)
-          + in_waves(blocks_, 1056, 0.0003321 + 8.069e-11 * m))
-          * unless_multiple(m, 4, 1.056)
-          * unless_multiple(n, 4, 1.099);
+      return (estimate{0.00102 + 6.762e-09 * m + 4.349e-06 * n + 1.199e-09 * m * n}
+          + in_waves(blocks_, 132, 1.634e-05)
+          + in_waves(blocks_, 264, 0.0001751))
+          * unless_multiple(n, 4, 1.074);
     case 11:
-      return (estimate{0.002437 + 5.509e-07 * m + 2.002e-08 * n + 8.385e-10 * m * n}
-          + in_waves(blocks_, 132, 0.0001485 + 1.623e-11 * m + 1.393e-07 * n)
-          + in_waves(blocks_, 528, 6.779e-05 + 7.28e-11 * m + 1.135e-07 * n))
-          * unless_multiple(m, 4, 1.04)
+      return (estimate{0.001105 + 1.301e-08 * m + 4.326e-06 * n + 1.201e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 528, 5.83e-05))
           * unless_multiple(n, 4, 1.075);
     case 12:
-      return estimate{0.001662 + 1.237e-09 * m * n}
-          + in_waves(blocks_, 132, 4.132e-05 * n)
-          + in_waves(blocks_, 264, 5.234e-05 * n);
+      return (estimate{0.00109 + 4.084e-08 * m + 1.089e-06 * n + 1.015e-09 * m * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 1056, 0.000147 + 7.737e-07 * n))
+          * unless_multiple(n, 4, 1.053);
     case 13:
-      return estimate{0.001662 + 5.178e-06 * n + 1.142e-09 * m * n}
-          + in_waves(blocks_, 132, 5.743e-11 * m + 1.358e-05 * n)
-          + in_waves(blocks_, 1056, 0.001084 + 6.444e-10 * m + 1.23e-05 * n);
+      return (estimate{0.001111 + 2.138e-06 * m + 2.995e-08 * n + 8.862e-10 * m * n}
+          + in_waves(blocks_, 132, 2.371e-08 * n)
+          + in_waves(blocks_, 264, 0.0003151 + 9.418e-12 * m))
+          * unless_multiple(n, 4, 1.155);
     case 14:
+      return (estimate{0.001286 + 2.251e-08 * m + 8.703e-07 * n + 9.913e-10 * m * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 1.477e-06 * n))
+          * unless_multiple(n, 4, 1.045);
+    case 15:
+      return estimate{0.0008555 + 1.492e-09 * m + 1.69e-05 * n + 1.461e-09 * m * n}
+          + in_waves(blocks_, 132, 3.146e-05)
+          + in_waves(blocks_, 1056, 0.0003039);
+    case 16:
+      return estimate{0.002073 + 3.18e-07 * m + 2.614e-09 * n + 9.605e-10 * m * n}
+          + in_waves(blocks_, 132, 0.0001594 + 6.946e-12 * m)
+          + in_waves(blocks_, 1056, 0.0002381 + 2.639e-11 * m);
+    case 17:
+      return (estimate{0.002303 + 6.384e-07 * m + 2.202e-09 * n + 9.172e-10 * m * n}
+          + in_waves(blocks_, 132, 8.05e-05 + 2.75e-11 * m + 2.838e-10 * n)
+          + in_waves(blocks_, 528, 0.0002741 + 3.732e-11 * m))
+          * unless_multiple(n, 4, 1.028);
+    case 18:
+      return (estimate{0.0009924 + 4.244e-07 * m + 1.639e-07 * n + 9.726e-10 * m * n}
+          + in_waves(blocks_, 132, 1.68e-11 * m + 2.438e-08 * n)
+          + in_waves(blocks_, 1056, 0.0003861))
+          * unless_multiple(n, 4, 1.067);
+    case 19:
+      return (estimate{0.001194 + 7.482e-08 * m + 4.438e-07 * n + 9.282e-10 * m * n}
+          + in_waves(blocks_, 132, 1.252e-07 * n)
+          + in_waves(blocks_, 528, 8.918e-05 + 8.643e-11 * m + 4.545e-08 * n))
+          * unless_multiple(n, 4, 1.057);
+    case 20:
+      return (estimate{0.001327 + 1.417e-06 * m + 7.68e-08 * n + 1.081e-09 * m * n}
+          + in_waves(blocks_, 132, 6.146e-12 * m)
+          + in_waves(blocks_, 528, 0.0001032 + 5.005e-11 * m))
+          * unless_multiple(n, 4, 1.037);
+    case 21:
+      return (estimate{0.001065 + 6.049e-08 * m + 5.622e-07 * n + 9.571e-10 * m * n}
+          + in_waves(blocks_, 132, 1.795e-12 * m + 1.133e-07 * n)
+          + in_waves(blocks_, 1056, 0.000217 + 4.876e-12 * m))
+          * unless_multiple(n, 4, 1.059);
+    case 22:
+      return estimate{0.0005728 + 4.762e-10 * m + 3.461e-05 * n + 1.376e-09 * m * n}
+          + in_waves(blocks_, 132, 2.392e-12 * m + 1.587e-05 * n)
+          + in_waves(blocks_, 1056, 0.0005428);
+    case 23:
+      return (estimate{0.001121 + 6.635e-09 * m + 4.218e-06 * n + 1.123e-09 * m * n}
+          + in_waves(blocks_, 132, 1.851e-05 + 4.702e-12 * m)
+          + in_waves(blocks_, 264, 0.0001049))
+          * unless_multiple(n, 4, 1.063);
+    case 24:
+      return (estimate{0.002393 + 1.502e-09 * m + 1.979e-09 * n + 4.588e-10 * m * n}
+          + in_waves(blocks_, 132, 0.0001028 + 5.644e-09 * n)
+          + in_waves(blocks_, 528, 4.345e-09 * n))
+          * unless_multiple(n, 4, 1.017);
+    case 25:
+      return (estimate{0.001138 + 2.079e-06 * m + 2.346e-08 * n + 9.051e-10 * m * n}
+          + in_waves(blocks_, 132, 6.421e-05 + 2.38e-08 * n)
+          + in_waves(blocks_, 264, 0.0003198))
+          * unless_multiple(n, 4, 1.078);
+    case 26:
+      return (estimate{0.0008707 + 1.715e-07 * m + 2.821e-07 * n + 9.953e-10 * m * n}
+          + in_waves(blocks_, 132, 2.063e-11 * m + 6.319e-08 * n)
+          + in_waves(blocks_, 1056, 0.0004014))
+          * unless_multiple(n, 4, 1.068);
+    case 27:
+      return (estimate{0.0009021 + 1.756e-07 * m + 2.781e-07 * n + 9.635e-10 * m * n}
+          + in_waves(blocks_, 132, 1.309e-11 * m + 7.947e-08 * n)
+          + in_waves(blocks_, 1056, 0.0003585))
+          * unless_multiple(n, 4, 1.084);
+    case 28:
+      return (estimate{0.001369 + 1.451e-06 * m + 7.581e-08 * n + 1.078e-09 * m * n}
+          + in_waves(blocks_, 132, 6.791e-12 * m)
+          + in_waves(blocks_, 528, 6.462e-05 + 7.096e-11 * m))
+          * unless_multiple(n, 4, 1.026);
+    case 29:
+      return (estimate{0.001162 + 2.11e-06 * m + 3.202e-08 * n + 9e-10 * m * n}
+          + in_waves(blocks_, 132, 1.687e-05 + 2.048e-11 * m + 2.166e-08 * n)
+          + in_waves(blocks_, 264, 0.0002486 + 5.735e-11 * m))
+          * unless_multiple(n, 4, 1.151);
+    case 30:
+      return (estimate{0.0008869 + 3.001e-09 * m + 1.322e-05 * n + 1.377e-09 * m * n}
+          + in_waves(blocks_, 132, 4.222e-05)
+          + in_waves(blocks_, 1056, 0.0003076))
+          * unless_multiple(n, 4, 1.02);
+    case 31:
+      return (estimate{0.001084 + 4.999e-09 * m + 3.123e-06 * n + 1.093e-09 * m * n}
+          + in_waves(blocks_, 132, 6.223e-05)
+          + in_waves(blocks_, 264, 6.201e-05 + 1.244e-07 * n))
+          * unless_multiple(n, 4, 1.177);
+    case 32:
       return (estimate{0.001164 + 2.537e-07 * m + 2.845e-07 * n + 6.955e-10 * m * n}
           + in_waves(blocks_, 132, 2.264e-11 * m)
           + in_waves(blocks_, 528, 1.541e-11 * m + 6.066e-08 * n))
           * unless_multiple(n, 4, 1.098);
-    case 15:
+    case 33:
       return (estimate{0.001126 + 8.416e-08 * m + 1.89e-06 * n + 7.369e-10 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.03);
-    case 16:
+    case 34:
       return (estimate{0.001017 + 2.191e-06 * m + 3.835e-08 * n + 5.688e-10 * m * n}
           + in_waves(blocks_, 132, 1.207e-06 + 1.872e-13 * m + 8.116e-09 * n)
           + in_waves(blocks_, 264, 0.0003276 + 4.501e-12 * m + 1.581e-08 * n))
           * unless_multiple(n, 4, 1.156);
-    case 17:
+    case 35:
       return (estimate{0.0009913 + 2.092e-06 * m + 5.052e-08 * n + 6.049e-10 * m * n}
           + in_waves(blocks_, 132, 1.189e-05 + 6.813e-13 * m + 1.102e-08 * n)
           + in_waves(blocks_, 264, 0.0003472 + 1.884e-12 * m + 1.146e-09 * n))
           * unless_multiple(n, 4, 1.15);
-    case 18:
+    case 36:
       return (estimate{0.001221 + 4.046e-08 * m + 2.107e-06 * n + 7.871e-10 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 528, 1.136e-06))
           * unless_multiple(n, 4, 1.048);
-    case 19:
+    case 37:
       return (estimate{0.001016 + 2.437e-09 * m + 1.914e-05 * n + 1.211e-09 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 528, 1.55e-05 + 2.373e-10 * m))
           * unless_multiple(n, 4, 1.067);
-    case 20:
+    case 38:
       return (estimate{0.001002 + 5.635e-09 * m + 1.807e-05 * n + 1.187e-09 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.02);
-    case 21:
+    case 39:
       return estimate{0.0009085 + 2.754e-10 * m + 5.193e-05 * n + 1.809e-09 * m * n}
           + in_waves(blocks_, 132, 1.409e-11 * m)
           + in_waves(blocks_, 528, 5.02e-05);
-    case 22:
+    case 40:
       return (estimate{0.00111 + 1.069e-08 * m + 3.175e-06 * n + 6.816e-10 * m * n}
           + in_waves(blocks_, 132, 0.000136 + 1.14e-06 * n))
           * unless_multiple(m, 4, 1.031)
           * unless_multiple(n, 4, 1.272);
-    case 23:
+    case 41:
       return estimate{0.002065 + 1.608e-07 * m + 2.642e-09 * n + 5.362e-10 * m * n}
           + in_waves(blocks_, 132, 0.0002365 + 2.456e-12 * m)
           + in_waves(blocks_, 264, 8.094e-12 * m);
-    case 24:
+    case 42:
       return (estimate{0.002121 + 4.108e-07 * m + 2.43e-09 * n + 6.139e-10 * m * n}
           + in_waves(blocks_, 132, 0.0001811 + 9.953e-12 * m + 4.834e-11 * n)
           + in_waves(blocks_, 528, 0.0001886 + 7.748e-11 * m))
           * unless_multiple(n, 4, 1.008);
-    case 25:
+    case 43:
       return (estimate{0.0009458 + 7.845e-07 * m + 6.92e-08 * n + 6.305e-10 * m * n}
           + in_waves(blocks_, 132, 5.536e-05 + 2.063e-11 * m + 2.619e-08 * n)
           + in_waves(blocks_, 264, 0.000459 + 3.174e-11 * m))
           * unless_multiple(n, 4, 1.084);
-    case 26:
+    case 44:
       return (estimate{0.0009134 + 7.13e-07 * m + 8.579e-08 * n + 6.866e-10 * m * n}
           + in_waves(blocks_, 132, 7.841e-05 + 1.59e-11 * m + 6.843e-09 * n)
           + in_waves(blocks_, 264, 0.0004701 + 1.333e-11 * m))
           * unless_multiple(n, 4, 1.058);
-    case 27:
+    case 45:
       return (estimate{0.001207 + 5.612e-07 * m + 1.894e-07 * n + 6.872e-10 * m * n}
           + in_waves(blocks_, 132, 1.147e-12 * m)
           + in_waves(blocks_, 528, 6.178e-05 + 1.895e-11 * m))
           * unless_multiple(n, 4, 1.091);
-    case 28:
+    case 46:
       return (estimate{0.001209 + 1.322e-07 * m + 5.811e-07 * n + 6.936e-10 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 1056, 0.0))
           * unless_multiple(n, 4, 1.044);
-    case 29:
+    case 47:
       return (estimate{0.00121 + 1.424e-06 * m + 8.574e-08 * n + 7.031e-10 * m * n}
           + in_waves(blocks_, 132, 1.968e-12 * m)
           + in_waves(blocks_, 528, 0.0001459 + 1.186e-11 * m))
           * unless_multiple(n, 4, 1.031);
-    case 30:
+    case 48:
       return (estimate{0.001185 + 1.078e-07 * m + 6.503e-07 * n + 6.977e-10 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 1056, 0.0))
           * unless_multiple(n, 4, 1.061);
-    case 31:
+    case 49:
       return (estimate{0.0009951 + 6.433e-09 * m + 1.269e-05 * n + 9.61e-10 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 528, 8.929e-05))
           * unless_multiple(n, 4, 1.138);
-    case 32:
+    case 50:
       return estimate{0.0009024 + 4.355e-10 * m + 5.112e-05 * n + 1.765e-09 * m * n}
           + in_waves(blocks_, 132, 1.353e-11 * m)
           + in_waves(blocks_, 528, 6.199e-05);
-    case 33:
+    case 51:
       return (estimate{0.001147 + 1.625e-08 * m + 4.328e-06 * n + 7.91e-10 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.063);
-    case 34:
+    case 52:
       return (estimate{0.002532 + 7.435e-08 * m + 3.545e-09 * n + 4.207e-10 * m * n}
           + in_waves(blocks_, 132, 0.0001299 + 8.715e-12 * m)
           + in_waves(blocks_, 264, 2.178e-11 * m + 1.053e-09 * n))
           * unless_multiple(n, 4, 1.011);
-    case 35:
+    case 53:
       return (estimate{0.002185 + 5.213e-09 * n + 1.31e-10 * m * n}
           + in_waves(blocks_, 132, 0.0001258 + 5.316e-09 * n)
           + in_waves(blocks_, 528, 3.876e-09 * n))
           * unless_multiple(n, 4, 1.005);
-    case 36:
+    case 54:
       return (estimate{0.001053 + 2.2e-06 * m + 3.968e-08 * n + 5.993e-10 * m * n}
           + in_waves(blocks_, 132, 4.776e-05 + 1.31e-08 * n)
           + in_waves(blocks_, 264, 0.0003756))
           * unless_multiple(n, 4, 1.05);
-    case 37:
+    case 55:
       return (estimate{0.00116 + 2.68e-07 * m + 3.515e-07 * n + 6.982e-10 * m * n}
           + in_waves(blocks_, 132, 1.559e-11 * m)
           + in_waves(blocks_, 528, 2.994e-11 * m + 5.709e-09 * n))
           * unless_multiple(n, 4, 1.087);
-    case 38:
+    case 56:
       return (estimate{0.001169 + 2.702e-07 * m + 3.567e-07 * n + 7.001e-10 * m * n}
           + in_waves(blocks_, 132, 6.49e-12 * m)
           + in_waves(blocks_, 264, 2.096e-11 * m))
           * unless_multiple(n, 4, 1.083);
-    case 39:
+    case 57:
       return (estimate{0.001142 + 7.969e-08 * m + 1.78e-06 * n + 7.887e-10 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 264, 0.0))
           * unless_multiple(n, 4, 1.027);
-    case 40:
+    case 58:
       return (estimate{0.001056 + 2.181e-06 * m + 3.84e-08 * n + 5.725e-10 * m * n}
           + in_waves(blocks_, 132, 1.821e-05 + 8.242e-09 * n)
           + in_waves(blocks_, 264, 0.0002758 + 1.477e-08 * n))
           * unless_multiple(n, 4, 1.159);
-    case 41:
+    case 59:
       return (estimate{0.001099 + 1.868e-08 * m + 4.4e-06 * n + 8.356e-10 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.095);
-    case 42:
+    case 60:
       return (estimate{0.001078 + 1.68e-08 * m + 4.107e-06 * n + 8.528e-10 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.074);
-    case 43:
+    case 61:
       return (estimate{0.001158 + 7.475e-09 * m + 1.395e-05 * n + 1.043e-09 * m * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 1056, 6.462e-12 * m))
           * unless_multiple(n, 4, 1.011);
-    case 44:
+    case 62:
       return estimate{0.0007898 + 4.934e-05 * n + 1.824e-09 * m * n}
           + in_waves(blocks_, 132, 3.984e-11 * m)
           + in_waves(blocks_, 528, 0.0002248 + 2.064e-06 * n);
-    case 45:
+    case 63:
       return (estimate{0.001129 + 1.674e-08 * m + 3.148e-06 * n + 7.838e-10 * m * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.209);
@@ -974,20 +1060,6 @@ struct correction {
 };
 
 inline constexpr correction corrections[] = {
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
-    {0, 0, 132},
     {0, 8, 132},
     {8, 16, 132},
     {16, 24, 132},
@@ -1019,7 +1091,39 @@ inline constexpr correction corrections[] = {
     {224, 232, 132},
     {232, 240, 132},
     {240, 248, 132},
-    {248, 256, 132}
+    {248, 256, 132},
+    {256, 264, 132},
+    {264, 272, 132},
+    {272, 280, 132},
+    {280, 288, 132},
+    {288, 296, 132},
+    {296, 304, 132},
+    {304, 312, 132},
+    {312, 320, 132},
+    {320, 328, 132},
+    {328, 336, 132},
+    {336, 344, 132},
+    {344, 352, 132},
+    {352, 360, 132},
+    {360, 368, 132},
+    {368, 376, 132},
+    {376, 384, 132},
+    {384, 392, 132},
+    {392, 400, 132},
+    {400, 408, 132},
+    {408, 416, 132},
+    {416, 424, 132},
+    {424, 432, 132},
+    {432, 440, 132},
+    {440, 448, 132},
+    {448, 456, 132},
+    {456, 464, 132},
+    {464, 472, 132},
+    {472, 480, 132},
+    {480, 488, 132},
+    {488, 496, 132},
+    {496, 504, 132},
+    {504, 512, 132}
 };
 
 struct tree {
@@ -1028,6 +1132,262 @@ struct tree {
 };
 
 inline constexpr tree trees[] = {
+{{{1,11880},{0,675},{1,448},{7,5}},{1.018,1.0,1.0,1.0,.99,1.017,1.0,1.0,1.011,1.0,1.009,1.0,1.014,1.003,.993,1.049}},
+{{{1,16128},{0,2},{0,675},{1,6023}},{.98,1.0,1.007,1.0,1.0,1.0,.987,1.0,.997,.997,.999,1.006,1.0,1.0,1.012,1.033}},
+{{{1,30034},{1,248},{3,2},{5,4}},{.997,1.0,.984,1.0,1.015,1.0,.993,.996,1.01,1.0,.996,1.035,1.012,1.0,1.004,1.015}},
+{{{1,9747},{0,1920},{1,4480},{7,6}},{1.002,1.0,1.0,1.0,.983,1.008,1.0,1.0,1.007,1.0,.964,1.0,1.008,1.007,1.001,1.016}},
+{{{1,30034},{0,824},{0,1189},{1,6848}},{1.001,1.0,1.016,1.0,1.0,1.0,.988,1.0,.998,.996,1.005,1.024,1.0,1.0,1.005,1.012}},
+{{{1,77970},{3,2},{1,658},{0,112}},{1.002,1.0,1.009,1.0,.993,1.004,.993,1.007,.998,1.0,.999,1.0,.999,1.026,1.002,.999}},
+{{{0,2},{0,22632},{1,77970},{0,675}},{.988,1.001,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.001,1.0,.983,1.0,1.019,1.0,1.0}},
+{{{2,128},{5,6},{0,29},{1,1205}},{1.001,1.0,.998,1.0,1.0,1.0,1.003,.991,.992,1.0,1.031,1.0,1.0,1.0,1.001,.995}},
+{{{0,251},{1,23128},{3,2},{1,1792}},{1.0,1.001,1.0,1.0,1.02,1.0,1.0,1.0,.983,.97,.998,1.011,1.002,1.005,.999,1.044}},
+{{{5,24},{1,7872},{1,2752},{3,2}},{.999,.988,1.0,1.0,.978,.981,.999,1.0,1.012,.998,1.0,1.0,.988,.983,1.0,1.024}},
+{{{0,4928},{0,251},{1,69406},{1,15424}},{1.0,1.0,1.006,.959,1.0,1.0,1.0,1.0,1.011,1.0,1.004,1.0,.994,1.0,1.025,1.0}},
+{{{0,4928},{5,24},{1,2264},{1,7872}},{1.007,1.0,1.0,.994,.991,1.0,.994,.967,1.0,1.0,1.0,1.0,.999,1.0,1.009,.994}},
+{{{3,2},{1,140552},{7,10},{1,54192}},{.995,1.004,1.0,1.0,.981,1.001,1.0,1.0,.998,.998,1.009,.987,.996,1.009,1.008,1.014}},
+{{{0,4928},{0,2},{1,15424},{7,1}},{.99,1.0,1.006,1.0,.997,1.0,.999,1.0,1.0,1.0,.997,.973,1.0,1.0,1.003,1.001}},
+{{{0,3008},{1,7872},{1,4800},{5,20}},{1.003,1.0,1.0,1.0,.981,1.0,.997,1.0,1.001,.983,1.0,1.0,.998,.978,1.004,.999}},
+{{{0,3008},{1,7872},{0,2},{1,1408}},{.992,1.0,1.0,1.0,1.005,.999,1.0,1.0,.994,1.0,1.0,1.0,.998,.973,1.001,.999}},
+{{{1,256},{1,24},{0,20110},{1,128}},{1.027,1.0,.995,1.0,1.028,1.0,.975,1.0,1.0,1.0,1.002,1.005,1.0,1.0,1.013,1.047}},
+{{{1,392},{1,32},{1,136},{4,65}},{1.013,1.0,1.006,1.0,1.0,1.0,.988,1.008,1.019,1.0,.979,1.0,1.0,1.0,1.012,1.025}},
+{{{1,392},{0,24288},{1,10},{7,1}},{1.001,1.0,1.0,1.0,1.007,1.002,1.0,1.0,1.026,1.0,1.028,1.0,.993,.996,.999,1.024}},
+{{{3,32},{3,2},{1,136},{4,1496}},{.996,1.0,1.013,.998,1.007,1.0,1.014,.993,.975,1.0,.991,.978,1.007,1.0,1.018,1.006}},
+{{{1,10},{4,1},{1,256},{5,7}},{.996,.988,1.003,1.008,1.0,.991,1.0,1.0,1.0,1.0,1.02,.996,1.0,1.0,1.0,1.007}},
+{{{3,16},{3,2},{4,315},{1,80}},{.995,1.0,1.008,.999,.994,1.0,1.004,.992,.997,1.0,1.0,.988,1.005,1.0,1.014,1.003}},
+{{{1,10},{4,2},{5,12},{1,80}},{.996,.993,1.003,1.006,1.0,1.0,1.016,.992,1.0,.991,1.0,.996,1.0,1.0,1.0,1.002}},
+{{{1,41},{4,315},{0,208223},{1,80}},{1.003,.993,1.016,1.006,1.0,1.0,.984,.976,1.0,.996,1.0,1.003,1.0,1.0,1.0,1.006}},
+{{{1,4752},{1,248},{1,1040},{6,21}},{1.019,1.0,.987,1.0,1.0,1.0,.986,1.003,1.019,1.0,.97,1.0,1.0,1.0,1.014,1.036}},
+{{{0,5},{1,83},{1,2024},{3,2}},{.98,1.006,.983,.985,1.0,1.0,1.0,1.005,.989,1.029,.982,.999,1.0,1.0,.998,1.02}},
+{{{0,5},{1,248},{1,2024},{0,4592}},{.988,1.011,.983,.997,1.0,1.0,.998,1.001,1.0,.998,1.0,.985,1.0,1.0,1.0,1.019}},
+{{{3,2},{1,8000},{0,1915},{1,448}},{.997,1.008,1.0,1.0,1.005,.995,1.0,1.0,.985,.993,.992,.989,.994,1.004,1.01,1.027}},
+{{{4,1},{3,2},{1,116},{4,18}},{.986,.992,.994,1.006,.991,1.005,.99,1.005,1.0,1.009,1.0,1.013,1.0,.995,1.0,1.001}},
+{{{1,1040},{7,10},{1,448},{3,1}},{.994,1.0,1.009,1.0,.993,1.007,.987,1.001,1.006,1.0,.986,1.0,.987,.992,.985,1.007}},
+{{{4,2},{4,9964},{1,1040},{7,7}},{.991,1.002,1.0,1.0,1.0,.995,1.0,1.0,1.0,.994,1.0,.974,1.0,1.005,1.0,.998}},
+{{{1,8000},{0,1915},{1,57},{0,72}},{.995,1.0,1.0,1.0,1.002,1.001,1.0,1.0,1.007,1.0,1.024,1.0,.997,.99,.999,1.012}},
+{{{1,5824},{1,439},{3,2},{7,12}},{1.015,1.0,.984,1.002,1.018,1.0,.995,1.001,1.014,1.0,.97,1.01,1.003,1.0,1.004,1.044}},
+{{{1,10496},{7,15},{1,2000},{1,516}},{1.012,1.0,.999,1.0,1.0,1.0,1.0,1.0,.988,1.0,.971,1.0,1.011,.998,1.005,1.032}},
+{{{1,10496},{0,1832},{1,4352},{7,12}},{1.001,1.0,1.0,1.0,1.009,.997,1.0,1.0,1.018,1.0,.984,1.0,.999,1.008,1.007,1.022}},
+{{{3,2},{1,64},{1,2000},{5,11}},{1.01,1.004,.999,1.0,1.0,1.0,1.0,.99,1.009,1.023,.98,.994,1.0,1.0,.993,1.011}},
+{{{0,22632},{1,190},{1,2000},{5,3}},{.999,1.0,1.002,1.0,1.0,1.0,.998,1.0,1.018,1.0,.994,.972,1.0,1.0,1.004,.994}},
+{{{0,22632},{5,28},{1,256},{0,2112}},{1.006,1.0,1.004,1.0,.997,1.0,1.01,1.0,1.002,1.0,1.002,1.0,1.003,1.0,1.002,.982}},
+{{{3,2},{5,22},{1,768},{0,584}},{1.003,1.004,.997,1.009,.996,.991,.995,.999,1.005,.999,1.006,.99,1.002,1.004,.99,1.005}},
+{{{0,15128},{1,1600},{7,5},{1,200}},{1.002,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.001,1.0,.993,1.0,.991,.974,1.003,.998}},
+{{{1,2},{3,8},{0,512},{1,5}},{1.003,.998,1.0,1.0,1.039,1.006,1.0,1.0,1.0,.982,1.0,1.007,1.0,.985,1.0,1.071}},
+{{{1,29},{1,3},{0,410},{1,14}},{1.002,1.0,.986,1.0,1.02,1.0,.989,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.015,1.064}},
+{{{3,8},{1,5},{1,11},{1,1}},{1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.979,1.0,1.0,1.0,1.007,1.056}},
+{{{1,29},{1,5},{0,1135},{1,16}},{.997,1.0,.999,1.0,1.01,1.0,.986,1.0,1.0,1.0,.992,1.002,1.0,1.0,1.011,1.047}},
+{{{3,8},{1,1},{6,29},{0,45}},{1.004,1.0,.988,.999,1.0,1.0,1.0,1.0,1.004,1.0,1.0,1.045,1.022,1.0,.993,1.001}},
+{{{3,16},{1,2},{0,764096},{0,410}},{.998,1.0,.995,.999,1.0,1.0,1.0,1.0,1.005,1.0,1.0,1.045,1.021,1.0,.988,1.0}},
+{{{3,16},{1,1},{6,29},{0,67968}},{1.005,1.0,.998,1.009,1.0,1.0,1.0,1.0,.987,1.0,1.007,1.034,1.017,1.0,.996,1.0}},
+{{{3,16},{1,5},{1,17},{4,36}},{.999,1.0,1.005,1.0,1.0,1.0,.998,1.005,1.005,1.0,.987,1.0,1.0,1.0,1.01,1.034}},
+{{{1,4},{1,64},{7,3},{1,32}},{1.035,1.01,1.0,1.0,1.068,.97,1.0,1.0,1.0,.985,1.0,1.009,1.0,1.003,1.0,1.062}},
+{{{3,8},{1,97},{1,4},{0,368}},{1.004,1.0,1.0,1.0,.993,.985,.998,.998,1.04,1.0,1.0,1.0,1.007,.967,1.056,1.017}},
+{{{1,7},{1,64},{4,275},{1,20}},{1.015,.998,1.0,1.0,1.03,.969,1.0,1.0,1.0,.98,1.0,.986,1.0,1.009,1.0,1.043}},
+{{{3,8},{1,38},{7,17},{1,2}},{1.005,1.0,1.0,1.0,1.044,1.0,1.0,1.0,1.005,.982,.994,.984,.991,.985,1.05,.991}},
+{{{3,8},{6,29},{1,208},{1,9}},{1.007,1.0,1.017,1.0,1.0,1.0,1.0,1.0,.996,.98,1.023,.995,1.005,1.013,1.0,1.007}},
+{{{1,128},{1,9},{1,32},{0,181592}},{1.005,1.0,.994,1.0,1.0,1.0,.995,1.007,1.008,1.0,.975,1.0,1.0,1.0,1.017,1.027}},
+{{{4,1},{3,8},{1,32},{6,21}},{.992,1.006,.994,.998,.997,1.001,.997,.996,1.0,.995,1.0,.989,1.0,1.025,1.0,.993}},
+{{{7,29},{3,8},{1,208},{7,14}},{.999,1.0,.994,1.0,.998,1.0,1.003,1.0,1.006,1.015,.985,1.001,1.0,1.0,1.012,1.0}},
+{{{1,10689},{0,448},{1,832},{0,1304}},{1.017,1.0,.999,1.0,.994,1.003,1.016,1.039,1.0,1.0,.999,1.0,1.0,1.0,.98,1.04}},
+{{{1,21056},{7,15},{1,1272},{1,4224}},{1.009,1.0,.992,1.0,.988,1.0,.987,1.0,1.0,1.0,1.0,1.0,1.008,.998,1.006,1.033}},
+{{{1,9024},{0,2024},{7,15},{1,5760}},{1.001,1.0,1.0,1.0,1.016,1.0,.965,1.0,.994,1.003,1.0,1.0,.996,1.016,.994,1.015}},
+{{{3,2},{0,384},{1,39232},{1,832}},{1.003,1.007,1.009,.994,1.0,1.0,1.0,1.0,.995,.998,.974,1.006,1.004,.988,1.007,1.019}},
+{{{0,9472},{1,7480},{0,4},{7,1}},{.989,1.0,.999,1.0,1.005,1.0,.996,1.0,1.0,1.0,1.0,1.0,.999,.97,1.006,.999}},
+{{{0,9472},{1,4224},{1,2120},{5,9}},{1.005,1.0,1.0,1.0,.99,1.0,.996,1.0,.999,.99,1.0,1.0,.987,.978,1.005,.997}},
+{{{0,16000},{0,2},{1,212},{1,4224}},{.996,1.0,1.007,1.0,.989,1.0,.998,.979,1.0,1.0,1.0,1.0,1.0,1.0,1.002,.999}},
+{{{0,3552},{1,4224},{1,5760},{0,192}},{1.0,1.0,.998,1.0,1.0,1.0,.997,1.0,.999,.973,1.017,.998,1.0,1.0,1.001,.999}},
+{{{0,56},{1,198896},{4,256},{1,84056}},{.992,1.008,1.0,1.0,1.0,.983,1.0,1.0,.996,.999,.992,1.005,1.0,1.008,1.0,1.03}},
+{{{0,63},{1,322368},{0,1160},{1,6023}},{1.008,1.009,1.0,1.0,1.0,1.003,1.0,1.0,.995,1.003,.993,1.02,1.0,.976,1.0,1.0}},
+{{{1,128896},{4,512},{0,24},{1,71440}},{.993,1.0,1.0,1.0,1.006,1.0,.982,1.0,1.0,.997,1.0,1.0,1.0,1.001,.998,1.015}},
+{{{1,27264},{1,10494},{6,9},{1,528749}},{1.005,1.0,.998,.998,1.007,1.0,.981,1.002,1.0,1.0,1.0,.991,1.0,1.0,1.0,1.008}},
+{{{0,1160},{0,64},{1,98992},{3,2}},{.994,1.0,.995,.989,1.006,1.0,1.004,1.0,1.002,1.0,.998,.994,.994,1.0,1.007,1.0}},
+{{{0,1160},{1,6023},{1,27264},{7,4}},{1.003,1.0,.999,1.0,1.0,1.0,.998,1.0,1.007,1.004,.99,.987,1.0,1.0,1.002,.994}},
+{{{0,1160},{3,64},{1,6023},{1,266696}},{1.005,1.004,1.001,1.0,1.0,.986,.996,1.001,1.0,1.0,1.0,1.0,1.004,1.0,.998,1.0}},
+{{{0,1160},{1,2688},{3,512},{7,13}},{1.003,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.002,1.004,1.001,.987,1.0,1.0,1.004,1.002}},
+{{{7,14},{1,25040},{3,2},{1,2136}},{1.003,1.001,1.0,1.0,1.019,.999,1.0,1.0,.983,.97,1.004,1.015,1.0,1.01,.998,1.046}},
+{{{5,24},{1,9024},{1,2688},{0,896}},{1.009,.996,1.0,1.0,.986,1.002,1.0,1.022,1.0,.991,1.0,1.0,1.0,.95,1.0,1.017}},
+{{{0,256},{1,56808},{3,2},{0,6194}},{.994,.985,1.002,1.012,1.005,1.01,.993,1.03,1.0,.979,1.0,1.0,1.0,.98,1.0,1.0}},
+{{{0,6194},{0,256},{1,73024},{6,23}},{1.001,1.0,1.012,1.0,.994,1.0,1.017,1.0,.994,1.0,.999,.977,1.008,1.0,1.018,1.0}},
+{{{1,9024},{1,4584},{5,20},{3,2}},{.998,1.0,.988,1.004,.987,1.0,.984,.996,1.005,1.0,.986,.997,.996,1.0,.986,1.009}},
+{{{0,2},{1,1384},{1,9024},{6,3}},{.99,1.012,.986,1.0,1.0,1.0,1.005,.995,1.0,1.003,1.0,.989,1.0,1.0,1.0,1.004}},
+{{{0,3840},{1,7304},{1,1384},{6,1}},{1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.006,.999,1.0,1.0,.995,.971,1.002,1.0}},
+{{{3,2},{1,130496},{0,177},{5,24}},{.996,1.001,1.011,.987,1.001,.998,1.0,1.006,1.006,1.01,.997,.995,.986,1.002,1.005,1.008}},
+{{{3,32},{1,123},{1,10},{6,11}},{1.032,1.0,1.0,1.0,1.01,.972,.999,.979,1.026,1.0,1.0,1.0,.99,.982,1.036,1.008}},
+{{{0,64},{3,32},{1,67},{7,8}},{.992,1.018,.99,.98,.989,1.005,.987,.985,1.0,.992,1.0,.99,1.0,1.023,1.0,1.007}},
+{{{1,16},{1,64},{4,2532},{0,19968}},{1.016,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.016,1.0,1.016,1.014,.964,1.0,1.006}},
+{{{0,64},{1,37},{7,15},{3,2}},{.989,1.007,.989,.996,1.0,.998,1.0,1.008,1.005,1.023,.983,.992,1.0,.993,1.0,1.004}},
+{{{4,8646},{3,16},{1,197},{1,10}},{1.009,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.977,.993,.989,1.014,1.001,.999,.999}},
+{{{0,56},{0,376064},{2,32},{0,24288}},{.992,1.004,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.009,1.0,.991,1.0,1.003,1.0,.992}},
+{{{1,5},{5,7},{1,67},{1,14}},{.998,.997,1.017,1.007,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.988,1.0,.996,1.0,1.003}},
+{{{0,24},{1,24},{3,2},{1,64}},{.995,.998,.985,.995,1.005,1.011,.992,.998,1.0,1.0,1.0,1.009,1.0,1.0,.995,.999}},
+{{{1,9},{1,136},{3,32},{7,6}},{1.033,1.011,1.0,.996,1.0,.978,1.0,.987,1.046,.989,1.0,1.039,1.0,.985,1.0,1.009}},
+{{{1,16},{1,64},{7,15},{4,2}},{1.006,.981,1.0,.979,1.0,1.0,1.0,1.0,1.032,1.006,1.0,.999,1.011,.983,1.0,1.019}},
+{{{1,24},{0,16544},{1,40},{4,2}},{1.002,.994,1.0,1.0,1.0,.974,1.0,1.0,1.021,1.01,.995,.983,1.0,.989,1.0,1.011}},
+{{{3,32},{0,34},{3,2},{1,64}},{.983,1.0,.999,1.0,.998,.989,1.012,.99,.997,1.0,1.015,1.0,.996,.996,1.011,.996}},
+{{{1,4},{0,308222},{1,67},{1,35}},{1.013,1.005,1.016,.966,1.0,1.0,1.0,1.0,1.0,.991,1.0,.98,1.0,1.006,1.0,.999}},
+{{{4,1},{4,13736},{1,40},{0,13336}},{.994,1.008,1.0,1.0,.986,.993,1.0,1.0,1.0,.994,1.0,.976,1.0,1.005,1.0,.995}},
+{{{1,4},{5,15},{1,88},{3,2}},{.994,.997,1.016,.992,1.0,.997,1.0,1.009,1.009,1.007,1.019,.998,1.0,.989,1.0,1.0}},
+{{{0,4},{3,16},{3,2},{0,308222}},{.986,1.0,1.0,1.0,.992,1.006,.993,.996,1.0,.991,1.0,1.0,1.0,.996,1.0,.997}},
+{{{1,25},{1,640},{1,44},{6,0}},{1.017,.999,1.0,1.0,1.0,.985,1.0,.995,1.039,1.023,1.0,1.0,1.0,.995,1.0,1.034}},
+{{{1,40},{1,392},{5,27},{1,128}},{1.015,.999,1.0,1.0,1.031,.979,1.0,1.0,1.0,.986,1.0,.985,1.0,1.003,1.0,1.022}},
+{{{0,303452},{4,1},{3,64},{3,2}},{.977,1.0,1.001,.971,1.0,1.0,1.0,1.0,.987,1.0,1.014,.988,.99,1.0,.99,.985}},
+{{{1,25},{1,832},{0,7008},{0,31736}},{1.01,.995,1.0,.991,1.023,1.015,1.0,1.013,1.0,1.0,1.0,1.0,1.007,.988,1.0,1.019}},
+{{{1,78},{1,128},{0,5952},{0,56535}},{1.006,.98,1.0,.986,1.007,.984,1.0,1.012,1.0,1.0,1.0,1.0,.991,.96,1.0,1.001}},
+{{{3,2},{3,32},{0,16},{1,64}},{.98,.992,1.0,.991,1.001,1.012,1.0,1.003,.987,1.018,1.0,.989,.992,1.006,1.0,.995}},
+{{{0,553176},{0,9712},{1,78},{1,128}},{1.002,1.0,1.007,.995,.985,1.0,.987,.985,1.0,1.0,1.0,1.0,.995,1.0,1.006,.987}},
+{{{1,1896},{1,17},{3,2},{6,6}},{.996,1.0,.994,1.0,1.004,1.0,1.001,1.002,1.011,1.0,.993,1.006,1.018,1.0,1.0,1.008}},
+{{{7,14},{1,24768},{1,2368},{1,8512}},{1.016,.995,1.0,1.0,.982,.977,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.009,.999,1.039}},
+{{{3,2},{1,34816},{7,12},{1,1506}},{.997,1.014,1.0,1.0,1.0,.999,1.0,1.0,.984,1.001,1.01,.998,.968,1.003,1.007,1.031}},
+{{{0,5593},{0,256},{1,74752},{3,2}},{.992,1.0,.988,.983,1.004,1.0,1.017,1.0,1.004,1.0,1.007,.979,.998,1.0,1.027,1.0}},
+{{{0,10512},{5,24},{1,8512},{1,4164}},{1.005,1.0,.998,.989,1.0,1.0,1.0,1.0,.98,1.0,.985,.976,.999,1.0,1.01,.997}},
+{{{0,3392},{1,16146},{1,20160},{0,497}},{1.0,1.0,1.022,1.0,1.0,1.0,1.0,1.0,.99,.968,.998,1.0,1.0,1.0,1.007,1.001}},
+{{{0,10512},{3,2},{1,129472},{5,20}},{.993,1.0,1.002,1.0,1.011,1.0,.986,1.0,.991,.991,1.002,.982,1.007,1.0,1.01,1.0}},
+{{{0,3392},{1,8512},{1,5424},{0,256}},{1.001,1.0,1.0,1.0,.982,1.0,1.0,1.0,1.006,.986,1.0,1.0,.998,.977,1.004,1.0}},
+{{{0,3392},{1,8512},{1,1506},{5,1}},{.997,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.006,.999,1.0,1.0,.995,.975,1.001,1.0}},
+{{{1,36},{1,256},{0,15506},{0,64}},{1.004,.985,1.0,.986,1.0,1.0,1.0,1.0,1.034,.992,1.0,1.002,1.054,.989,1.0,1.032}},
+{{{1,24},{1,392},{3,32},{0,15506}},{1.019,.999,1.0,1.008,1.0,.989,1.0,.996,1.043,1.003,1.0,1.027,1.0,.987,1.0,1.011}},
+{{{1,40},{1,128},{6,17},{0,45}},{.992,.988,1.0,.989,1.0,1.0,1.0,1.0,1.015,1.005,1.0,.988,1.015,.979,1.0,1.011}},
+{{{0,105664},{1,167},{0,18383},{7,10}},{1.005,1.0,.992,1.0,1.0,1.0,1.0,1.0,.985,1.0,.999,1.0,1.021,.976,1.01,1.006}},
+{{{1,46},{4,2},{1,128},{0,62112}},{.995,.992,1.009,1.0,1.0,.99,1.0,1.003,1.0,1.0,1.016,.977,1.0,1.0,1.0,1.004}},
+{{{3,16},{3,2},{1,11},{1,291}},{1.007,1.0,1.015,1.0,.993,1.0,1.006,.998,1.0,1.0,1.0,1.0,1.005,1.0,1.011,.996}},
+{{{1,36},{0,15506},{7,26},{1,99}},{1.002,1.0,1.011,1.013,1.006,.995,1.018,.986,1.0,.992,1.0,1.008,1.0,1.008,1.0,1.001}},
+{{{4,1},{1,2912},{1,51},{3,2}},{.992,1.001,1.0,1.0,.989,.995,1.0,1.007,.998,1.008,1.0,1.0,.997,1.0,1.0,1.009}},
+{{{1,5},{1,80},{5,9},{0,256}},{1.021,.99,1.0,.992,1.0,1.0,1.0,1.0,1.045,1.02,1.0,1.002,1.066,.988,1.0,1.065}},
+{{{1,7},{1,64},{4,470},{1,21}},{1.027,1.001,1.0,1.0,1.053,.971,1.0,1.0,1.0,.979,1.0,.996,1.0,1.004,1.0,1.05}},
+{{{1,3},{1,144},{3,8},{1,53}},{1.026,1.001,1.0,1.0,1.0,.974,1.0,1.0,1.0,1.025,1.0,1.037,1.0,.99,1.0,1.011}},
+{{{1,10},{1,53},{0,181592},{0,85824}},{1.011,.992,1.0,.993,1.0,1.0,1.0,1.0,.988,1.02,1.0,1.004,1.033,.971,1.0,1.027}},
+{{{3,2},{5,30},{1,46},{1,4}},{1.005,1.002,1.036,1.005,1.0,1.0,1.0,1.0,1.004,.993,.982,.985,1.003,1.005,1.039,.99}},
+{{{4,1},{3,8},{1,192},{5,10}},{.991,1.01,.994,.999,.999,1.001,1.0,1.001,1.0,1.002,1.0,.988,1.0,1.021,1.0,1.008}},
+{{{7,29},{1,3},{1,32},{0,16615}},{1.001,1.0,1.004,1.0,1.0,1.0,.989,1.0,1.006,1.03,.985,.985,1.0,1.0,1.005,1.015}},
+{{{0,107840},{3,8},{1,38},{1,4}},{1.001,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,.993,.995,.994,1.02,.994,.996}},
+{{{1,320605},{4,1792},{1,39424},{1,232469}},{1.013,1.0,1.008,1.0,.987,1.0,.949,1.0,1.0,1.0,1.0,1.0,.997,1.026,.994,1.051}},
+{{{1,481586},{1,39424},{1,256552},{0,36}},{1.008,1.0,.99,1.0,1.0,1.0,1.002,1.024,1.006,1.0,.969,1.0,1.0,1.0,1.007,1.042}},
+{{{1,481586},{1,62176},{1,198128},{4,384}},{1.003,1.0,.991,1.0,1.0,1.0,.993,1.001,1.01,1.0,.979,1.0,1.0,1.0,1.002,1.026}},
+{{{1,559160},{1,256552},{4,2176},{1,26736}},{1.005,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.997,1.0,1.004,1.011,.984,1.0,1.003,1.021}},
+{{{1,668600},{7,25},{1,256552},{1,81984}},{1.001,1.0,1.005,1.0,1.0,1.0,1.0,1.0,.998,1.0,.991,1.0,1.0,1.0,1.003,1.018}},
+{{{1,668600},{1,172800},{1,106240},{6,11}},{.992,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.987,1.0,1.002,1.01}},
+{{{1,806336},{0,21},{0,8},{1,401600}},{.999,1.0,1.0,1.0,1.01,1.0,.996,1.0,.995,.997,1.0,1.0,1.004,1.003,1.003,1.012}},
+{{{1,172800},{4,4096},{1,26736},{5,23}},{.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.005,1.0,.997,1.0,.987,1.006}},
+{{{1,468009},{1,116416},{4,512},{1,277504}},{.999,1.0,.994,1.0,1.023,1.0,.971,1.0,1.0,1.0,1.003,1.007,1.0,1.0,1.006,1.029}},
+{{{1,540275},{4,2560},{1,340408},{1,116416}},{1.009,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.977,1.0,.999,1.012,1.007,1.024}},
+{{{1,540275},{1,91456},{4,640},{0,2112}},{.998,1.0,.997,1.004,1.021,1.0,.995,1.015,1.0,1.0,1.0,1.0,.991,1.0,1.0,1.0}},
+{{{1,277504},{1,74752},{7,30},{4,512}},{.999,1.0,.991,1.0,.997,1.0,1.003,1.009,1.014,1.0,1.001,1.004,1.0,1.0,.985,1.01}},
+{{{1,277504},{4,2560},{4,512},{1,134993}},{.997,1.0,1.0,1.0,1.01,1.0,.998,1.0,1.002,1.003,1.0,1.0,1.0,1.003,.985,1.006}},
+{{{0,10653},{5,16},{6,22},{1,29098}},{1.01,1.0,.999,1.0,1.0,1.0,1.003,.988,.997,1.0,.993,1.0,1.0,1.0,1.001,1.0}},
+{{{1,237344},{4,2256},{1,134993},{4,640}},{.998,1.0,1.0,1.0,1.005,1.002,1.0,1.0,1.008,1.0,.999,1.0,1.001,1.002,.986,1.003}},
+{{{0,10653},{5,16},{5,5},{1,806096}},{.996,1.0,1.0,1.0,1.009,1.0,1.0,.991,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0}},
+{{{1,6184},{0,1088},{1,464},{1,2000}},{1.018,1.0,1.004,1.0,.99,1.0,.968,1.0,1.0,1.0,1.0,1.0,1.006,1.004,1.007,1.048}},
+{{{1,9600},{0,896},{1,214},{3,2}},{1.004,1.0,1.006,1.0,.987,1.002,.984,1.03,1.019,1.0,1.012,1.0,1.002,.992,1.006,1.035}},
+{{{1,4205},{0,2240},{0,5},{1,2312}},{.982,1.0,1.0,1.0,1.006,1.0,.968,1.0,.996,.998,1.0,1.0,.997,1.011,1.0,1.019}},
+{{{1,4205},{1,214},{3,2},{4,26}},{.991,1.0,.992,.996,1.008,1.0,1.004,.994,1.013,1.0,.982,1.009,1.012,1.0,.997,1.009}},
+{{{0,5},{0,31936},{0,1281},{1,13864}},{.987,1.002,1.0,1.0,1.0,1.003,1.0,.982,.999,.99,1.0,1.0,1.0,1.018,1.0,1.0}},
+{{{0,2},{0,13184},{1,2000},{0,344}},{.987,1.004,1.0,1.0,.996,.989,1.0,1.0,1.0,.991,1.0,.968,1.0,1.007,1.0,.999}},
+{{{1,88},{3,2},{1,30034},{3,32}},{.999,.994,1.015,1.002,1.0,1.016,1.0,1.008,1.0,1.0,.998,.998,1.0,1.0,1.0,.997}},
+{{{0,85824},{0,8},{1,1122},{0,344}},{.997,1.0,1.006,1.0,.985,1.0,.99,1.0,1.0,1.0,.995,.984,1.0,1.0,1.002,.996}},
+{{{1,896},{1,128},{0,2938},{1,373}},{1.018,1.0,.995,1.0,1.013,1.0,.966,1.0,1.0,1.0,.975,1.002,1.0,1.0,1.006,1.043}},
+{{{1,1763},{1,72},{0,5612},{1,486}},{1.013,1.0,.994,1.0,1.022,1.0,.985,1.0,1.0,1.0,.994,1.007,1.0,1.0,1.012,1.037}},
+{{{4,1},{4,58758},{1,5442},{1,42}},{.98,1.015,1.0,1.0,1.0,1.0,1.0,1.0,.982,1.002,1.0,.966,.999,1.021,1.0,1.0}},
+{{{3,2},{1,1329},{1,161},{5,27}},{.996,1.011,1.0,1.0,.992,.995,.992,.998,1.016,1.004,1.0,1.0,.981,.999,1.006,1.021}},
+{{{4,2},{7,30},{1,486},{5,24}},{.989,1.003,1.0,1.0,.99,.989,1.0,1.0,1.0,1.005,1.0,.972,1.0,1.009,1.0,1.01}},
+{{{3,2},{3,32},{7,30},{1,576}},{.998,1.007,1.0,.994,.976,.989,1.0,.988,.996,1.008,1.0,1.002,.999,1.008,1.0,1.009}},
+{{{4,1},{1,42},{0,65},{7,19}},{.986,.996,.991,1.004,1.0,1.009,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.027,1.0,1.002}},
+{{{3,2},{3,64},{7,30},{1,704}},{.999,1.003,1.0,.991,.984,.99,1.0,.998,.996,1.005,1.0,.997,1.001,1.006,1.0,1.005}},
+{{{1,19544},{0,512},{1,1408},{0,104}},{1.013,1.0,1.0,1.0,.989,1.009,1.0,1.0,1.006,1.0,.999,1.0,1.011,.998,.997,1.047}},
+{{{1,11575},{0,752},{0,2},{0,512}},{.981,1.0,1.0,1.0,1.004,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.023,1.022,.982,1.028}},
+{{{1,48256},{0,384},{1,2372},{1,4352}},{1.006,1.0,.978,1.0,.982,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.005,1.029}},
+{{{0,15337},{1,36352},{0,384},{0,2}},{.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.995,1.0,1.002,.969,1.018,1.0}},
+{{{0,27456},{1,11575},{7,26},{0,384}},{1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.017,1.0,1.007,1.0,.987,.971,1.007,1.0}},
+{{{0,27456},{1,560},{1,8472},{0,2024}},{1.007,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.001,1.0,.977,.975,1.0,1.0,1.008,1.0}},
+{{{0,27456},{0,2},{1,143026},{1,1080}},{.993,1.0,1.006,1.0,1.0,1.0,1.0,1.0,.992,1.0,.999,.979,1.0,1.0,1.011,1.0}},
+{{{0,27456},{5,4},{1,1712},{1,3448}},{.998,1.0,1.005,.996,.995,1.0,.99,.982,1.0,1.0,1.0,1.0,.997,1.0,1.002,.998}},
+{{{1,1048},{1,83},{0,5056},{1,344}},{1.022,1.0,.994,1.0,1.016,1.0,.973,1.0,1.0,1.0,.979,1.006,1.0,1.0,1.01,1.047}},
+{{{1,1048},{1,128},{3,2},{4,412}},{1.003,1.0,.982,.987,1.02,1.0,.992,1.006,1.018,1.0,.978,1.017,1.0,1.0,.999,1.03}},
+{{{4,1},{1,40},{1,528},{5,24}},{.982,1.013,.981,1.001,1.0,1.0,.986,.99,1.0,1.027,1.0,.988,1.0,1.0,1.0,1.017}},
+{{{0,16},{1,48},{1,448},{0,39552}},{.987,1.011,.992,1.0,1.0,1.0,.983,1.006,1.0,1.004,1.0,.971,1.0,1.0,1.0,1.011}},
+{{{3,2},{1,176},{5,25},{1,214}},{.996,1.01,1.018,1.006,1.004,1.004,.984,.98,1.0,1.0,.98,.989,1.0,1.0,.997,1.008}},
+{{{4,1},{1,5312},{4,785},{1,148}},{.988,1.003,1.0,1.0,1.0,1.015,1.0,1.0,.989,.997,1.0,.997,1.0,.999,1.0,1.02}},
+{{{3,2},{3,16},{7,30},{1,528}},{.997,1.005,1.0,.997,.978,.995,1.0,.989,1.0,1.009,1.0,1.001,.998,1.004,1.0,1.007}},
+{{{0,16},{1,34},{5,1},{1,64}},{.993,.994,.988,.993,1.0,1.011,1.0,1.003,1.0,1.0,.998,1.009,1.0,1.0,1.0,.998}},
+{{{1,2},{3,8},{4,2},{1,4}},{1.007,.993,1.0,1.0,1.04,1.009,1.0,1.0,1.0,.977,1.0,1.007,1.0,.988,1.0,1.059}},
+{{{1,1},{1,24},{1,5},{1,13}},{1.027,1.005,1.0,1.0,1.0,.976,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,1.046}},
+{{{3,8},{1,3},{0,403},{0,376064}},{.999,1.0,.981,1.005,1.009,1.0,1.0,1.04,1.0,1.0,1.0,1.0,1.034,1.0,.986,1.016}},
+{{{3,8},{1,1},{0,104},{3,1}},{1.0,1.0,.999,1.0,1.017,1.0,.995,1.0,1.0,1.0,.986,1.0,1.0,1.0,1.003,1.044}},
+{{{1,29},{1,5},{1,13},{6,9}},{1.003,1.0,.998,1.0,1.0,1.0,.99,1.008,1.006,1.0,.975,1.0,1.0,1.0,1.013,1.037}},
+{{{1,29},{1,1},{6,29},{0,280}},{1.001,1.0,.991,.998,1.0,1.0,1.0,1.0,1.005,1.0,1.0,1.039,1.019,1.0,.998,.999}},
+{{{3,8},{1,2},{4,2327},{4,521}},{1.004,1.0,.996,1.021,1.0,1.0,1.0,1.0,.987,1.0,1.007,1.011,1.025,1.0,.988,1.009}},
+{{{3,8},{1,5},{1,16},{6,7}},{1.001,1.0,1.0,1.004,1.0,1.0,.992,1.006,1.004,1.0,.984,1.002,1.0,1.0,1.012,1.029}},
+{{{1,128},{1,24},{4,625},{1,9}},{1.036,1.0,1.0,1.0,1.048,1.0,1.0,1.0,1.015,1.0,.988,1.011,.985,1.0,.973,1.051}},
+{{{1,256},{3,32},{1,16},{0,24784}},{1.02,1.0,1.0,1.0,1.001,1.011,.976,.987,1.026,1.0,1.0,1.0,.997,1.047,.988,1.016}},
+{{{1,141},{0,65736},{1,48},{1,9}},{1.015,1.0,1.026,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.967,1.0,.989,1.007,.994,1.025}},
+{{{0,64},{3,32},{1,486},{3,2}},{.982,1.001,1.0,1.0,.999,1.022,1.0,1.0,.998,1.011,.989,.99,1.0,1.023,.998,1.003}},
+{{{1,64},{7,8},{1,13},{3,2}},{1.002,1.0,1.009,1.0,.999,.998,.97,1.015,1.023,1.0,1.021,1.0,1.008,.989,.984,1.007}},
+{{{4,1},{3,16},{1,664},{5,4}},{.99,1.01,.993,1.007,.999,1.003,.999,1.001,1.0,1.002,1.0,.993,1.0,1.015,1.0,1.001}},
+{{{1,5},{7,2},{1,72},{0,178944}},{.998,1.004,1.018,.994,1.0,.997,1.0,1.0,1.0,1.0,1.019,.974,1.0,1.0,1.0,1.013}},
+{{{0,64},{1,37},{0,20352},{3,2}},{.991,1.001,.992,.989,1.0,.999,1.0,1.004,1.0,1.017,.989,.992,1.0,.995,1.0,1.004}},
+{{{4,8496},{1,76608},{7,12},{1,147832}},{.998,1.0,.981,1.0,1.029,.995,1.003,.994,1.0,1.0,1.026,1.0,1.0,1.0,.998,1.0}},
+{{{4,4688},{1,76608},{7,23},{1,1088}},{.988,1.0,1.0,1.0,1.013,.995,1.0,1.0,1.01,1.0,.993,1.0,1.031,1.0,1.004,1.0}},
+{{{0,2},{4,4688},{3,64},{1,704}},{.999,.998,1.0,.989,1.0,1.013,1.0,1.019,.984,1.006,1.0,1.0,.992,1.005,1.0,1.003}},
+{{{2,4},{1,24434},{1,1408},{3,64}},{.997,.996,1.0,1.0,1.014,1.009,.992,1.005,.997,1.012,1.0,1.0,1.007,1.008,.987,1.004}},
+{{{0,2},{4,11004},{1,98992},{4,128}},{.988,.998,1.0,1.0,.993,1.019,1.0,1.0,1.0,1.009,1.0,.997,1.0,.997,1.0,1.001}},
+{{{4,32},{1,34816},{0,618},{0,10}},{.991,.999,1.0,1.001,1.0,1.0,1.0,1.0,.989,1.021,1.0,.999,1.0,1.0,1.0,.99}},
+{{{2,4},{1,24434},{1,2341},{0,618}},{.995,.994,1.0,1.0,1.01,1.015,.994,1.004,.999,1.001,1.0,1.0,1.005,.996,.999,.99}},
+{{{1,98},{1,128},{1,192},{0,9584}},{.994,.993,1.0,.999,1.0,1.0,1.0,1.001,.992,1.015,1.0,.987,1.0,1.0,1.0,1.0}},
+{{{7,12},{1,26439},{1,65072},{0,96}},{1.004,1.0,1.006,1.0,1.0,1.0,.99,1.0,1.01,.989,.996,1.02,1.0,1.0,1.01,1.05}},
+{{{1,14176},{0,496},{1,2111},{7,12}},{1.013,1.0,1.0,1.0,.992,1.004,1.0,1.0,1.005,1.0,1.001,1.0,1.01,1.018,.963,1.022}},
+{{{0,3840},{0,256},{1,50976},{3,1}},{1.01,1.0,.989,.992,1.012,1.0,1.02,1.0,1.0,1.0,1.005,.977,.998,1.0,1.023,1.0}},
+{{{1,9472},{5,16},{1,2111},{1,98790}},{1.008,1.0,1.0,1.0,.995,1.004,.975,1.005,1.0,1.0,1.0,1.0,1.0,.99,1.0,1.012}},
+{{{0,6732},{3,2},{3,1},{5,24}},{1.007,1.0,1.0,1.0,.98,1.0,1.001,1.0,1.001,.992,1.0,1.0,.987,.995,1.008,.983}},
+{{{0,6732},{0,2},{0,12},{3,2}},{.989,1.0,1.013,1.0,1.0,1.0,.996,.988,.996,1.0,1.005,1.0,1.0,1.0,1.003,.986}},
+{{{0,6732},{1,9472},{1,1652},{5,15}},{1.007,1.0,1.0,1.0,.997,1.0,.998,1.0,1.0,1.0,1.0,1.0,.988,.977,1.003,1.0}},
+{{{0,1056},{1,17272},{5,24},{0,32}},{1.004,1.0,.999,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.0,1.0,1.009,.973,1.002,1.002}},
+{{{1,214},{1,1872},{0,8},{3,2}},{.982,.985,1.0,1.0,1.014,.975,1.0,1.012,.998,.976,1.0,1.0,1.029,.994,1.0,1.025}},
+{{{1,96},{1,1600},{4,17},{0,16952}},{1.006,1.0,1.0,.987,1.024,.993,1.0,1.016,1.0,1.0,1.0,1.0,1.001,.967,1.0,1.005}},
+{{{4,2},{1,256},{4,448},{0,16952}},{.992,1.01,.982,.991,1.0,1.002,1.0,1.017,1.0,1.0,1.0,1.0,1.0,.998,1.0,.994}},
+{{{3,2},{1,96},{6,24},{1,768}},{.997,1.013,.995,.999,1.014,1.005,.99,.985,1.0,1.0,.991,.994,1.0,1.0,.999,1.014}},
+{{{0,92304},{0,4},{7,20},{1,456}},{.989,1.0,1.004,1.0,1.0,1.0,1.002,.982,.988,1.0,.994,1.0,1.0,1.0,1.006,.981}},
+{{{0,92304},{0,8},{3,2},{3,16}},{.989,1.0,.998,.985,.997,1.0,1.006,.986,1.0,1.0,1.0,1.0,.994,1.0,1.0,.991}},
+{{{0,92304},{1,2752},{0,4928},{7,20}},{.999,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.016,1.0,.999,1.0,.989,.98,1.008,1.0}},
+{{{0,92304},{0,4},{1,96},{4,48}},{.994,1.0,1.001,1.0,.996,1.0,1.002,1.0,1.0,1.0,1.009,1.0,1.0,1.0,.998,.984}},
+{{{1,188},{1,1929},{3,2},{0,8}},{.982,.987,1.0,.998,1.001,.977,1.0,.997,1.009,.98,1.0,1.009,1.034,.996,1.0,1.026}},
+{{{1,256},{4,462},{0,22632},{1,1664}},{1.013,.984,1.006,1.016,1.0,1.0,.994,.968,1.0,1.001,1.0,1.02,1.0,1.0,1.0,1.003}},
+{{{0,8},{1,89},{3,2},{1,2899}},{.985,1.003,.987,.991,.995,1.02,.99,1.0,1.0,1.0,1.0,1.002,1.0,1.0,.997,1.013}},
+{{{0,4},{1,256},{7,12},{1,640}},{.992,1.008,.99,1.002,1.0,.993,1.0,.976,1.0,1.0,.983,.985,1.0,1.0,1.0,1.008}},
+{{{3,2},{3,64},{4,5658},{6,25}},{.995,1.004,1.0,.992,1.0,1.0,1.0,1.0,1.001,1.013,1.0,1.003,.991,.992,1.0,.992}},
+{{{0,2},{0,11328},{1,960},{7,8}},{.989,1.003,1.0,1.0,.996,.993,1.0,1.0,1.0,.992,1.0,.968,1.0,1.006,1.0,.999}},
+{{{1,448},{7,15},{3,1},{6,23}},{.995,1.001,1.004,.987,1.006,.989,.982,.999,1.015,.994,1.008,.999,.994,.992,.996,1.004}},
+{{{4,2832},{1,960},{1,528},{0,2304}},{1.001,1.0,1.0,1.0,.985,1.0,1.0,1.0,1.009,.975,1.0,1.0,1.006,.991,1.006,.998}},
+{{{1,21157},{0,496},{1,1416},{0,96}},{1.015,1.0,1.0,1.0,.988,1.005,1.0,1.0,1.008,1.0,.994,1.0,1.009,.994,.999,1.046}},
+{{{1,15104},{0,496},{7,24},{1,1728}},{1.008,1.0,1.006,1.0,.991,1.0,.989,1.0,.994,.999,1.024,1.028,1.006,1.005,.985,1.025}},
+{{{0,2},{0,10688},{0,341},{1,26231}},{.982,1.003,1.0,1.0,1.0,1.003,1.0,.977,.999,.994,1.0,1.0,1.0,1.02,1.0,1.0}},
+{{{1,10496},{0,1088},{1,3720},{7,15}},{1.002,1.0,1.0,1.0,.995,1.0,1.0,1.0,.996,1.0,.957,1.0,1.025,1.006,.989,1.013}},
+{{{0,2},{1,448},{1,3720},{0,2432}},{1.0,1.009,.985,.998,1.0,1.0,.993,1.003,1.0,1.001,1.0,.958,1.0,1.0,1.0,1.003}},
+{{{3,4},{1,155256},{1,1088},{1,3720}},{1.002,1.006,1.0,1.0,.985,.997,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.002,1.011,1.007}},
+{{{0,2},{7,29},{1,6400},{0,1408}},{.991,1.003,1.0,.993,.998,1.0,1.0,.997,1.0,.983,1.0,.976,1.0,1.005,1.0,1.003}},
+{{{1,30695},{0,408},{6,10},{1,768}},{1.003,1.0,1.0,1.0,.993,1.0,1.005,1.0,.996,1.009,1.0,1.0,1.004,.99,.998,1.008}},
+{{{7,14},{1,21913},{1,1929},{1,7704}},{1.016,1.001,1.0,1.0,.988,.977,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.009,1.0,1.04}},
+{{{7,12},{1,64960},{3,2},{1,9760}},{.982,.977,1.0,1.0,1.006,.995,1.0,1.0,1.004,.991,1.005,1.014,1.005,1.012,.993,1.036}},
+{{{0,4652},{7,15},{1,29888},{1,1536}},{1.01,1.0,1.006,.999,1.0,1.0,1.0,1.0,.996,1.0,1.005,.97,1.001,1.0,1.019,1.005}},
+{{{0,7168},{5,24},{1,2392},{1,9760}},{1.006,1.0,1.0,.995,.991,1.0,.999,.971,1.0,1.0,1.0,1.0,.999,1.0,1.009,1.003}},
+{{{3,2},{1,9760},{0,832},{0,158}},{.989,1.002,1.007,1.0,1.0,1.0,1.0,1.0,.999,1.013,.99,1.007,.98,.973,.999,1.005}},
+{{{0,2},{0,4652},{1,7704},{1,4800}},{.989,1.005,1.0,.983,1.0,1.0,1.0,1.0,.991,.985,1.0,.982,.999,1.002,1.0,1.0}},
+{{{0,7168},{5,20},{1,98992},{3,2}},{.995,1.0,.992,.989,1.006,1.0,1.004,1.0,1.001,1.0,1.002,.989,.984,1.0,1.007,1.0}},
+{{{0,4652},{1,15064},{0,832},{7,15}},{.999,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.014,1.0,1.001,1.0,.982,.981,1.002,1.005}},
+{{{4,2},{1,4},{1,24},{0,242048}},{.996,1.021,.98,1.003,1.0,1.0,.996,1.032,1.0,1.054,1.0,.975,1.0,1.0,1.0,1.001}},
+{{{4,355},{7,21},{1,9},{0,182432}},{1.008,1.01,1.0,.99,.995,1.043,1.0,1.025,1.0,1.0,1.0,1.041,1.0,1.0,1.0,.993}},
+{{{0,64},{6,20},{0,5696},{1,5}},{.995,1.008,1.0,1.0,1.0,1.01,1.0,1.019,.983,1.01,1.0,1.0,1.0,.985,1.0,1.011}},
+{{{1,51},{1,5},{0,310720},{0,51136}},{1.004,1.0,.995,1.02,1.0,1.0,1.0,1.0,.997,1.0,1.019,1.008,1.032,1.0,.978,1.007}},
+{{{4,2},{1,24},{4,144},{0,130816}},{.991,1.005,1.001,.998,1.0,.988,1.0,1.027,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.997}},
+{{{0,42},{1,4},{0,310720},{1,24}},{.995,1.004,.991,.999,1.0,1.024,1.0,.979,1.0,1.0,.992,1.007,1.0,1.0,1.0,1.002}},
+{{{3,2},{1,15},{1,7},{5,8}},{.998,1.002,1.0,1.0,.997,1.006,1.018,.995,1.009,1.002,1.0,1.0,.984,.995,1.003,.996}},
+{{{0,42},{1,56},{5,9},{5,26}},{.992,1.003,.996,1.001,1.0,.991,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.003}},
+{{{1,256},{0,29504},{1,82},{1,10}},{1.032,1.0,1.039,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.972,1.0,1.001,1.008,1.016,1.056}},
+{{{1,128},{0,72546},{3,32},{3,2}},{.99,1.026,.968,1.024,1.0,1.0,1.0,1.0,1.019,1.023,.986,1.038,.994,.994,.983,1.022}},
+{{{1,256},{4,259},{1,48},{1,10}},{1.019,1.0,1.026,1.0,1.0,1.0,1.0,1.0,1.009,1.0,.98,1.0,.993,.993,1.0,1.024}},
+{{{1,128},{4,2281},{1,21},{3,2}},{.996,1.0,1.011,1.0,.989,1.015,.965,1.013,1.023,1.0,1.012,1.0,1.002,1.006,.983,1.015}},
+{{{4,1},{3,16},{3,2},{1,128}},{.978,.994,1.0,1.0,.996,1.008,.99,.998,.999,1.011,1.0,1.0,.991,1.014,.991,.998}},
+{{{1,10},{5,8},{1,82},{7,8}},{.995,1.006,1.023,.997,1.0,.991,1.0,.984,1.0,1.0,1.017,.988,1.0,1.0,1.0,1.006}},
+{{{4,1},{1,24},{3,2},{6,8}},{.987,.991,.988,1.004,.994,1.021,.993,1.003,1.0,1.007,1.0,.998,1.0,1.004,1.0,1.0}},
+{{{1,668},{0,23232},{1,17},{5,12}},{1.0,1.0,1.0,1.0,1.002,1.007,1.0,1.0,1.007,1.0,1.018,1.0,.993,.985,.998,1.015}},
 {{{1,3320},{0,2253},{1,832},{1,256}},{1.015,1.0,1.005,1.0,1.0,1.0,1.0,1.0,.991,1.0,.958,1.0,.985,1.004,1.017,1.056}},
 {{{3,2},{1,3320},{4,818},{1,256}},{.992,1.018,1.0,1.0,1.001,1.004,1.0,1.0,.984,.996,1.0,1.005,.988,1.001,1.015,1.041}},
 {{{0,26},{1,1831},{5,18},{1,64}},{.988,1.015,1.0,1.0,1.0,1.009,1.0,1.0,.989,1.009,.989,.996,1.0,.988,1.0,1.016}},
@@ -1494,45 +1854,45 @@ static_assert(lookup(device::NVIDIA_H200, 6, 700000).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 33);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 120000, 37).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 120000, 37).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64).hit == quality::exact);
 static_assert(lookup(90, 3, 1000001).plan == 1);
 static_assert(lookup(90, 3, 1000001).hit == quality::exact);
@@ -1556,7 +1916,7 @@ static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 7);
 static_assert(lookup(90, 512, 65536, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1000, 1000).plan == 8);
 static_assert(lookup(90, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024).plan == 8);
+static_assert(lookup(90, 1024, 1024).plan == 9);
 static_assert(lookup(90, 1024, 1024).hit == quality::exact);
 static_assert(lookup(90, 2048, 2048).plan == 10);
 static_assert(lookup(90, 2048, 2048).hit == quality::exact);
