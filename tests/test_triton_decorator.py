@@ -506,6 +506,18 @@ def test_calls_that_do_not_fit_any_more_are_named_and_replaced(add_file, tmp_pat
     assert code == 0 and "left out" not in said
 
 
+def test_a_reference_gets_what_its_call_passes(add_file, tmp_path, monkeypatch):
+    """Calls of one function differ in constexpr arguments, and in those that are None."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    given = "reference=lambda x, ACTIVATION: {'out': x * (3 if ACTIVATION == 'relu' else 1)}"
+    add_file.write_text(SUM.replace('key=["n"]', f'key=["n"], {given}'))
+    record(add_file, "64", "64:relu", "64:none")
+    kernel = find_kernel(f"{add_file}:add")
+    made = [prepare(kernel, problem, RANDOM) for problem in kernel.calls]
+    assert [(each.expected("out") / each.array("x"))[0] for each in made] == [1, 3, 1]
+    assert [list(each.bounds) for each in made] == [["x", "y", "out"]] * 2 + [["x", "out"]]
+
+
 def test_calls_of_another_file_are_not_taken(add_file, tmp_path, capsys):
     other = tmp_path / "other.py"
     other.write_text(SUM)

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import FrameType, FunctionType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError
@@ -306,6 +306,10 @@ class Declaration:
     def normal(self, p: Problem) -> Problem:
         """Return the form of a problem that keys and tables have: without layout fields at their default."""
         return Problem({n: v for n, v in p.items() if n not in self.layout or v != self.layout[n]})
+
+    def of_problem(self, p: Problem) -> Self:
+        """Return the kernel as it is for one problem: itself, unless its functions depend on the problem."""
+        return self
 
     # ------------------------------------------------------------------ checks
 

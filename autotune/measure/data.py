@@ -355,7 +355,7 @@ def _make(
     kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, deciding: Dataset | None
 ) -> None:
     """Write a data set; ``deciding`` are exact data that decide how outputs are compared, if others do."""
-    begun_s = time.perf_counter(), time.process_time()
+    begun_s, kernel = (time.perf_counter(), time.process_time()), kernel.of_problem(problem)
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")

@@ -96,7 +96,7 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
     file = datasets[0].folder / _FILE
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Unseen, ...])
-    found: dict[str, Unseen] = {}
+    found, kernel = dict[str, Unseen](), kernel.of_problem(problem)
     until = time.monotonic() + _SECONDS
     for argument, changes in _trials(datasets[0]):
         if missed := _missed(kernel, datasets, argument.name, changes):

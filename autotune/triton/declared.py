@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from inspect import Parameter, Signature, signature
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -71,7 +72,7 @@ class DecoratedKernel(Kernel):
             "requires": self._requires,
         }
         if reference is not None:
-            self.hooks["reference"] = _reference(reference, calls[0])
+            self.hooks["reference"] = reference
         if tolerance is not None:
             self.hooks["tolerance"] = lambda p: tolerance
         self.fingerprint = _fingerprint(calls, reference, tolerance)
@@ -83,6 +84,15 @@ class DecoratedKernel(Kernel):
         self._launches[problem] = {
             Configuration(each.configuration): each for each in call.launches
         }
+
+    def of_problem(self, p: Problem) -> Self:
+        """Return the kernel with the reference of one call."""
+        call, reference = self.calls.get(self.normal(p)), self.hooks.get("reference")
+        if not call or not reference:
+            return self
+        one = copy(self)
+        one.hooks = {**self.hooks, "reference": _reference(reference, call)}
+        return one
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
         """Return all small calls for the interpreter, in place of odd sizes; none for a GPU."""
