@@ -49,10 +49,11 @@ def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> R
     if request.is_experiment:
         return request
     kernel, found = request.kernel, dict[Problem, dict[Configuration, None]]()
-    current = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    source = source_fingerprint(kernel)
     for record in mergeable(out, request.device, kernel, request.objective.name, others):
         for problem in request.problems:
             entry = record.tuned(problem)
+            current = source, arguments_fingerprint(kernel, problem)
             if entry and (entry.origin.source, entry.origin.arguments) == current:
                 found.setdefault(problem, {})[Configuration(entry.configuration)] = None
     return replace(request, recorded={problem: tuple(those) for problem, those in found.items()})

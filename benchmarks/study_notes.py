@@ -122,7 +122,7 @@ class Notes:
                 "kernel": one.experiment.kernel,
                 "problem": dict(one.setting.problem),
                 "source": source_fingerprint(one.setting.kernel),
-                "arguments": arguments_fingerprint(one.setting.kernel),
+                "arguments": arguments_fingerprint(one.setting.kernel, one.setting.problem),
                 "variants": variants,
                 "seconds": round(time.perf_counter() - began, 1),
             }

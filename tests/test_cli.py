@@ -225,7 +225,7 @@ def test_lookup_says_what_changed_since(
         {"n": 1000},
         plan(**values),
         source=source_fingerprint(kernel),
-        arguments=arguments_fingerprint(kernel),
+        arguments=arguments_fingerprint(kernel, Problem(n=1000)),
     )
     shape = {"kernel": "scale", "fields": {"n": "integer"}, "parameters": {"BLOCK": (32, 64)}}
     write(tmp_path / "tuned", record([made], default=plan(**values), **shape))

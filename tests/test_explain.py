@@ -290,7 +290,7 @@ def test_recorded_counters_are_shown_without_the_device_and_advise(
         counters={FIGURES[name].metric: value for name, value in counters.items()},
         absent=(FIGURES["tensor"].metric,),
         source=source_fingerprint(kernel),
-        arguments=arguments_fingerprint(kernel),
+        arguments=arguments_fingerprint(kernel, problem),
         created="2026-11-24T00:00:00+00:00",
     )
     file = file_of(tmp_path, setting.device.folder, kernel.name)

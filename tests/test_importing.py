@@ -37,6 +37,7 @@ from autotune.tuned.record import (
 )
 from autotune.tuned.table import build_table, pick
 from autotune.tuned.writing import encode, update
+from autotune.values import Problem
 
 REPORTS = Path(__file__).parents[1] / "reports"
 COPY = REPORTS / "NVIDIA_H200" / "copy.json"
@@ -149,7 +150,7 @@ def _tuned(kernel: Kernel) -> Callable[[int, list[float]], TunedProblem]:
             origin=TuningOrigin(
                 tuned_on="2026-11-21",
                 source=source_fingerprint(kernel),
-                arguments=arguments_fingerprint(kernel),
+                arguments=arguments_fingerprint(kernel, Problem(n=n)),
                 driver="580.1",
                 toolchain="NVRTC 13.0",
                 device_uuid="GPU-1",
@@ -443,7 +444,10 @@ def test_what_a_cpu_can_do_is_recorded_and_asked(tmp_path: Path, small: TunedRec
     cpu = RecordedDevice(
         backend="opencl", name="CPU", arch="opencl_cpu", max_threads_per_block=4096
     )
-    origins = {"source": source_fingerprint(kernel), "arguments": arguments_fingerprint(kernel)}
+    origins = {
+        "source": source_fingerprint(kernel),
+        "arguments": arguments_fingerprint(kernel, Problem(dict(small.problems[0].problem))),
+    }
     entries = [
         msgspec.structs.replace(each, origin=msgspec.structs.replace(each.origin, **origins))
         for each in small.problems

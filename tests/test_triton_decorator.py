@@ -506,6 +506,49 @@ def test_calls_that_do_not_fit_any_more_are_named_and_replaced(add_file, tmp_pat
     assert code == 0 and "left out" not in said
 
 
+def test_a_recorded_call_makes_only_its_own_problem_stale(add_file, tmp_path, capsys, monkeypatch):
+    from autotune.project import project_of
+    from autotune.tuned.reading import user_folder
+
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def state():
+        """Return by size what stored measurements and inputs of the recorded calls are known by."""
+        kernel = find_kernel(f"{add_file}:add")
+        with closing(Bench(Request(kernel, for_arch("sm_90"), tuple(kernel.calls)))) as bench:
+            return {
+                p["n"]: (bench.scope(p), prepare(kernel, p, RANDOM).folder) for p in kernel.calls
+            }
+
+    def reasons(n):
+        assert run(["lookup", f"{add_file}:add", f"n={n}", "--arch", "90", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["stale_reasons"]
+
+    record(add_file, "64")
+    first = state()
+    record(add_file, "300")
+    both = state()
+    assert both[64] == first[64]
+    values = {"configuration": {"BLOCK": 64, "num_warps": 4}, "block": (128, 1, 1), "grid": None}
+    made = [
+        entry(dict(s.problem), plan(**values), source=s.source, arguments=s.arguments)
+        for s, _ in both.values()
+    ]
+    fields = {"n": "integer", "activation": "categorical", "types": "categorical"}
+    shape = {"kernel": "add", "fields": fields, "default": plan(**values)}
+    shape["parameters"] = {"BLOCK": (64, 128), "num_warps": (4, 8)}
+    write(tmp_path / user_folder(project_of(tmp_path)), written(made, **shape))
+    assert reasons(64) == reasons(300) == reasons(70) == []
+    add_file.write_text(SUM.replace("np.ones(int(n)", "np.ones(2 * int(n)"))
+    record(add_file, "64", "128")
+    last = state()
+    assert last[300] == both[300] and reasons(300) == []
+    assert all(new != old for new, old in zip(last[64], both[64], strict=True))
+    assert reasons(64) == ["its arguments, reference, launch or options changed"]
+    add_file.write_text(SUM.replace('key=["n"]', 'key=["n"], tolerance=0.5'))
+    assert reasons(64) and reasons(300)
+
+
 def test_a_reference_gets_what_its_call_passes(add_file, tmp_path, monkeypatch):
     """Calls of one function differ in constexpr arguments, and in those that are None."""
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))

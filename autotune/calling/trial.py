@@ -384,7 +384,7 @@ class SizeTrial:
             origin=TuningOrigin(
                 tuned_on=timestamp(),
                 source=source_fingerprint(kernel),
-                arguments=arguments_fingerprint(kernel),
+                arguments=arguments_fingerprint(kernel, problem),
                 driver=device.driver,
                 toolchain=compiler(kernel.language_on(device.backend)).toolchain(),
                 device_uuid=device.uuid,

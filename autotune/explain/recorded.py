@@ -8,7 +8,6 @@ from pathlib import Path
 
 from autotune.explain.variants import Facts, Setting, with_time
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.kernel.spec import Kernel
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, known_counts
 from autotune.tuned.reading import layers
 from autotune.tuned.record import RecordedDevice, timestamp
@@ -16,7 +15,7 @@ from autotune.tuned.record import RecordedDevice, timestamp
 
 def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) -> Path:
     """Write what was measured of variants beside a folder's records; return the file."""
-    source, arguments = _fingerprints(setting.kernel)
+    source, arguments = _fingerprints(setting)
     new = [
         CountedVariant(
             problem=dict(setting.problem),
@@ -36,8 +35,9 @@ def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) ->
     return file
 
 
-def _fingerprints(kernel: Kernel) -> tuple[str, str]:
-    return source_fingerprint(kernel), arguments_fingerprint(kernel)
+def _fingerprints(setting: Setting) -> tuple[str, str]:
+    kernel = setting.kernel
+    return source_fingerprint(kernel), arguments_fingerprint(kernel, setting.problem)
 
 
 def with_recorded(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], list[str]]:
@@ -49,7 +49,7 @@ def with_recorded(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts]
     for each in facts:
         key = frozenset(setting.problem.items()), frozenset(each.variant.configuration.items())
         found = None if each.failure else known.get(key)
-        if found and (found.source, found.arguments) != _fingerprints(kernel):
+        if found and (found.source, found.arguments) != _fingerprints(setting):
             notes[f"counters of {found.created[:10]} are left out: the kernel changed since"] = None
         elif found:
             notes[f"counters of {device.name}, {found.created[:10]}"] = None

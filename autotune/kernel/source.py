@@ -118,20 +118,21 @@ def source_fingerprint(kernel: Kernel) -> str:
     return text_fingerprint("\n".join(texts))
 
 
-def arguments_fingerprint(kernel: Kernel) -> str:
-    """Return the fingerprint of a kernel's functions as records keep it."""
-    return text_fingerprint(own_fingerprint(kernel))
+def arguments_fingerprint(kernel: Kernel, problem: Problem) -> str:
+    """Return the fingerprint of a kernel's functions as records keep it with a problem."""
+    return text_fingerprint(own_fingerprint(kernel.of_problem(problem)))
 
 
 def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...]:
     """Return, in words, what of a kernel changed since these fingerprints were taken.
 
-    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint`.
+    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` with any problem.
     """
     changed = []
     if source != source_fingerprint(kernel):
         changed.append("its source changed")
-    if arguments != arguments_fingerprint(kernel):
+    current = {kernel, *map(kernel.of_problem, kernel.all_problems())}
+    if all(arguments != text_fingerprint(own_fingerprint(each)) for each in current):
         changed.append("its arguments, reference, launch or options changed")
     return tuple(changed)
 

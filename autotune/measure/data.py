@@ -866,7 +866,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
-    spec = own_fingerprint(kernel)
+    spec = own_fingerprint(kernel.of_problem(problem))
     # What its configurations agree on depends on the source.
     source = "" if "reference" in kernel.hooks else source_fingerprint(kernel)
     versions = f"{np.__version__} {_VERSION} {source}"

@@ -288,7 +288,7 @@ class Bench:
             driver=self.device.driver,
             toolchain=self.toolchain,
             source=self.source,
-            arguments=arguments_fingerprint(self.kernel),
+            arguments=arguments_fingerprint(self.kernel, problem),
             timing=self.request.timing_of(problem).value,
             arch=self.device.arch,
         )

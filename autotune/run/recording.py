@@ -274,7 +274,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         origin=TuningOrigin(
             tuned_on=timestamp(),
             source=run.source,
-            arguments=arguments_fingerprint(kernel),
+            arguments=arguments_fingerprint(kernel, problem),
             options=kernel.compiler_options(configuration, device),
             driver=device.driver,
             toolchain=run.toolchain,
@@ -381,9 +381,10 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
     """Make sure that a kernel is as it was when it was tuned; else its launches are not known any more."""
-    source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    source = source_fingerprint(kernel)
     for entry in record.problems:
-        if (entry.origin.source, entry.origin.arguments) != (source, arguments):
+        current = source, arguments_fingerprint(kernel, Problem(dict(entry.problem)))
+        if (entry.origin.source, entry.origin.arguments) != current:
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import Parameter, Signature, signature
@@ -15,6 +14,7 @@ import numpy as np
 
 from autotune.devices.device import Device
 from autotune.kernel.expression import UntraceableError
+from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import SPACE
 from autotune.kernel.source import Description, modules_fingerprint
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
@@ -63,6 +63,8 @@ class DecoratedKernel(Kernel):
         self.module = function.__module__.removeprefix(SPACE)
         self.calls: dict[Problem, RecordedCall] = {}
         self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}
+        #: Of one call each: a call that is recorded later makes no result of another stale.
+        self._fingerprints: dict[Problem, str] = {}
         for call in calls:
             self.add(call)
         self.constraint(_member(list(self.parameters), configurations))
@@ -75,7 +77,7 @@ class DecoratedKernel(Kernel):
             self.hooks["reference"] = reference
         if tolerance is not None:
             self.hooks["tolerance"] = lambda p: tolerance
-        self.fingerprint = _fingerprint(calls, reference, tolerance)
+        self.fingerprint = _fingerprint(reference, tolerance)
 
     def add(self, call: RecordedCall) -> None:
         """Keep a call, in place of an earlier one of the same problem."""
@@ -84,14 +86,16 @@ class DecoratedKernel(Kernel):
         self._launches[problem] = {
             Configuration(each.configuration): each for each in call.launches
         }
+        # A file with a caller's data has a name of its own.
+        self._fingerprints[problem] = text_fingerprint(msgspec.json.encode(call).decode())
 
     def of_problem(self, p: Problem) -> Self:
-        """Return the kernel with the reference of one call."""
-        call, reference = self.calls.get(self.normal(p)), self.hooks.get("reference")
-        if not call or not reference:
-            return self
-        one = copy(self)
-        one.hooks = {**self.hooks, "reference": _reference(reference, call)}
+        """Return the kernel with the reference and the fingerprint of one call."""
+        problem, one = self.normal(p), copy(self)
+        if call := self.calls.get(problem):
+            one.fingerprint += self._fingerprints[problem]
+            if reference := self.hooks.get("reference"):
+                one.hooks = {**self.hooks, "reference": _reference(reference, call)}
         return one
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
@@ -202,15 +206,10 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
     )
 
 
-def _fingerprint(
-    calls: Sequence[RecordedCall], reference: Callable[..., Any] | None, tolerance: float | None
-) -> str:
-    """Return the fingerprint of calls, tolerance and reference, with all that the reference uses.
-
-    A file with a caller's data has a name of its own.
-    """
-    digest = hashlib.sha256(msgspec.json.encode((calls, tolerance)))
+def _fingerprint(reference: Callable[..., Any] | None, tolerance: float | None) -> str:
+    """Return the fingerprint of tolerance and reference, with all that the reference uses."""
+    text = f"{tolerance}"
     if reference is not None:
         found = Description(reference.__module__, [reference])
-        digest.update((found.text + modules_fingerprint(found.modules)).encode())
-    return digest.hexdigest()
+        text += found.text + modules_fingerprint(found.modules)
+    return text_fingerprint(text)
