@@ -11,7 +11,7 @@ are printed.
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 0 --seconds 500
     python benchmarks/any_size.py --kernel sgemm --count 200 --tune 40 --seconds 560
     python benchmarks/any_size.py --kernel sgemm --count 30 --tune 30 --first-call 30
-    python benchmarks/any_size.py --kernel gemv --count 40 --tune 0
+    python benchmarks/any_size.py --kernel gemv --count 40 --tune 0 --part 1/3
     python benchmarks/any_size.py --summary
 """
 
@@ -72,6 +72,12 @@ def main() -> None:
         "--first-call", type=int, default=0, help="sizes whose first call is tuned, the first ones"
     )
     parser.add_argument("--seconds", type=float, default=500.0, help="no size begins later")
+    parser.add_argument(
+        "--part",
+        default="1/1",
+        metavar="I/N",
+        help="every N-th size from the I-th: a part for a card",
+    )
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     options = parser.parse_args()
     device, kernel = choose_device(options.device), find_kernel(options.kernel)
@@ -82,9 +88,10 @@ def main() -> None:
         sizes = list(islice(random_sizes(kernel, device, SEED), options.count))
         searched, called = set(sizes[: options.tune]), set(sizes[: options.first_call])
         known = {(row["kernel"], Problem(row["problem"])): row for row in rows}
+        first, step = map(int, options.part.split("/"))
         left = [
             size
-            for size in sizes
+            for size in sizes[first - 1 :: step]
             if (row := known.get((kernel.name, size))) is None
             or (size in searched and row["tuned_ms"] is None)
             or (size in called and row.get("first_call_ms") is None)

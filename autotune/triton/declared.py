@@ -91,12 +91,12 @@ class DecoratedKernel(Kernel):
 
     def of_problem(self, p: Problem) -> Self:
         """Return the kernel with the reference and the fingerprint of one call."""
-        problem, one = self.normal(p), copy(self)
+        problem, own = self.normal(p), copy(self)
         if call := self.calls.get(problem):
-            one.fingerprint += self._fingerprints[problem]
+            own.fingerprint += self._fingerprints[problem]
             if reference := self.hooks.get("reference"):
-                one.hooks = {**self.hooks, "reference": _reference(reference, call)}
-        return one
+                own.hooks = {**self.hooks, "reference": _reference(reference, call)}
+        return own
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
         """Return all small calls for the interpreter, in place of odd sizes; none for a GPU."""
