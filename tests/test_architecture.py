@@ -51,7 +51,7 @@ LINES = {
     "kernel": 3489,
     "languages": 1020,
     "measure": 5981,
-    "report": 1550,
+    "report": 1570,
     "retune": 1120,
     "run": 4752,
     "search": 2425,

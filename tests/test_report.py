@@ -635,11 +635,40 @@ def test_the_roofline_is_of_measured_limits(limit: str) -> None:
     found = evidence.roofline(content_of(record(entries), []))
     assert found is not None and not found["of_bytes"]
     assert found["bandwidth"] is None
-    assert found["arithmetic"]["rate"] == 60000e9 and "measured" in found["arithmetic"]["name"]
+    assert found["arithmetic"].keys() == {limit}
+    roof = found["arithmetic"][limit]
+    assert roof["rate"] == 60000e9 and "measured" in roof["name"]
     first, second = found["points"]
+    assert first["roof"] == second["roof"] == limit
     assert first["operations"] / first["bytes"] == pytest.approx(300.0)
     assert first["vendor_seconds"] == pytest.approx(1.25e-3 * 1.04)
     assert second["vendor_seconds"] is None
+
+
+def test_each_known_limit_of_arithmetic_is_a_roof() -> None:
+    winner = trials()[4].configuration
+    entries = [
+        entry(SMALL, winner, limit_name="tensor", limit_fraction=0.5, gflop_per_s=300000.0),
+        entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=14000.0),
+    ]
+    known = {"read": 3000.0, "copy": 2900.0, "ffma": 60000.0, "tensor": 500000.0}
+    found = evidence.roofline(content_of(record(entries), []), known)
+    assert found is not None and found["bandwidth"]["rate"] == 3000e9
+    roofs = {roof["label"]: roof["rate"] for roof in found["arithmetic"].values()}
+    # the record's own measurement goes before the device's
+    assert roofs == {"float32 limit": 60000e9, "tensor core limit": 600000e9}
+    assert [point["roof"] for point in found["points"]] == ["tensor", "tensor"]
+    both = [entries[0], msgspec.structs.replace(entries[1], limit_name="ffma", limit_fraction=0.25)]
+    found = evidence.roofline(content_of(record(both), []), known)
+    assert found is not None
+    assert [point["roof"] for point in found["points"]] == ["tensor", "ffma"]
+
+
+def test_a_winner_of_unknown_arithmetic_is_below_memory_alone() -> None:
+    won = entry(SMALL, trials()[4].configuration, limit_name="copy", limit_fraction=0.1)
+    found = evidence.roofline(content_of(record([won]), []), {"ffma": 60000.0})
+    assert found is not None and found["arithmetic"].keys() == {"ffma"}
+    assert found["points"][0]["roof"] == ""
 
 
 def test_a_rate_of_tensor_cores_is_arithmetic() -> None:
@@ -656,7 +685,7 @@ def test_a_limit_that_was_not_measured_is_no_roof() -> None:
     quick = entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=70000.0)
     found = evidence.roofline(content_of(record([copied, quick]), []))
     assert found is not None and found["of_bytes"]  # one problem has no operations
-    assert found["bandwidth"]["rate"] == 200e9 and found["arithmetic"] is None
+    assert found["bandwidth"]["rate"] == 200e9 and not found["arithmetic"]
     assert evidence.roofline(content_of(record([quick]), [])) is None
 
 
@@ -800,6 +829,26 @@ def test_the_page_draws_all_figures_offline(pages: Callable[[], Page], tmp_path:
     page.wait_for(f"{drawn} >= 3")
     page.evaluate(f"document.querySelector('{SHOWN} [data-axis=seconds]').click()")
     page.wait_for(f"document.querySelector('{SHOWN} .xtitle').textContent.includes('time spent')")
+    check_quiet(page, file)
+
+
+@pytest.mark.browser
+def test_a_dotted_line_leads_from_each_problem_to_its_roof(
+    pages: Callable[[], Page], tmp_path: Path
+) -> None:
+    winner = trials()[4].configuration
+    entries = [
+        entry(SMALL, winner, limit_name="tensor", limit_fraction=0.5, gflop_per_s=300000.0),
+        entry(LARGE, winner, limit_name="ffma", limit_fraction=0.25, gflop_per_s=14000.0),
+    ]
+    file, page = write_html(content_of(record(entries), []), tmp_path / "page.html"), pages()
+    page.open(file)
+    page.wait_for(DRAWN)
+    lines = "document.querySelector('#winners .js-plotly-plot').data"
+    labels = f"{lines}.filter((line) => line.mode === 'lines+text').map((line) => line.text[1])"
+    assert page.evaluate(labels) == ["float32 limit", "tensor core limit"]
+    dotted = f"{lines}.find((line) => line.line?.dash === 'dot').y"
+    assert page.evaluate(dotted) == [300000e9, 600000e9, None, 14000e9, 56000e9, None]
     check_quiet(page, file)
 
 

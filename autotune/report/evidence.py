@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
 from autotune.measure.counters import FIGURES
-from autotune.measure.limits import ARITHMETIC
+from autotune.measure.limits import ARITHMETIC, Limits
 from autotune.measure.measurement import front
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
@@ -22,6 +22,8 @@ from autotune.values import Configuration, Problem, Value
 
 #: Number of parameters that are drawn, most important first.
 DRAWN_PARAMETERS = 12
+#: Limits that are roofs.
+_ROOFS = ("read", "copy", *ARITHMETIC)
 
 
 # ---------------------------------------------------------------------- tables
@@ -251,40 +253,46 @@ def _parameters(
 # ---------------------------------------------------------------------- roofline
 
 
-def roofline(content: ReportContent) -> dict[str, Any] | None:
-    """Return all winners below the device's measured limits, as data of a figure; None without any.
+def roofline(content: ReportContent, known: Limits | None = None) -> dict[str, Any] | None:
+    """Return all winners below the device's limits, as data of a figure.
 
+    ``known`` are the device's recorded limits: roofs for limits that no winner was compared with.
+    None: no winner was compared with any limit.
     ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
     """
-    bandwidth, arithmetic = _roof(content, "read", "copy"), _roof(content, *ARITHMETIC)
-    points = [_point(entry) for entry in content.entries if entry.gb_per_s]
-    if not points or not (bandwidth or arithmetic):
+    compared = {name: rates[-1] for name, rates in content.measured_limits.items()}
+    rates = {**(known or {}), **compared}
+    roofs = {name: _roof(name, rates[name]) for name in _ROOFS if name in rates}
+    points = [_point(entry, compared) for entry in content.entries if entry.gb_per_s]
+    if not points or not roofs or not compared:
         return None
+    memory = [roof for name, roof in roofs.items() if name not in ARITHMETIC]
     return {
         "of_bytes": not all(point["operations"] for point in points),
-        "bandwidth": bandwidth,
-        "arithmetic": arithmetic,
+        "bandwidth": max(memory, key=lambda roof: float(roof["rate"]), default=None),
+        "arithmetic": {name: roof for name, roof in roofs.items() if name in ARITHMETIC},
         "points": points,
     }
 
 
-def _roof(content: ReportContent, *limits: str) -> dict[str, Any] | None:
-    """Return the rate per second and the name of the largest of these measured limits."""
-    measured = [
-        (rates[-1], name) for name, rates in content.measured_limits.items() if name in limits
-    ]
-    if not measured:
-        return None
-    rate, limit = max(measured)
-    name = f"measured {wording.limit_words(limit)}, {wording.limit_rate(limits[0], rate)}"
-    return {"rate": _rounded(rate * 1e9), "name": name}
+def _roof(limit: str, rate: float) -> dict[str, Any]:
+    name = f"measured {wording.limit_words(limit)}, {wording.limit_rate(limit, rate)}"
+    return {"rate": _rounded(rate * 1e9), "label": wording.roof_label(limit), "name": name}
 
 
-def _point(entry: TunedProblem) -> dict[str, Any]:
+def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
+    """Return a winner; ``roof``: the arithmetic that limits it, empty where only memory is known to.
+
+    A winner that was compared with another limit or with none is under its kernel's only roof.
+    """
+    kernels = [name for name in ARITHMETIC if name in compared]
+    only = kernels[0] if len(kernels) == 1 else ""
+    roof = entry.limit_name if entry.limit_name in kernels else only
     seconds, speedup = entry.median_ms / 1e3, entry.race.speedup
     vendor_ms = entry.median_ms * speedup.value if speedup else None
     return {
         "name": wording.one_line(str(Problem(dict(entry.problem)))),
+        "roof": roof,
         "bytes": _rounded((entry.gb_per_s or 0) * 1e9 * seconds),
         "operations": _rounded((entry.gflop_per_s or 0) * 1e9 * seconds),
         "seconds": _rounded(seconds),

@@ -212,47 +212,65 @@ FIGURES.front = (box, problem) => {
 };
 
 // All winners below the roofs of the device: operations over intensity, or for a kernel that only
-// moves data its bandwidth over the bytes.
+// moves data its bandwidth over the bytes. Each measured limit of arithmetic is a roof of its own.
 FIGURES.roofline = (box, _, found) => {
-  const { points, bandwidth, arithmetic } = found;
-  const x = (point) => (found.of_bytes ? point.bytes : point.operations / point.bytes);
-  const work = (point) => (found.of_bytes ? point.bytes : point.operations);
-  const unit = found.of_bytes ? "B/s" : "FLOP/s";
-  const roof = (at) => Math.min(
-    bandwidth ? bandwidth.rate * (found.of_bytes ? 1 : at) : Infinity,
-    !found.of_bytes && arithmetic ? arithmetic.rate : Infinity);
-  const edge = bandwidth && arithmetic && !found.of_bytes ? arithmetic.rate / bandwidth.rate : null;
+  const { points, bandwidth, of_bytes } = found;
+  const arithmetic = of_bytes ? {} : found.arithmetic;
+  const x = (point) => (of_bytes ? point.bytes : point.operations / point.bytes);
+  const work = (point) => (of_bytes ? point.bytes : point.operations);
+  const unit = of_bytes ? "B/s" : "FLOP/s";
+  const memory = (at) => (bandwidth ? bandwidth.rate * (of_bytes ? 1 : at) : Infinity);
+  const ridge = (roof) => (bandwidth ? roof.rate / bandwidth.rate : 0);
+  // The limit of a problem: its label and its rate there.
+  const limit = (point) => [bandwidth && { label: bandwidth.label, rate: memory(x(point)) },
+    arithmetic[point.roof]].filter(Boolean).sort((a, b) => a.rate - b.rate)[0];
   // An edge far from all points would push them into a corner.
-  const ridge = edge && points.some((point) => Math.abs(Math.log(x(point) / edge)) < Math.log(8))
-    ? edge : null;
-  const across = [...points.map(x), ...(ridge ? [ridge] : [])];
+  const edges = points.filter((point) => bandwidth && arithmetic[point.roof]).filter((point) =>
+    Math.abs(Math.log(x(point) / ridge(arithmetic[point.roof]))) < Math.log(8));
+  const across = [...points.map(x), ...edges.map((point) => ridge(arithmetic[point.roof]))];
   const low = Math.min(...across) / 2, high = Math.max(...across) * 2;
+  const level = Object.values(arithmetic).filter((roof) => ridge(roof) < high);
+  // Where arithmetic limits all problems, memory is drawn up to the highest roof only.
+  const end = level.length && points.every((point) => arithmetic[point.roof])
+    ? Math.min(high, Math.max(...level.map(ridge))) : high;
+  const roofs = [
+    ...(bandwidth && low < end ? [[bandwidth, low, memory(low), end, memory(end)]] : []),
+    ...level.map((roof) => [roof, Math.max(low, ridge(roof)), roof.rate, high, roof.rate]),
+  ];
   const rates = points.flatMap((point) => [point.seconds, point.vendor_seconds]
     .filter(Boolean).map((seconds) => work(point) / seconds));
-  const corners = [low, ...(ridge ? [ridge] : []), high];
-  const bottom = Math.min(...rates) / 2, top = Math.max(...rates, ...corners.map(roof)) * 2;
+  const bottom = Math.min(...rates) / 2;
+  const top = Math.max(...rates, ...roofs.map((roof) => roof.at(-1))) * 2;
   const marks = (name, kind, size, seconds, text) => {
     const those = points.filter(seconds);
     return { type: "scatter", mode: "markers", name, hoverinfo: "text",
       marker: { ...SYMBOLS[kind](), size },
       x: those.map(x), y: those.map((point) => work(point) / seconds(point)), text:
         those.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
-          unit + " in " + text(point) + "<br>" +
-          digits(100 * work(point) / seconds(point) / roof(x(point))) + " % of the roof") };
+          unit + " in " + text(point) + (limit(point) ? "<br>" + digits(100 * work(point) /
+          seconds(point) / limit(point).rate) + " % of the " + limit(point).label : "")) };
   };
+  const lines = roofs.map(([roof, from, low, to, high]) => ({ type: "scatter",
+    mode: "lines+text", x: [from, to], y: [low, high], text: ["", roof.label],
+    textposition: "top left", showlegend: false,
+    hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } }));
+  const drops = level.length < 2 ? [] : points.filter(limit);
   const vendors = [...new Set(points.map((point) => point.vendor).filter(Boolean))];
   Plotly.react(box, [
-    { type: "scatter", mode: "lines", name: "roof", x: corners, y: corners.map(roof),
-      hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } },
+    { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false,
+      x: drops.flatMap((point) => [x(point), x(point), null]),
+      y: drops.flatMap((point) => [work(point) / point.seconds, limit(point).rate, null]),
+      line: { color: colour("grey"), width: 1, dash: "dot" } },
+    ...lines,
     ...(vendors.length ? [marks(plain(vendors.join(" or ")), "vendor", 7,
       (point) => point.vendor_seconds, (point) => point.vendor_time)] : []),
     marks("winners", "winner", 11, (point) => point.seconds, (point) => point.time),
   ], layout({
     legend: LEGEND, margin: { l: 74, r: 16, t: 34, b: 48 },
-    xaxis: { title: { text: found.of_bytes ? "Bytes read and written (B)"
+    xaxis: { title: { text: of_bytes ? "Bytes read and written (B)"
       : "Operations per byte moved (FLOP/B)" },
-      ...logAxis(low, high, found.of_bytes ? prefixed : digits) },
-    yaxis: { title: { text: (found.of_bytes ? "Bandwidth" : "Operations per second") +
+      ...logAxis(low, high, of_bytes ? prefixed : digits) },
+    yaxis: { title: { text: (of_bytes ? "Bandwidth" : "Operations per second") +
       " (" + unit + ")" }, ...logAxis(bottom, top, prefixed) },
   }), CONFIG);
 };

@@ -15,12 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
+from autotune.devices.device import Device
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
 from autotune.report import answer, evidence, wording
 from autotune.report.content import ReportContent
 from autotune.report.table import Table, unbroken
 from autotune.report.wording import markdown
+from autotune.run.limits import known_limits
 from autotune.tuned.counted import known_counts
 
 if TYPE_CHECKING:
@@ -67,9 +71,10 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
     script = path.with_name(_script_name())
     if not single and not script.exists():
         write_atomically(script, _library().encode())
+    limits = known_limits(Device(**structs.asdict(content.record.device)))
     figures = {
         "problems": [evidence.problem_data(content, problem) for problem in content.problems],
-        "roofline": evidence.roofline(content),
+        "roofline": evidence.roofline(content, limits),
     }
     page = (
         _environment()

@@ -17,6 +17,7 @@ _LIMIT_WORDS = {
     "ffma": "FP32 rate (FFMA)",
     "tensor": "tensor core rate",
 }
+_ROOF_LABELS = {"ffma": "float32 limit", "tensor": "tensor core limit"}
 #: An address, which stays, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
@@ -130,6 +131,11 @@ def value_text(value: object) -> str:
 def limit_words(name: str) -> str:
     """Return the name of a measured limit, for example ``read bandwidth``."""
     return _LIMIT_WORDS.get(name, one_line(name))
+
+
+def roof_label(name: str) -> str:
+    """Return the label of a measured limit in a roofline, for example ``memory limit``."""
+    return _ROOF_LABELS.get(name, "memory limit")
 
 
 def limit_rate(name: str, rate: float) -> str:
