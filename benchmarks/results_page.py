@@ -24,6 +24,9 @@ from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
+from autotune.measure.limits import ARITHMETIC, Limits, share
+from autotune.run.limits import known_limits
+from autotune.tuned.reading import read_all
 from autotune.values import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -281,7 +284,10 @@ def _table(
 ) -> list[str]:
     """Return one line per kernel and size, devices side by side; of a device the columns that any row fills."""
     head, rule = "|kernel|size|", "|---|---|"
-    by_key = [{_key(row): _cells(row) for row in rows} for _, rows in devices]
+    by_key = [
+        {_key(row): _cells(with_limit(row, str(document["device"]))) for row in rows}
+        for document, rows in devices
+    ]
     filled = [
         [column for column in columns if any(column in cells for cells in by_size.values())]
         for by_size in by_key
@@ -306,6 +312,28 @@ def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
     return problem_sizes.KERNELS.index(row["kernel"]), place, _key(row)
 
 
+def with_limit(row: Row, device: str) -> Row:
+    """Return a row with its share of a limit of arithmetic that was recorded after the race.
+
+    The launch is left out, so the share is a lower bound: ``limit_without_launch``.
+    """
+    if row["limit_fraction"]:
+        return row
+    work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
+    fraction, limit = share(work, row["ours_ms"], _limits(device))
+    if limit not in ARITHMETIC:
+        return row
+    return {**row, "limit_fraction": fraction, "limit": limit, "limit_without_launch": True}
+
+
+@cache
+def _limits(device: str) -> Limits:
+    """Return the limits that reports/ has of a device; none without its record of `hmma`."""
+    devices = [record.device for record in read_all(ROOT / "reports", "hmma")]
+    named = (each.planned_for() for each in devices if each.name == device)
+    return next((known_limits(each, shipped=True) for each in named), {})
+
+
 def _cells(row: Row) -> dict[str, str]:
     """Return the cells of a row by column; of an older row fewer. Under load: times and ratio of a second.
 
@@ -327,7 +355,8 @@ def _cells(row: Row) -> dict[str, str]:
     is_limit = not row["ratio"] and row["kernel"] in problem_sizes.SIZES  # of others, itself
     if row["limit_fraction"] and not is_limit:
         by_l2 = " (L2)" if row.get("limit_by_l2") else ""
-        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
+        least = "≥ " if row.get("limit_without_launch") else ""
+        cells["of limit"] = f"{least}{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
     if row.get("error_ratio") is not None:
         cells["error"] = f"{row['error_ratio']:.2g}"
     if "deterministic" in row:

@@ -33,13 +33,13 @@ _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
 _EVALUATIONS = 16
 
 
-def known_limits(device: Device) -> Limits:
-    """Return a device's recorded limits, the user's before those that ship.
+def known_limits(device: Device, shipped: bool = False) -> Limits:
+    """Return a device's recorded limits, the user's before those that ship; ``shipped``: only these.
 
     Each is the rate at the largest recorded problem that is no smaller than the one it would be
     measured with. Rates that cannot be true are left out with a warning.
     """
-    known = {name: rate for name in KERNELS if (rate := _rate(name, device))}
+    known = {name: rate for name in KERNELS if (rate := _rate(name, device, shipped))}
     limits, doubts = credible(known, device)
     for doubt in doubts:
         warnings.warn(doubt, RuntimeWarning, stacklevel=2)
@@ -94,13 +94,14 @@ def limit_problem(name: str, device: Device) -> Problem:
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 
-def _rate(name: str, device: Device) -> float | None:
+def _rate(name: str, device: Device, shipped: bool) -> float | None:
     """Return the rate at the largest problem of the first record that tells a limit of a device."""
     wanted = limit_problem(name, device)
     unit = "gflop_per_s" if name in ARITHMETIC else "gb_per_s"
     for loaded in read_layers(KERNELS[name], bundled_project()):
+        is_other = loaded.folder != device.folder or (shipped and loaded.layer == "user")
         is_slice = loaded.record.device.sm_count != device.sm_count
-        if loaded.folder != device.folder or is_slice or loaded.record.objective != "time":
+        if is_other or is_slice or loaded.record.objective != "time":
             continue
         entries = [
             entry
