@@ -21,27 +21,16 @@ banks = Kernel(
     edge_problems=[strided(1, 1, 1), strided(1001, 32, 7), strided(333, 33, 100)],
     static=("stride", "reads"),
     variants={layout: {"LAYOUT": layout} for layout in ("plain", "padded", "xor")},
+    deterministic=True,  # a thread adds up its own words
     BLOCK=(256, 32, 64, 128, 512, 1024),  # threads per block
     LAYOUT=("plain", "padded", "xor"),  # against conflicts
     UNROLL=(8, 1, 32),  # reads written out
 )
 
 
-@banks.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
-
-
 @banks.launch
 def launch(c, p):
     return Launch(grid=(ceil_div(p.n, c.BLOCK),), block=(c.BLOCK,), args=("x", "out", "n"))
-
-
-@banks.deterministic
-def deterministic(c, p):
-    """A thread adds up its own words."""
-    return True
 
 
 @banks.arguments

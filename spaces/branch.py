@@ -23,16 +23,11 @@ branch = Kernel(
     edge_problems=[paths(1, "half", 1), paths(1001, "tenth"), paths(4097, "half", 8)],
     static=("work",),
     variants={form: {"FORM": form} for form in ("stores", "chosen", "ternary", "mask", "sorted")},
+    deterministic=True,  # an element is one thread's
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4),  # elements per thread
     FORM=("stores", "chosen", "ternary", "mask", "sorted"),  # how the source says it
 )
-
-
-@branch.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
 
 
 @branch.launch
@@ -40,12 +35,6 @@ def launch(c, p):
     return Launch(
         grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,), args=("x", "out", "n")
     )
-
-
-@branch.deterministic
-def deterministic(c, p):
-    """An element is one thread's."""
-    return True
 
 
 @branch.arguments

@@ -22,6 +22,7 @@ chase = Kernel(
     },
     edge_problems=[chain(1, 1), chain(7, 0), chain(1000, 33, 0), chain(8193, 1001, 8)],
     variants={level: {"LEVEL": level} for level in ("global", "shared")},
+    deterministic=True,  # one place is written
     BLOCK=(1, 32),  # threads, which do the same
     LEVEL=("global", "shared"),  # where the chain lies
     UNROLL=(16, 1),  # steps written out
@@ -37,12 +38,6 @@ def fits(c, p):
 @chase.launch
 def launch(c, p):
     return Launch(grid=(1,), block=(c.BLOCK,))
-
-
-@chase.deterministic
-def deterministic(c, p):
-    """One place is written."""
-    return True
 
 
 @chase.arguments

@@ -54,6 +54,7 @@ conv1d = Kernel(
         "vectors": vectors(128, 4),
     },
     default=sliding(256, 4, UNROLL=4),
+    deterministic=True,  # a thread adds up an output in the order of the taps
     BLOCK=(64, 128, 256, 512),  # threads per block
     OUTPUTS=(1, 2, 4, 8),  # per thread
     MASK=("global", "shared", "registers"),  # where the weights wait
@@ -80,12 +81,6 @@ def loop_over_taps(MASK, INPUT):
 
 
 @conv1d.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
-
-
-@conv1d.constraint
 def vectors_are_whole(INPUT, OUTPUTS):
     """vectors: a thread's outputs begin at 16 bytes."""
     return INPUT != "vectors" or OUTPUTS % 4 == 0
@@ -103,12 +98,6 @@ def fits(c, p):
 @conv1d.launch
 def launch(c, p):
     return Launch(grid=(ceil_div(p.n, c.BLOCK * c.OUTPUTS),), block=(c.BLOCK,))
-
-
-@conv1d.deterministic
-def deterministic(c, p):
-    """A thread adds up an output in the order of the taps."""
-    return True
 
 
 @conv1d.arguments

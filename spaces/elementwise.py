@@ -33,16 +33,11 @@ elementwise = Kernel(
     static=("op",),
     variants={"naive": {"BLOCK": 256}, "vectors": {"BLOCK": 256, "VEC": 4}},
     default={"BLOCK": 256, "VEC": 4, "ITEMS": 1},
+    deterministic=True,  # an element is one thread's
     BLOCK=(32, 48, 64, 96, 100, 128, 256, 512, 1024),  # threads per block, whole warps or not
     VEC=(1, 2, 4),  # floats per access
     ITEMS=(1, 2, 4, 8),  # accesses in flight per thread and array
 )
-
-
-@elementwise.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
 
 
 @elementwise.launch
@@ -50,12 +45,6 @@ def launch(c, p):
     count = p.n + p.m if p.op == "concat" else p.n
     args = ("a", "b", "out", "n", "m")
     return Launch(grid=(ceil_div(count, c.BLOCK * c.VEC * c.ITEMS),), block=(c.BLOCK,), args=args)
-
-
-@elementwise.deterministic
-def deterministic(c, p):
-    """An element is one thread's."""
-    return True
 
 
 @elementwise.arguments

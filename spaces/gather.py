@@ -35,6 +35,7 @@ gather = Kernel(
         "naive": {},
         **{stage: {"STAGE": stage, "ITEMS": 4} for stage in ("direct", "shared", "shuffle")},
     },
+    deterministic=True,  # every element is written once
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
     STAGE=("direct", "shared", "shuffle"),  # where an order is turned
@@ -46,12 +47,6 @@ gather = Kernel(
 def warp_width_is_given(WARP, device):
     """WARP is what the device calls a warp or a sub-group."""
     return device.warp_size == WARP
-
-
-@gather.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
 
 
 @gather.requires
@@ -68,12 +63,6 @@ def turns_tiles(c, p):
 def launch(c, p):
     args = ("x", "index", "out", "n")
     return Launch(grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,), args=args)
-
-
-@gather.deterministic
-def deterministic(c, p):
-    """Every element is written once."""
-    return True
 
 
 @gather.arguments

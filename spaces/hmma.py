@@ -53,6 +53,7 @@ hmma = Kernel(
         "mma": warps("mma", 8, 8),
         "wgmma": warps("wgmma", 8, 1, COLUMNS=256),
     },
+    deterministic=True,  # every sum is one thread's
     VARIANT=("mma", "wgmma"),
     WARPS=(4, 8, 16),  # warps per block, of 16 rows each
     CHAINS=(1, 2, 4, 8, 16),  # independent sums of a warp; wgmma: of a warpgroup
@@ -102,12 +103,6 @@ def launch(c, p, device):
     # rows of A and B, and what aligns them
     shared_bytes = 2 * DEPTH * (rows + columns) + 1024 if c.VARIANT == "wgmma" else 0
     return Launch((blocks,), (32 * c.WARPS,), shared_bytes=shared_bytes)
-
-
-@hmma.deterministic
-def deterministic(c, p):
-    """Every sum is one thread's."""
-    return True
 
 
 @hmma.options

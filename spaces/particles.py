@@ -29,6 +29,7 @@ particles = Kernel(
     ],
     static=("layout", "fields"),
     variants={stage: {"STAGE": stage} for stage in ("direct", "shared")},
+    deterministic=True,  # a particle is one thread's
     BLOCK=(256, 64, 128, 512),  # threads per block
     ITEMS=(1, 2, 4),  # particles per thread
     STAGE=("direct", "shared"),  # where structs are taken apart
@@ -45,12 +46,6 @@ def takes_apart(c, p):
 def launch(c, p):
     args = ("p", "out", "n")
     return Launch(grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,), args=args)
-
-
-@particles.deterministic
-def deterministic(c, p):
-    """A particle is one thread's."""
-    return True
 
 
 @particles.arguments

@@ -24,6 +24,7 @@ pitch = Kernel(
     ],
     variants={"vectors": {"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4}},
     default={"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4},
+    deterministic=True,  # an element is one thread's
     BLOCK_X=(32, 64, 128, 256),  # threads along a row
     BLOCK_Y=(1, 2, 4, 8),  # rows of a block
     VEC=(1, 2, 4),  # floats per access
@@ -46,12 +47,6 @@ def requires(c, p):
 def launch(c, p):
     blocks = ceil_div(p.n, c.BLOCK_X * c.VEC) * ceil_div(p.m, c.BLOCK_Y)
     return Launch(grid=(blocks,), block=(c.BLOCK_X, c.BLOCK_Y))
-
-
-@pitch.deterministic
-def deterministic(c, p):
-    """An element is one thread's."""
-    return True
 
 
 @pitch.arguments

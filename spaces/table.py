@@ -23,16 +23,11 @@ table = Kernel(
         where: {"TABLE": where, "ITEMS": 4}
         for where in ("global", "shared", "registers", "branches", "pointers")
     },
+    deterministic=True,  # an element is one thread's
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
     TABLE=("global", "shared", "registers", "branches", "pointers"),  # where the table lies
 )
-
-
-@table.constraint
-def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
-    return device.max_threads_per_block >= BLOCK
 
 
 @table.constraint
@@ -52,12 +47,6 @@ def fits(c, p):
 @table.launch
 def launch(c, p):
     return Launch(grid=(ceil_div(p.n, c.BLOCK * c.ITEMS),), block=(c.BLOCK,))
-
-
-@table.deterministic
-def deterministic(c, p):
-    """An element is one thread's."""
-    return True
 
 
 @table.arguments

@@ -36,6 +36,7 @@ triangles = Kernel(
         "hash": {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
     },
     default={"ALG": "search", "BLOCK": 128, "TEAM": 32},
+    deterministic=True,  # integers are exact in any order
     ALG=("merge", "search", "hash"),  # how two lists are intersected
     BLOCK=(64, 128, 256),  # threads per block
     TEAM=(1, 4, 8, 32, 64, 128, 256),  # threads of a vertex
@@ -57,12 +58,6 @@ def teams_divide_blocks(ALG, BLOCK, TEAM):
 @triangles.launch
 def launch(c, p):
     return Launch(grid=(ceil_div(p.n, c.BLOCK // c.TEAM),), block=(c.BLOCK,))
-
-
-@triangles.deterministic
-def deterministic(c, p):
-    """Integers are exact in any order."""
-    return True
 
 
 @triangles.arguments

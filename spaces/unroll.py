@@ -25,6 +25,7 @@ unroll = Kernel(
         "square": {"SIDE": 8},
         "square_cap_64": {"SIDE": 8, "CAP": 64},
     },
+    deterministic=True,  # a thread adds up an element along k
     TILE=(16, 8, 32),  # threads along each side of a block, and steps of k at a time
     SIDE=(1, 4, 8),  # elements along each side of a thread's square
     UNROLL=(0, 1, 2, 4, 8, 16),  # steps of k written out; 0: without a pragma
@@ -51,12 +52,6 @@ def fits(TILE, SIDE, CAP, device):
 def launch(c, p):
     side = c.TILE * c.SIDE
     return Launch(grid=(ceil_div(p.m, side) * ceil_div(p.n, side),), block=(c.TILE, c.TILE))
-
-
-@unroll.deterministic
-def deterministic(c, p):
-    """A thread adds up an element along k."""
-    return True
 
 
 @unroll.arguments

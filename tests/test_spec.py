@@ -277,6 +277,14 @@ def test_a_kernel_says_which_configurations_give_the_same_bits():
         k.is_deterministic(tiled, half)
 
 
+def test_all_configurations_may_be_declared_deterministic():
+    k = kernel(deterministic=True)
+    assert all(k.is_deterministic(k.completed({"BLOCK": b}), Problem(n=64)) for b in (32, 64))
+    assert "deterministic" not in k.parameters
+    k.deterministic(lambda c, p: c.BLOCK == 64)  # the more exact answer
+    assert not k.is_deterministic(k.default(), Problem(n=64))
+
+
 def test_a_default_is_deterministic_if_it_is_for_every_problem():
     for name, expected in (("copy", False), ("gemv", True)):
         bundled = find_kernel(name)

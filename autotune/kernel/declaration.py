@@ -81,6 +81,10 @@ class Baseline:
     backend: str = "cuda"
 
 
+def _always(c: object, p: object) -> bool:
+    return True
+
+
 class Declaration:
     """The options, parameters, rules and functions of one kernel, checked as they are given."""
 
@@ -100,6 +104,7 @@ class Declaration:
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
         backends: Sequence[str] | None = None,
+        deterministic: bool = False,
         **parameters: Iterable[Value],
     ) -> None:
         frame = sys._getframe(1)
@@ -166,6 +171,8 @@ class Declaration:
         self.hooks: dict[str, Callable[..., Any]] = {}
         #: Names of hooks that take the device.
         self.device_hooks: set[str] = set()
+        if deterministic:
+            self.deterministic(_always)
         #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
         self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
         self.fingerprint = ""
