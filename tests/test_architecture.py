@@ -53,7 +53,7 @@ LINES = {
     "measure": 5981,
     "report": 1570,
     "retune": 1120,
-    "run": 4752,
+    "run": 4753,
     "search": 2425,
     "store": 1385,
     "triton": 1170,
