@@ -30,6 +30,8 @@ from autotune.kernel.space import is_member
 from autotune.languages.choose import compiler
 from autotune.measure.compiler import Compiled, compile_job, compile_now
 from autotune.measure.data import Argument
+from autotune.measure.limits import deciding_caches
+from autotune.measure.tasks import Take, taking_of
 from autotune.measure.tolerance import common_bound, largest
 from autotune.tuned.kept import KeptAnswer, keep
 from autotune.tuned.lookup import promising, refresh
@@ -174,7 +176,7 @@ class _Candidate:
         self.scratch = {n: executor.allocate(max(1, a.nbytes)) for n, a in plan.scratch.items()}
         self._module = executor.load(binary, {})
         self._steps = plan.steps({**copies.buffers, **self.scratch}, call.resolved.scalars)
-        self._timer: Any = None
+        self._take: Take | None = None
 
     def run(self) -> bool:
         """Run once on fresh outputs; return whether it wrote within its arrays."""
@@ -191,12 +193,14 @@ class _Candidate:
         return all(are_intact)
 
     def sample_ms(self) -> float:
-        """Return the time of a call with cold caches."""
-        executor = self._copies.executor
-        self._copies.renew()
-        if self._timer is None:
-            self._timer = executor.timer(self._module, self._steps, cold=True)
-        return float(self._timer.singly(1)[0])
+        """Return the time of a call in the state of the caches in which records rank it."""
+        copies, resolved = self._copies, self._copies.call.resolved
+        copies.renew()
+        if self._take is None:
+            caches = deciding_caches(resolved.kernel.work_of(resolved.problem), copies.call.device)
+            timer = copies.executor.timer(self._module, self._steps, cold=True)
+            self._take = taking_of(timer, caches)
+        return self._take(1)[0]
 
 
 class _Agreement:
@@ -328,7 +332,10 @@ class SizeTrial:
         samples: dict[Configuration, list[float]] = {}
         try:
             for configuration, binary in binaries.items():
-                allowance.spend(partial(self._check, configuration, binary))
+                candidate = allowance.spend(partial(self._checked, configuration, binary))
+                if candidate:
+                    # No step that others take: it reads the outputs, which may take as long as all checks.
+                    self._groups.append(_Agreement(self._copies, candidate))
         except _Spent:
             pass
         agreeing = self._agreeing()
@@ -341,20 +348,23 @@ class SizeTrial:
             pass
         return {each: median(times_ms) for each, times_ms in samples.items()}
 
-    def _check(self, configuration: Configuration, binary: Binary) -> None:
-        """Run a configuration, and find those that agree with it; leave it out where it cannot run."""
+    def _checked(self, configuration: Configuration, binary: Binary) -> _Candidate | None:
+        """Run a configuration, and add it to those that agree with it; return it where none does.
+
+        One that cannot run, or writes outside its arrays, is left out.
+        """
         try:
             candidate = _Candidate(self._copies, configuration, binary)
             if not candidate.run():
                 self._wrong[configuration] = "writes outside its arrays"
-                return
+                return None
         except (LaunchError, MemoryError, AutotuneError):
-            return
+            return None
         for group in self._groups:
             if group.has():
                 group.members.append(candidate)
-                return
-        self._groups.append(_Agreement(self._copies, candidate))
+                return None
+        return candidate
 
     def _agreeing(self) -> list[_Candidate]:
         """Return the candidates that most agree with; note the others."""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from autotune.devices.device import Device
 from autotune.kernel.spec import Work
+from autotune.measure.timing import Caches
 
 #: A time below this share of the bound is a wrong measurement, not a rounding of the peak.
 _MARGIN = 0.97
@@ -39,11 +40,15 @@ def least_ms(work: Work, device: Device) -> float:
     return max(times)
 
 
-def fits_cache(work: Work | None, device: Device) -> bool:
-    """Return whether a GPU's L2 cache has room for all bytes of a call; False where unknown."""
+def deciding_caches(work: Work | None, device: Device) -> Caches:
+    """Return what the caches hold before calls that decide which configuration is fastest.
+
+    Mixed where a GPU's L2 cache has room for all that a call reads and writes, else cold.
+    """
     if work is None or not device.is_cuda:
-        return False
-    return work.bytes_read + work.bytes_written <= device.l2_bytes
+        return Caches.COLD
+    fits = work.bytes_read + work.bytes_written <= device.l2_bytes
+    return Caches.MIXED if fits else Caches.COLD
 
 
 def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str:

@@ -10,7 +10,7 @@ from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
 from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import fits_cache
+from autotune.measure.limits import deciding_caches
 from autotune.measure.measurement import TIME, Objective
 from autotune.measure.tasks import MEASURE_TIMEOUT_S
 from autotune.measure.timing import Caches, Timing
@@ -151,14 +151,8 @@ class Request:
         return (self.device, *self.others)
 
     def caches_of(self, problem: Problem) -> Caches:
-        """Return what the caches hold before calls on a problem, by a fixed rule where nothing is said.
-
-        Mixed where a GPU's L2 cache has room for all that a call reads and writes, else cold.
-        """
-        if self.caches is not None:
-            return self.caches
-        fits = fits_cache(self.kernel.work_of(problem), self.device)
-        return Caches.MIXED if fits else Caches.COLD
+        """Return what the caches hold before calls on a problem, by a fixed rule where nothing is said."""
+        return self.caches or deciding_caches(self.kernel.work_of(problem), self.device)
 
     def timing_of(self, problem: Problem) -> Timing:
         """Return how samples of a problem are taken."""
