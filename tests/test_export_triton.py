@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 from sample_records import entry, record
+from sample_triton import write_two_functions
 
 from autotune.devices.device import for_arch
 from autotune.export import export_records
@@ -63,11 +64,12 @@ def test_cubins_are_for_multiples_of_16_and_for_all_sizes(records):
     assert files == export_records("cuda", records)
 
 
-def test_a_program_launches_the_cubin_that_is_for_its_size(records, tmp_path):
-    for name, content in export_records("cuda", records).items():
+def lines_of(program, files, tmp_path):
+    """Compile a program with exported files; return what it asks of the driver, line by line."""
+    for name, content in files.items():
         data = content.encode() if isinstance(content, str) else Path(name).stem.encode() + b"\0"
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "main.cpp").write_text(PROGRAM)
+    (tmp_path / "main.cpp").write_text(program)
     folders = [
         "-isystem",
         find_nvidia_header_directory("cudart"),
@@ -84,9 +86,57 @@ def test_a_program_launches_the_cubin_that_is_for_its_size(records, tmp_path):
         text=True,
         timeout=60,
     )
-    loads = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("load")]
-    launches = [line for line in done.stdout.splitlines() if line.startswith("launch")]
+    return done.stdout.splitlines()
+
+
+def test_a_program_launches_the_cubin_that_is_for_its_size(records, tmp_path):
+    lines = lines_of(PROGRAM, export_records("cuda", records), tmp_path)
+    loads = [line.split()[-1] for line in lines if line.startswith("load")]
+    launches = [line for line in lines if line.startswith("launch")]
     assert loads == ["softmax_rows_00", "softmax_rows_01"]
     assert [line.partition(": ")[2] for line in launches] == [
         f"7 1 1 512 1 1 64 4096 8192 {columns} 0 0" for columns in (1024, 1000, 1)
+    ]
+
+
+TWO_FUNCTIONS = """
+#include "fake_driver.cpp"
+#include "scaled_launch.hpp"
+
+int main(int, char** words) {
+  autotune::scaled::launcher tuned(words[1]);
+  fake::sizes = {{8, 8, 4, 8, 8}, {8, 8, 8, 4, 8, 8}};
+  tuned.launch({1000}, {4096, 8192}, reinterpret_cast<CUstream>(1));
+}
+"""
+
+
+def test_a_program_launches_both_functions_of_a_cubin(tmp_path, monkeypatch):
+    space = write_two_functions(tmp_path / "project")
+    monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
+    kernel, problem = load_file(space), Problem(n=1000)
+    plan = default_plan(kernel, problem, for_arch("sm_90"))
+    files = export_records(
+        "cuda",
+        [
+            record(
+                [entry(dict(problem), plan)],
+                kernel="scaled",
+                device=DEVICE,
+                fields={"n": "integer"},
+                parameters=kernel.parameters,
+                default=plan,
+            )
+        ],
+    )
+    assert [name for name in sorted(files) if name.endswith("cubin")] == [
+        "scaled_00.cubin",
+        "scaled_01.cubin",
+    ]
+    lines = lines_of(TWO_FUNCTIONS, files, tmp_path)
+    assert [line for line in lines if line.startswith(("load", "alloc", "launch"))] == [
+        "load 1 scaled_01",
+        "alloc 1048576 64",
+        "launch 1 part_sums on 1: 16 1 1 64 1 1 8 4096 1048576 1000 0 0",
+        "launch 1 scaled on 1: 16 1 1 64 1 1 8 4096 1048576 8192 1000 0 0",
     ]

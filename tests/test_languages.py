@@ -84,7 +84,7 @@ def cut(folder: Path, *changes: tuple[str, str], function: str = "f") -> str:
         for old, new in changes:
             lines = lines.replace(old, new)
         (folder / name).write_text(lines)
-    return slices.cut(folder / "f.py", function, PlainFiles())
+    return slices.cut(folder / "f.py", [function], PlainFiles())
 
 
 def test_a_function_is_cut_out_with_all_that_it_uses(tmp_path):
@@ -158,7 +158,7 @@ def test_a_package_is_followed_by_relative_imports(tmp_path):
         "util": "def g():\n    return 2\ndef h():\n    return 3",
     }.items():
         (package / f"{name}.py").write_text(text)
-    text = slices.cut(package / "f.py", "f", PlainFiles())
+    text = slices.cut(package / "f.py", ["f"], PlainFiles())
     assert "def h" not in text
     assert slices.run(text, "f")() == 3
 

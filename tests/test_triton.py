@@ -5,14 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sample_triton import write_two_functions
 
 from autotune.calling.binding import bind
 from autotune.calling.choice import LaunchPlan, choose
 from autotune.cli import run
+from autotune.devices import nvrtc
 from autotune.devices.base import CompileError
 from autotune.devices.device import for_arch
+from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.operand import Operand
+from autotune.kernel.source import source_fingerprint
 from autotune.measure.compiler import compile_job, compiled_for
 from autotune.values import Problem
 
@@ -125,3 +129,87 @@ def test_a_kernel_is_verified_by_the_interpreter(tmp_path, capsys, old, new, cod
     assert run(["check", "softmax_rows", *arguments]) == code
     said = "".join(capsys.readouterr())
     assert message in said and "compiled" in said
+
+
+# ---------------------------------------------------------------- several functions
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A kernel that launches ``part_sums`` and then ``scaled``."""
+    return load_file(write_two_functions(tmp_path))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("options", [(), ("-lineinfo",)])
+def test_functions_of_a_configuration_are_in_one_cubin(two, arch, options):
+    job = compile_job(two, two.default(), Problem(n=1000), for_arch(arch))
+    assert job.entries == ("part_sums", "scaled")
+    binary = compile_text(two, job, job.source, options)
+    assert [entry.name for entry in binary.entries] == list(job.entries)
+    for entry, passed in zip(binary.entries, ((0, 1, 2), (0, 1, 2, 3)), strict=True):
+        assert nvrtc.parameter_count(binary.code, entry.symbol) == len(passed) + 2
+        assert entry.convention.passed == (*passed, None, None)
+        assert (entry.convention.block, entry.spill_bytes) == (64, 0)
+        assert 8 <= entry.registers <= 64
+    sums, scaled = (entry.convention.shared_bytes for entry in binary.entries)
+    assert 0 < sums <= 64 and 0 < scaled <= 64
+    assert (b"scaled.py" in binary.code) == (options != ())
+
+
+def test_functions_share_no_names_but_their_own(two):
+    """A symbol of one function that is an argument of the other stays an argument."""
+    job = compile_job(two, two.default(), Problem(n=1000), for_arch("sm_90"))
+    text = job.source.replace("def part_sums(x, sums, n,", "def part_sums(x, sums, PARTS,")
+    text = text.replace(
+        "mask=place < n, other=0.0)\n    tl.store(sums", "mask=place < PARTS)\n    tl.store(sums"
+    )
+    first, _ = compile_text(two, job, text).entries
+    assert first.convention.passed == (0, 1, 2, None, None)
+
+
+def test_a_function_that_the_source_does_not_name_is_refused(tmp_path):
+    kernel = load_file(write_two_functions(tmp_path, (",part_sums", "")))
+    with pytest.raises(SpecError, match="no function part_sums among those of the source: 'FILE:"):
+        compile_job(kernel, kernel.default(), Problem(n=1000), for_arch("sm_90"))
+
+
+def test_the_fingerprint_is_of_all_functions(tmp_path):
+    first, second = (
+        source_fingerprint(load_file(write_two_functions(tmp_path, *edits)))
+        for edits in ((), (("values * values + 1.0", "values * values + 2.0"),))
+    )
+    assert first != second
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_load_plans_the_launches_of_both(two):
+    resolved = bind(two, (Operand((1000,), (1,), "float32", source=0),), {}, lambda name: two)
+    device = for_arch("sm_90")
+    plan = LaunchPlan.of(resolved, device, choose(two, resolved.problem, device))
+    null = np.uint64(0)
+    assert [(each.entry, each.grid, each.args) for each in plan.sequence.launches] == [
+        ("part_sums", (16, 1, 1), ("x", "sums", "n", null, null)),
+        ("scaled", (16, 1, 1), ("x", "sums", "y", "n", null, null)),
+    ]
+    assert plan.sequence.main.entry == "scaled"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "message"),
+    [
+        ("", "", 0, "verified"),
+        (
+            "tl.program_id(0), tl.sum",
+            "tl.program_id(0) + 1, tl.sum",
+            3,
+            "y[0] is nan (not written)",
+        ),
+        ("values * values + 1.0) * values", "values * values + 2.0) * values", 3, "y["),
+    ],
+)
+def test_both_functions_are_verified_by_the_interpreter(tmp_path, capsys, old, new, code, message):
+    spaces = str(write_two_functions(tmp_path, *([(old, new)] if old else [])).parent)
+    arguments = ["--spaces", spaces, "--arch", "sm_90", "--samples", "1"]
+    assert run(["check", "scaled", *arguments]) == code
+    assert message in "".join(capsys.readouterr())

@@ -373,7 +373,7 @@ class Declaration:
     def _named(self, name: str | None) -> str:
         first = next(iter(self.sources.values()), "")
         if self.language:
-            first = first.rpartition(":")[2]
+            first = first.rpartition(":")[2].partition(",")[0]
         if name is None and _is_text(first):
             raise SpecError("Kernel: a source that is given as a text needs name='...'")
         chosen = name or Path(first).stem

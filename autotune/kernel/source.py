@@ -70,8 +70,9 @@ def _text_of(kernel: Kernel, file: Path, path: SearchPath) -> SourceText:
     if frozen := kernel.texts.get((file, path)):
         return frozen
     if kernel.language:
-        place, _, function = str(file).rpartition(":")
-        return SourceText(kernel.language.source(Path(place), function, _OwnFiles()))
+        place, _, functions = str(file).rpartition(":")
+        text = kernel.language.source(Path(place), functions.split(","), _OwnFiles())
+        return SourceText(text)
     return flattened(file, path, kernel.written.get(file.name))
 
 

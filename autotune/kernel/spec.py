@@ -128,7 +128,9 @@ class Kernel(Declaration):
 
     def entry_of(self, c: Configuration) -> str:
         """Return the function that a launch without ``entry`` launches."""
-        return self._source_of(c).rpartition(":")[2] if self.language else self.name
+        if not self.language:
+            return self.name
+        return self._source_of(c).rpartition(":")[2].partition(",")[0]
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
         """Return parameters and compiled-in fields, these in upper case too, as a language gets them.
@@ -292,13 +294,13 @@ class Kernel(Declaration):
     def find_source(self, file: str) -> Path:
         """Return the path of a source: in ``../kernels`` of the space file, or in its folder.
 
-        In a language its name ends with ``:FUNCTION``.
+        In a language its name ends with ``:FUNCTION``, or ``:FUNCTION,FUNCTION`` for several.
         """
         base = self.file.parent if self.file else Path.cwd()
         if self.language:
-            file, _, function = file.rpartition(":")
+            file, _, functions = file.rpartition(":")
             found = self._existing(file, base)
-            return found.with_name(f"{found.name}:{function}")
+            return found.with_name(f"{found.name}:{functions}")
         if file in self.written:
             return base / file
         return self._existing(file, base)

@@ -58,8 +58,8 @@ class Language(Compiler, Protocol):
     #: Parameters that the compiler takes, whatever the source.
     options: frozenset[str]
 
-    def source(self, file: Path, function: str, files: Files) -> str:
-        """Return the text that decides the code of a function; `SpecError` where there is none."""
+    def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
+        """Return the text that decides the code of functions; `SpecError` where one is missing."""
 
     def symbols(
         self,
@@ -71,6 +71,7 @@ class Language(Compiler, Protocol):
         """Return what is compiled in, as texts by name; `SpecError` where something is missing.
 
         ``launches`` are all launches of the function; ``values`` the parameters and problem fields.
+        Functions of one configuration are compiled with the symbols of all of them.
         """
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:

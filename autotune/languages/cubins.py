@@ -27,7 +27,7 @@ class CubinLanguage:
     interpreter = ""
     options: frozenset[str] = frozenset()
 
-    def source(self, file: Path, function: str, files: Files) -> str:
+    def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
         found = sorted(file.glob(f"*{_ENDING}"))
         if not found:
             raise SpecError(f"{file.name} is no folder with files *{_ENDING}")

@@ -79,9 +79,8 @@ class InterpreterBackend:
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
-        (function,) = entries
-        code = json.dumps([source, function, dict(defines)]).encode()
-        return Binary(code, (CompiledFunction(function),), "", key="")
+        code = json.dumps([source, list(entries), dict(defines)]).encode()
+        return Binary(code, tuple(map(CompiledFunction, entries)), "", key="")
 
     def load_compiler(self) -> None:
         pass
@@ -169,20 +168,9 @@ class HostExecutor:
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         if constants:
             raise LaunchError("Triton has no module symbols; pass constants as inputs")
-        source, name, defines = json.loads(binary.code)
-        function, given = jit_function(source, name), constants_of(source, name, defines)
-        kinds = [
-            text.lstrip("*").split("%")[0].split("=")[0]
-            for text in defines[SIGNATURE.format(name)].split()
-        ]
-
-        def launch(step: BoundLaunch) -> None:
-            passed = [_passed(value, kind) for value, kind in zip(step.args, kinds, strict=True)]
-            runtime = (each for each in function.arg_names if each not in given)
-            named = dict(zip(runtime, passed, strict=False))
-            function.run(**named, **given, grid=step.grid, warmup=False)
-
-        return launch
+        source, names, defines = json.loads(binary.code)
+        launchers = {name: _launcher(source, name, defines) for name in names}
+        return lambda step: launchers[step.entry](step)
 
     def calibrate(self) -> None:
         pass
@@ -222,6 +210,23 @@ class HostExecutor:
 
     def power(self) -> Power:
         return Power()
+
+
+def _launcher(source: str, name: str, defines: Mapping[str, str]) -> Callable[[BoundLaunch], None]:
+    """Return a function that interprets the launches of a source's function."""
+    function, given = jit_function(source, name), constants_of(source, name, defines)
+    kinds = [
+        text.lstrip("*").split("%")[0].split("=")[0]
+        for text in defines[SIGNATURE.format(name)].split()
+    ]
+
+    def launch(step: BoundLaunch) -> None:
+        passed = [_passed(value, kind) for value, kind in zip(step.args, kinds, strict=True)]
+        runtime = (each for each in function.arg_names if each not in given)
+        named = dict(zip(runtime, passed, strict=False))
+        function.run(**named, **given, grid=step.grid, warmup=False)
+
+    return launch
 
 
 def _passed(value: Any, kind: str) -> Any:

@@ -10,7 +10,7 @@ import ast
 import linecache
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
@@ -40,13 +40,14 @@ class FunctionParameter:
     has_default: bool
 
 
-def cut(file: Path, function: str, files: Files) -> str:
-    """Return the text of a function with all that it uses; `SpecError` where it is not in the file."""
+def cut(file: Path, functions: Sequence[str], files: Files) -> str:
+    """Return the text of functions with all that they use; `SpecError` where one is not in the file."""
     slicer = _Slicer(files)
     module = slicer.module(_dotted(file), file)
-    if not any(function in _bound(node) for node in module.tree.body):
-        raise SpecError(f"{file.name} has no function {function!r}")
-    slicer.want(module, function)
+    for function in functions:
+        if not any(function in _bound(node) for node in module.tree.body):
+            raise SpecError(f"{file.name} has no function {function!r}")
+        slicer.want(module, function)
     return "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
 
 
@@ -56,7 +57,9 @@ def parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
     nodes = ast.parse(_parts(text)[-1][1]).body
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function]
     if not found:
-        raise SpecError(f"{function} is no function")
+        raise SpecError(
+            f"no function {function} among those of the source: 'FILE:FUNCTION,FUNCTION' has several"
+        )
     arguments = found[-1].args
     listed = [*arguments.posonlyargs, *arguments.args]
     first = len(listed) - len(arguments.defaults)

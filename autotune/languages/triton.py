@@ -31,7 +31,7 @@ from autotune.devices.base import (
 )
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, SpecError
-from autotune.languages import slices
+from autotune.languages import ptx, slices
 from autotune.languages.base import ALIGNMENT, Files, Passed
 from autotune.values import Value
 
@@ -69,8 +69,8 @@ class TritonLanguage:
     interpreter = "interpreter"
     options = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
 
-    def source(self, file: Path, function: str, files: Files) -> str:
-        return slices.cut(file, function, files)
+    def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
+        return slices.cut(file, functions, files)
 
     def symbols(
         self,
@@ -122,34 +122,20 @@ class TritonLanguage:
         entries: Sequence[str] = (),
     ) -> Binary:
         self.toolchain()
-        (name,) = entries
         with _alone, _quiet() as log:
             try:
-                made, passed = _compiled(source, name, defines, options, device)
+                with _settings(options):
+                    parts = [_compiled(source, name, defines, options, device) for name in entries]
+                    code = _assembled([made for made, _ in parts], defines, options, device)
             except Exception as error:
                 raise _compile_error(error, log()) from error
-            reported = log()
-        metadata = made.metadata
-        for what in _UNSUPPORTED:
-            if getattr(metadata, what, 0):
-                raise CompileError(f"{name} is compiled with {what}, which no launch here provides")
-        given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
-        convention = Convention(
-            block=_WARP * int(metadata.num_warps),
-            shared_bytes=int(metadata.shared),
-            passed=(*passed, *[None] * (given - len(passed))),
-            blocks=int(metadata.num_ctas),
+            # Of a function that was assembled twice the last report is that of the code.
+            reported = {entry.name: entry for entry in nvrtc.entries(log())}
+        functions = (
+            _compiled_function(name, *part, reported)
+            for name, part in zip(entries, parts, strict=True)
         )
-        found = next(iter(nvrtc.entries(reported)), CompiledFunction(name))
-        entry = CompiledFunction(
-            name,
-            found.registers,
-            found.spill_bytes,
-            shared_bytes=0,
-            symbol=metadata.name,
-            convention=convention,
-        )
-        return Binary(made.asm["cubin"], (entry,), "", key="")
+        return Binary(code, tuple(functions), "", key="")
 
 
 _WARM_UP = """#: module nothing
@@ -158,6 +144,32 @@ import triton
 def nothing():
     pass
 """
+
+
+def _compiled_function(
+    name: str, made: Any, passed: Sequence[int], reported: Mapping[str, CompiledFunction]
+) -> CompiledFunction:
+    """Return what a launch has to know of one of Triton's compiled kernels."""
+    metadata = made.metadata
+    for what in _UNSUPPORTED:
+        if getattr(metadata, what, 0):
+            raise CompileError(f"{name} is compiled with {what}, which no launch here provides")
+    given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
+    convention = Convention(
+        block=_WARP * int(metadata.num_warps),
+        shared_bytes=int(metadata.shared),
+        passed=(*passed, *[None] * (given - len(passed))),
+        blocks=int(metadata.num_ctas),
+    )
+    found = reported.get(metadata.name, CompiledFunction(name))
+    return CompiledFunction(
+        name,
+        found.registers,
+        found.spill_bytes,
+        shared_bytes=0,
+        symbol=metadata.name,
+        convention=convention,
+    )
 
 
 def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) -> None:
@@ -197,8 +209,14 @@ def jit_function(source: str, name: str) -> Any:
 
 def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a function's constexpr arguments, defaults aside, and of those that are None."""
-    known = [each.name for each in slices.parameters(source, name) if each.name in defines]
-    return {each: json.loads(defines[each]) for each in known}
+    parameters = slices.parameters(source, name)
+    known = {each: json.loads(defines[each.name]) for each in parameters if each.name in defines}
+    # Symbols of a configuration's other functions may have names of this one's arguments.
+    return {
+        each.name: value
+        for each, value in known.items()
+        if each.annotation == "constexpr" or value is None
+    }
 
 
 def _compiled(
@@ -206,7 +224,6 @@ def _compiled(
 ) -> tuple[Any, list[int]]:
     """Return Triton's compiled kernel, and the positions of the arguments that are passed to it."""
     from triton import compile as triton_compile
-    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -235,7 +252,34 @@ def _compiled(
         aligns = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
         if mark == "%16" and aligns:
             attributes[(place,)] = [["tt.divisibility", ALIGNMENT]]
-    chosen = {each: json.loads(defines[each]) for each in TritonLanguage.options & defines.keys()}
+    made = triton_compile(
+        ASTSource(function, signature, constants, attributes),
+        target=GPUTarget("cuda", device.compute_capability, _WARP),
+        options=_chosen(defines, options),
+    )
+    return made, passed
+
+
+def _assembled(
+    kernels: Sequence[Any], defines: Mapping[str, str], options: Sequence[str], device: Device
+) -> bytes:
+    """Return one cubin of compiled kernels, each of which has one of its own."""
+    if len(kernels) == 1:
+        return bytes(kernels[0].asm["cubin"])
+    from triton.backends.compiler import GPUTarget, Language
+    from triton.compiler import make_backend
+
+    backend = make_backend(GPUTarget("cuda", device.compute_capability, _WARP))
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, backend.parse_options(_chosen(defines, options)), Language.TRITON)
+    return bytes(stages["cubin"](ptx.joined([each.asm["ptx"] for each in kernels]), {}))
+
+
+def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any]:
+    """Return Triton's options of a configuration."""
+    chosen: dict[str, Any] = {"enable_fp_fusion": True}
+    for name in TritonLanguage.options & defines.keys():
+        chosen[name] = json.loads(defines[name])
     for option in (each for each in options if each != _LINES):
         key, is_given, value = option.partition("=")
         if not is_given:
@@ -243,6 +287,14 @@ def _compiled(
                 f"option {option!r}: expected one of Triton's, such as 'num_warps=8'"
             )
         chosen[key] = literal_eval(value)
+    return chosen
+
+
+@contextmanager
+def _settings(options: Sequence[str]) -> Iterator[None]:
+    """Let Triton report resources, keep nothing, and write lines into the code only if asked to."""
+    from triton import knobs
+
     with ExitStack() as stack:
         for group in (knobs.cache, knobs.nvidia, knobs.compilation):
             stack.enter_context(group.scope())
@@ -251,12 +303,7 @@ def _compiled(
         knobs.compilation.disable_line_info = (
             _LINES not in options
         )  # else the code has folders in it
-        made = triton_compile(
-            ASTSource(function, signature, constants, attributes),
-            target=GPUTarget("cuda", device.compute_capability, _WARP),
-            options={"enable_fp_fusion": True, **chosen},
-        )
-    return made, passed
+        yield
 
 
 def _compile_error(error: Exception, log: str) -> CompileError:

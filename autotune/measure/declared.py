@@ -84,21 +84,18 @@ def compiled_in(
         known[name] = Passed(name, known[name].dtype, value)
     for name, out in kernel.workspaces(configuration, problem, device).items():
         known[name] = Passed(name, np.dtype(out.dtype).name)
-    launches = [
-        [_passed_as(kernel, given, known) for given in (known if step.args is None else step.args)]
-        for step in plan.launches
-    ]
-    functions = {str(step.entry) for step in plan.launches}
-    if len(functions) > 1:
-        raise kernel.error(
-            f"launch: launches {' and '.join(sorted(functions))}; in {kernel.language_name} a "
-            "configuration launches one function"
-        )
-    values = kernel.values_of(configuration, problem)
+    launches: dict[str, list[list[Passed]]] = {}
+    for step in plan.launches:
+        given = known if step.args is None else step.args
+        passed = [_passed_as(kernel, each, known) for each in given]
+        launches.setdefault(str(step.entry), []).append(passed)
+    values, symbols = kernel.values_of(configuration, problem), dict[str, str]()
     try:
-        return kernel.language.symbols(source, functions.pop(), launches, values)
+        for function, passed_to in launches.items():
+            symbols |= kernel.language.symbols(source, function, passed_to, values)
     except SpecError as error:
         raise kernel.error(str(error)) from error
+    return symbols
 
 
 def _passed_as(kernel: Kernel, given: Any, known: Mapping[str, Passed]) -> Passed:
