@@ -3,6 +3,9 @@
 A program has ROWS rows. PLAN=whole holds them in registers, so that BLOCK is no less than the columns;
 PLAN=loop goes over them in steps of BLOCK columns, once for what it has to know and once to write. The second
 time the L2 cache has them: the first pass asks it to keep them, and the second one to drop them.
+
+Few long rows are split: SPLIT programs share a row. The functions named ``_partials`` write what each part of a
+row adds to its sums; those named ``_parts`` join that of all parts, and each program writes its part of the row.
 """
 
 import triton
@@ -16,6 +19,8 @@ LOG2E_REST: tl.constexpr = tl.constexpr(1.925963033500e-08)
 LOG2: tl.constexpr = tl.constexpr(0.6931471805599453)
 #: Differences below this one have a power of 0.
 FAR: tl.constexpr = tl.constexpr(-150.0)
+#: Elements that the length of a part is a multiple of: a line of the cache has as many halves.
+LINE: tl.constexpr = tl.constexpr(64)
 
 
 @triton.jit
@@ -59,19 +64,64 @@ def power(x, difference):
 
 
 @triton.jit
+def length_of_parts(columns, SPLIT: tl.constexpr):
+    """Return the columns of a part; the last parts may have fewer, or none."""
+    return tl.cdiv(tl.cdiv(columns, SPLIT), LINE) * LINE
+
+
+@triton.jit
+def part(columns, SPLIT: tl.constexpr):
+    """Return the place of a program's row, that it is there, and the program's first and last columns.
+
+    The last column is one too many, as for `range`.
+    """
+    row = tl.program_id(0) // SPLIT
+    length = length_of_parts(columns, SPLIT)
+    first = tl.program_id(0) % SPLIT * length
+    inside = tl.full([1, 1], True, tl.int1)
+    return row.to(tl.int64) * columns, inside, first, tl.minimum(first + length, columns)
+
+
+@triton.jit
+def note(partials, value, KIND: tl.constexpr, KINDS: tl.constexpr, SPLIT: tl.constexpr):
+    """Write a value of a program's part: the KIND-th of KINDS."""
+    program = tl.program_id(0)
+    place = (program // SPLIT * KINDS + KIND) * SPLIT + program % SPLIT
+    tl.store(partials + place + tl.zeros([1, 1], tl.int32), value)
+
+
+@triton.jit
+def noted(partials, row, KIND: tl.constexpr, KINDS: tl.constexpr, SPLIT: tl.constexpr):
+    """Return the values of all parts of a row."""
+    return tl.load(partials + (row * KINDS + KIND) * SPLIT + tl.arange(0, SPLIT)[None, :])
+
+
+@triton.jit
 def softmax_sums(
-    x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr
+    x, begin, inside, first, last, BLOCK: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr
 ):
-    """Return the largest value of each row, and the sum of all powers over its power."""
+    """Return the largest value of some columns of each row, and the sum of all powers over its power."""
     most = tl.full([ROWS, 1], LEAST, tl.float32)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in tl.range(0, columns, BLOCK, num_stages=STEPS):
-        column, there = span(inside, start, columns, BLOCK)
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
         values = loaded(x, begin, column, there, -float("inf"), "evict_last")
         higher = tl.maximum(most, tl.max(values, axis=1)[:, None])
         total = total * power(x, most - higher) + power(x, values - higher)
         most = higher
     return most, tl.where(inside, tl.sum(total, axis=1)[:, None], 1.0)
+
+
+@triton.jit
+def write_softmax(
+    x, y, begin, inside, first, last, most, total, BLOCK: tl.constexpr, STEPS: tl.constexpr
+):
+    """Write some columns of the softmax of each row, whose sums are known."""
+    scale = tl.div_rn(1.0, total)
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
+        values = loaded(x, begin, column, there, -float("inf"), "evict_first")
+        stored(y, begin, column, there, power(x, values - most) * scale)
 
 
 @triton.jit
@@ -95,12 +145,100 @@ def softmax(
         total = tl.where(inside, tl.sum(powers, axis=1)[:, None], 1.0)
         stored(y, begin, column, there, powers * tl.div_rn(1.0, total))
     else:
-        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS, num_stages)
-        scale = tl.div_rn(1.0, total)
-        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
-            column, there = span(inside, start, columns, BLOCK)
-            values = loaded(x, begin, column, there, -float("inf"), "evict_first")
-            stored(y, begin, column, there, power(x, values - most) * scale)
+        most, total = softmax_sums(x, begin, inside, 0, columns, BLOCK, ROWS, num_stages)
+        write_softmax(x, y, begin, inside, 0, columns, most, total, BLOCK, num_stages)
+
+
+@triton.jit
+def softmax_partials(
+    x,
+    partials,
+    columns,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to partials the largest value of each part of a row, and the sum of powers over its power."""
+    begin, inside, first, last = part(columns, SPLIT)
+    most, total = softmax_sums(x, begin, inside, first, last, BLOCK, 1, num_stages)
+    note(partials, most, 0, 2, SPLIT)
+    note(partials, total, 1, 2, SPLIT)
+
+
+@triton.jit
+def joined_softmax_sums(x, partials, row, SPLIT: tl.constexpr):
+    """Return what `softmax_sums` returns of a whole row."""
+    highest = noted(partials, row, 0, 2, SPLIT)
+    most = tl.max(highest, axis=1)[:, None]
+    totals = noted(partials, row, 1, 2, SPLIT) * power(x, highest - most)
+    return most, tl.sum(totals, axis=1)[:, None]
+
+
+@triton.jit
+def softmax_parts(
+    x,
+    y,
+    partials,
+    columns,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to y each part of the softmax of each row of x."""
+    begin, inside, first, last = part(columns, SPLIT)
+    row = tl.program_id(0) // SPLIT
+    most, total = joined_softmax_sums(x, partials, row, SPLIT)
+    write_softmax(x, y, begin, inside, first, last, most, total, BLOCK, num_stages)
+
+
+@triton.jit
+def square_sums(
+    x,
+    residual,
+    begin,
+    inside,
+    first,
+    last,
+    RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Return the sum of squares of some columns of each row."""
+    squares = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "evict_last")
+        if RESIDUAL == "added":
+            values += loaded(residual, begin, column, there, 0.0, "evict_last")
+        squares += values * values
+    return tl.sum(squares, axis=1)[:, None]
+
+
+@triton.jit
+def write_rms_norm(
+    x,
+    residual,
+    weight,
+    y,
+    begin,
+    inside,
+    first,
+    last,
+    scale,
+    RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Write some columns of each row, whose scale is known, and of the residual."""
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "evict_first")
+        if RESIDUAL == "added":
+            values += loaded(residual, begin, column, there, 0.0, "evict_first")
+            stored(residual, begin, column, there, values)
+        factors = loaded(weight, 0, column, column < last, 0.0, "evict_last")
+        stored(y, begin, column, there, values * scale * factors)
 
 
 @triton.jit
@@ -133,27 +271,72 @@ def rms_norm(
         squares = tl.sum(values * values, axis=1)[:, None]
         stored(y, begin, column, there, values * tl.rsqrt(squares / columns + eps) * factors)
     else:
-        squares = tl.zeros([ROWS, BLOCK], tl.float32)
-        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
-            column, there = span(inside, start, columns, BLOCK)
-            values = loaded(x, begin, column, there, 0.0, "evict_last")
-            if RESIDUAL == "added":
-                values += loaded(residual, begin, column, there, 0.0, "evict_last")
-            squares += values * values
-        scale = tl.rsqrt(tl.sum(squares, axis=1)[:, None] / columns + eps)
-        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
-            column, there = span(inside, start, columns, BLOCK)
-            values = loaded(x, begin, column, there, 0.0, "evict_first")
-            if RESIDUAL == "added":
-                values += loaded(residual, begin, column, there, 0.0, "evict_first")
-                stored(residual, begin, column, there, values)
-            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
-            stored(y, begin, column, there, values * scale * factors)
+        squares = square_sums(
+            x, residual, begin, inside, 0, columns, RESIDUAL, BLOCK, ROWS, num_stages
+        )
+        scale = tl.rsqrt(squares / columns + eps)
+        write_rms_norm(
+            x, residual, weight, y, begin, inside, 0, columns, scale, RESIDUAL, BLOCK, num_stages
+        )
 
 
 @triton.jit
-def means(x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr):
-    """Return the mean of each row, and the mean square of the deviations from it, in one pass.
+def rms_norm_partials(
+    x,
+    residual,
+    partials,
+    columns,
+    RESIDUAL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to partials the sum of squares of each part of a row."""
+    begin, inside, first, last = part(columns, SPLIT)
+    squares = square_sums(x, residual, begin, inside, first, last, RESIDUAL, BLOCK, 1, num_stages)
+    note(partials, squares, 0, 1, SPLIT)
+
+
+@triton.jit
+def rms_norm_parts(
+    x,
+    residual,
+    weight,
+    y,
+    partials,
+    columns,
+    eps,
+    RESIDUAL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to y, and to the residual, each part of what `rms_norm` writes.
+
+    x + residual is added again, since y is of sums that were not rounded to the type of the residual.
+    """
+    begin, inside, first, last = part(columns, SPLIT)
+    row = tl.program_id(0) // SPLIT
+    squares = tl.sum(noted(partials, row, 0, 1, SPLIT), axis=1)[:, None]
+    scale = tl.rsqrt(squares / columns + eps)
+    write_rms_norm(
+        x, residual, weight, y, begin, inside, first, last, scale, RESIDUAL, BLOCK, num_stages
+    )
+
+
+@triton.jit
+def means(
+    x,
+    begin,
+    inside,
+    first,
+    last,
+    length,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Return the mean of some columns of each row, and the sum of squared deviations from it, in one pass.
 
     Each place of a step has mean and squares of its own, by Welford's update; they are joined at the end.
     """
@@ -161,17 +344,47 @@ def means(x, begin, inside, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, ST
     squares = tl.zeros([ROWS, BLOCK], tl.float32)
     count = tl.zeros([ROWS, BLOCK], tl.float32)
     steps = 0.0
-    for start in tl.range(0, columns, BLOCK, num_stages=STEPS):
-        column, there = span(inside, start, columns, BLOCK)
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
         values = loaded(x, begin, column, there, 0.0, "evict_last")
         steps += 1.0
         apart = tl.where(there, values - mean, 0.0)
         mean += apart * (1.0 / steps)
         squares += apart * tl.where(there, values - mean, 0.0)
         count += there.to(tl.float32)
-    middle = tl.sum(mean * count, axis=1)[:, None] / columns
+    return joined_means(mean, squares, count, length)
+
+
+@triton.jit
+def joined_means(mean, squares, count, length):
+    """Return mean and sum of squared deviations of each row from those of its places, or parts."""
+    middle = tl.sum(mean * count, axis=1)[:, None] / length
     apart = mean - middle
-    return middle, tl.sum(squares + count * apart * apart, axis=1)[:, None] / columns
+    return middle, tl.sum(squares + count * apart * apart, axis=1)[:, None]
+
+
+@triton.jit
+def write_layer_norm(
+    x,
+    weight,
+    bias,
+    y,
+    begin,
+    inside,
+    first,
+    last,
+    mean,
+    scale,
+    BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Write some columns of each row, whose mean and scale are known."""
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
+        values = loaded(x, begin, column, there, 0.0, "evict_first")
+        factors = loaded(weight, 0, column, column < last, 0.0, "evict_last")
+        added = loaded(bias, 0, column, column < last, 0.0, "evict_last")
+        stored(y, begin, column, there, (values - mean) * scale * factors + added)
 
 
 @triton.jit
@@ -203,14 +416,77 @@ def layer_norm(
         added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
         stored(y, begin, column, there, apart * scale * factors + added)
     else:
-        mean, square = means(x, begin, inside, columns, BLOCK, ROWS, num_stages)
-        scale = tl.rsqrt(square + eps)
-        for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
-            column, there = span(inside, start, columns, BLOCK)
-            values = loaded(x, begin, column, there, 0.0, "evict_first")
-            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
-            added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
-            stored(y, begin, column, there, (values - mean) * scale * factors + added)
+        mean, squares = means(x, begin, inside, 0, columns, columns, BLOCK, ROWS, num_stages)
+        scale = tl.rsqrt(squares / columns + eps)
+        write_layer_norm(
+            x, weight, bias, y, begin, inside, 0, columns, mean, scale, BLOCK, num_stages
+        )
+
+
+@triton.jit
+def layer_norm_partials(
+    x,
+    partials,
+    columns,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to partials the mean of each part of a row, and the sum of squared deviations from it."""
+    begin, inside, first, last = part(columns, SPLIT)
+    length = tl.maximum(last - first, 1)
+    mean, squares = means(x, begin, inside, first, last, length, BLOCK, 1, num_stages)
+    note(partials, mean, 0, 2, SPLIT)
+    note(partials, squares, 1, 2, SPLIT)
+
+
+@triton.jit
+def layer_norm_parts(
+    x,
+    weight,
+    bias,
+    y,
+    partials,
+    columns,
+    eps,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write to y each part of what `layer_norm` writes."""
+    begin, inside, first, last = part(columns, SPLIT)
+    row = tl.program_id(0) // SPLIT
+    length = length_of_parts(columns, SPLIT)
+    rest = columns - tl.arange(0, SPLIT)[None, :] * length
+    count = tl.minimum(tl.maximum(rest, 0), length).to(tl.float32)
+    mean, squares = joined_means(
+        noted(partials, row, 0, 2, SPLIT), noted(partials, row, 1, 2, SPLIT), count, columns
+    )
+    scale = tl.rsqrt(squares / columns + eps)
+    write_layer_norm(x, weight, bias, y, begin, inside, first, last, mean, scale, BLOCK, num_stages)
+
+
+@triton.jit
+def write_gradient(
+    x,
+    gradient,
+    right,
+    begin,
+    inside,
+    first,
+    last,
+    most,
+    total,
+    BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Write some columns of the gradient of each row's loss, whose sums are known."""
+    scale = tl.div_rn(1.0, total)
+    for start in tl.range(first, last, BLOCK, num_stages=STEPS):
+        column, there = span(inside, start, last, BLOCK)
+        values = loaded(x, begin, column, there, -float("inf"), "evict_first")
+        result = power(x, values - most) * scale - (column == right).to(tl.float32)
+        stored(gradient, begin, column, there, result)
 
 
 @triton.jit
@@ -245,12 +521,44 @@ def cross_entropy(
             result = powers * tl.div_rn(1.0, total) - (column == right).to(tl.float32)
             stored(gradient, begin, column, there, result)
     else:
-        most, total = softmax_sums(x, begin, inside, columns, BLOCK, ROWS, num_stages)
+        most, total = softmax_sums(x, begin, inside, 0, columns, BLOCK, ROWS, num_stages)
         if GRADIENT == "written":
-            scale = tl.div_rn(1.0, total)
-            for start in tl.range(0, columns, BLOCK, num_stages=num_stages):
-                column, there = span(inside, start, columns, BLOCK)
-                values = loaded(x, begin, column, there, -float("inf"), "evict_first")
-                result = power(x, values - most) * scale - (column == right).to(tl.float32)
-                stored(gradient, begin, column, there, result)
+            write_gradient(
+                x, gradient, right, begin, inside, 0, columns, most, total, BLOCK, num_stages
+            )
     tl.store(loss + row, tl.log(total) + most - at_target, mask=inside)
+
+
+@triton.jit
+def cross_entropy_parts(
+    x,
+    target,
+    loss,
+    gradient,
+    partials,
+    columns,
+    GRADIENT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    num_stages: tl.constexpr = 1,
+):
+    """Write what `cross_entropy` writes: the loss of each row, and each part of its gradient.
+
+    The partials are those of `softmax_partials`. Without a gradient a row needs one program.
+    """
+    row = tl.program_id(0)
+    if GRADIENT == "written":
+        row = row // SPLIT
+    most, total = joined_softmax_sums(x, partials, row, SPLIT)
+    place = row + tl.zeros([1, 1], tl.int32)
+    right = tl.load(target + place)
+    at_target = tl.load(x + row.to(tl.int64) * columns + right).to(tl.float32)
+    result = tl.log(total) + most - at_target
+    if GRADIENT == "written":
+        begin, inside, first, last = part(columns, SPLIT)
+        tl.store(loss + place, result, mask=inside & (first == 0))
+        write_gradient(
+            x, gradient, right, begin, inside, first, last, most, total, BLOCK, num_stages
+        )
+    else:
+        tl.store(loss + place, result)

@@ -5,36 +5,45 @@ from itertools import product
 
 import numpy as np
 
-from autotune import BFloat16, Problem, ceil_div, maximum
+from autotune import BFloat16, Out, Problem, ceil_div, maximum
 
 DTYPES = ("float32", "float16", "bfloat16")
-#: Rows and columns: short rows, those of layers, and vocabularies.
+#: Rows and columns: short rows, those of layers, vocabularies, and few long rows.
 SIZES = (
     *((65536, 128), (16384, 1024), (64, 1000), (1, 4096), (4096, 4096), (8192, 8192)),
-    *((2048, 32768), (128, 131072)),
+    *((2048, 32768), (128, 131072), (4, 16384), (32, 65536)),
 )
-#: For a quick run, by type: whole rows of few and of many, short rows, loops, and more than an L2 cache holds;
-#: of other fields only the first size.
+#: For a quick run, by type: whole rows of few and of many, short rows, loops, more than an L2 cache holds, and
+#: few long rows; of other fields only the first size.
 _FIRST = (512, 4096)
 _QUICK = {
     "float32": ((16, 2048), (1024, 4096), (32768, 128), (2048, 8192)),
     "float16": (_FIRST,),
-    "bfloat16": ((16, 2048), (1024, 4096), (32768, 128), (128, 32768), (4096, 8192)),
+    "bfloat16": (
+        *((16, 2048), (1024, 4096), (32768, 128), (128, 32768), (4096, 8192)),
+        *((4, 16384), (32, 65536)),
+    ),
 }
-_EDGES = ((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64))
+_EDGES = (
+    *((1, 1), (3, 17), (33, 129), (5, 256), (2, 1000), (7, 64)),
+    *((2, 2049), (3, 4160), (1, 16399)),
+)
 
-#: Of a kernel: whole rows in registers, or a loop.
+#: Of a kernel: whole rows in registers, a loop, or rows that several programs share.
 PARAMETERS = {
-    "PLAN": ("whole", "loop"),  # whole: of rows that are no longer than `LONGEST`
+    "PLAN": ("whole", "loop", "split"),  # whole: of rows that are no longer than `LONGEST`
     "PER": (4, 8, 16, 32, 64),  # elements of a thread, in a step; of longer whole rows more
     "WARPS": (1, 2, 4, 8, 16, 32),  # of a program; of longer whole rows more
-    "num_stages": (1, 2, 3, 4),  # loop: steps in flight
+    "num_stages": (1, 2, 3, 4),  # loop, split: steps in flight
+    "SPLIT": (1, 2, 4, 8, 16, 32),  # split: programs that share a row
 }
 DEFAULT = {"PLAN": "whole", "PER": 8, "WARPS": 8}
 SEEDS = [
     *({"PLAN": "whole", "PER": per, "WARPS": warps} for per in (8, 16, 32) for warps in (1, 4)),
     {"PLAN": "loop", "PER": 8, "WARPS": 16, "num_stages": 3},
     {"PLAN": "loop", "PER": 8, "WARPS": 32, "num_stages": 1},
+    {"PLAN": "split", "PER": 8, "WARPS": 16, "num_stages": 1, "SPLIT": 8},
+    {"PLAN": "split", "PER": 8, "WARPS": 4, "num_stages": 2, "SPLIT": 32},
 ]
 #: Threads of a warp, most warps of a program, and the longest whole row.
 WARP, MOST_WARPS, LONGEST = 32, 32, 32768
@@ -42,6 +51,8 @@ WARP, MOST_WARPS, LONGEST = 32, 32, 32768
 LEAST_EXPONENT = 4
 #: How longer rows than `LONGEST` are read where PLAN is whole: few programs, so many bytes in flight.
 LONG = {"PLAN": "loop", "BLOCK": 8192, "ROWS": 1, "num_warps": 32, "num_stages": 2}
+#: Programs that a GPU has use for, and columns that are worth one: see `few_long_rows`.
+MOST_PARTS, SHORTEST_PART = 2048, 512
 #: Elements that a reference computes at a time: their float64s stay in a core's cache.
 _BLOCK = 1 << 16
 
@@ -88,8 +99,12 @@ def share_rules(kernel):
     """Attach the rules that hold for all of these kernels."""
 
     @kernel.applies("num_stages")
-    def is_loop(PLAN):
-        return PLAN == "loop"
+    def has_steps(PLAN):
+        return PLAN != "whole"
+
+    @kernel.applies("SPLIT")
+    def is_split(PLAN):
+        return PLAN == "split"
 
     @kernel.constraint
     def steps_are_long(PLAN, PER, WARPS):
@@ -99,12 +114,27 @@ def share_rules(kernel):
     @kernel.constraint
     def short_rows_have_few_warps(PLAN, PER, WARPS):
         """At least so many warps have a program of short whole rows, of at most 8192 elements."""
-        return PLAN == "loop" or WARP * PER * WARPS <= 8192
+        return PLAN != "whole" or WARP * PER * WARPS <= 8192
+
+    @kernel.constraint
+    def parts_are_short(PLAN, PER, WARPS, num_stages, SPLIT):
+        """A part has few steps, of 1024 to 8192 columns, and 16 bytes or more for each thread."""
+        if PLAN != "split":
+            return True
+        few_steps = WARP * PER * WARPS <= 8192 and num_stages <= 2
+        return SPLIT > 1 and few_steps and 8 <= PER <= 32 and WARPS >= 4
+
+    @kernel.requires
+    def few_long_rows(c, p):
+        """More programs than a GPU runs at a time, and short parts, only add launches and bytes."""
+        if c.PLAN != "split":
+            return True
+        return (p.rows * c.SPLIT <= MOST_PARTS) & (p.columns >= c.SPLIT * SHORTEST_PART)
 
     @kernel.defines
     def defines(c, p):
         tile = WARP * c.PER * c.WARPS
-        if c.PLAN == "loop":
+        if c.PLAN != "whole":
             return {"BLOCK": tile, "ROWS": 1, "num_warps": c.WARPS}
         if p.columns > LONGEST:
             return LONG
@@ -120,6 +150,16 @@ def grid(c, p):
         for exponent in range(LEAST_EXPONENT, (tile // 2).bit_length()):
             rows = maximum(rows, (p.columns <= 1 << exponent) * (tile >> exponent))
     return (ceil_div(p.rows, rows),)
+
+
+def partials(c, p, kinds):
+    """Return the scratch buffer of a split plan: some kinds of numbers for each part of each row."""
+    return {"partials": Out((p.rows, kinds, c.SPLIT))} if c.PLAN == "split" else {}
+
+
+def parts(c, p):
+    """Return the programs of a launch of a split plan: one for each part of each row."""
+    return (p.rows * c.SPLIT,)
 
 
 def drawn(rng, shape, dtype, *, small_rows=False):

@@ -6,15 +6,27 @@ import numpy as np
 from autotune import Kernel, Launch, Operand, Out, Problem, Work
 
 cross_entropy = Kernel(
-    "rows.py:cross_entropy",
+    "rows.py:cross_entropy,softmax_partials,cross_entropy_parts",
     **_rows.options(gradient=("none", "written")),
 )
 _rows.share_rules(cross_entropy)
 
 
+@cross_entropy.scratch
+def scratch(c, p):
+    return _rows.partials(c, p, 2)
+
+
 @cross_entropy.launch
 def launch(c, p):
     gradient = "gradient" if p.gradient == "written" else "loss"  # an array that is not looked at
+    if c.PLAN == "split":
+        read, arrays = ("x", "partials", "columns"), ("x", "target", "loss", gradient)
+        grid = _rows.parts(c, p) if p.gradient == "written" else (p.rows,)
+        return (
+            Launch(_rows.parts(c, p), entry="softmax_partials", args=read),
+            Launch(grid, entry="cross_entropy_parts", args=(*arrays, "partials", "columns")),
+        )
     return Launch(grid=_rows.grid(c, p), args=("x", "target", "loss", gradient, "rows", "columns"))
 
 

@@ -9,14 +9,25 @@ from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 EPS = 1e-5
 
 layer_norm = Kernel(
-    "rows.py:layer_norm",
+    "rows.py:layer_norm,layer_norm_partials,layer_norm_parts",
     **_rows.options(),
 )
 _rows.share_rules(layer_norm)
 
 
+@layer_norm.scratch
+def scratch(c, p):
+    return _rows.partials(c, p, 2)
+
+
 @layer_norm.launch
 def launch(c, p):
+    if c.PLAN == "split":
+        grid, arrays = _rows.parts(c, p), ("x", "weight", "bias", "y")
+        return (
+            Launch(grid, entry="layer_norm_partials", args=("x", "partials", "columns")),
+            Launch(grid, entry="layer_norm_parts", args=(*arrays, "partials", "columns", "eps")),
+        )
     return Launch(grid=_rows.grid(c, p))
 
 

@@ -9,15 +9,26 @@ from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, 
 EPS = 1e-6
 
 rms_norm = Kernel(
-    "rows.py:rms_norm",
+    "rows.py:rms_norm,rms_norm_partials,rms_norm_parts",
     **_rows.options(residual=("none", "added")),
 )
 _rows.share_rules(rms_norm)
 
 
+@rms_norm.scratch
+def scratch(c, p):
+    return _rows.partials(c, p, 1)
+
+
 @rms_norm.launch
 def launch(c, p):
     residual = "residual" if p.residual == "added" else "x"  # an array that is not looked at
+    if c.PLAN == "split":
+        grid, arrays = _rows.parts(c, p), ("x", residual, "weight", "y")
+        return (
+            Launch(grid, entry="rms_norm_partials", args=("x", residual, "partials", "columns")),
+            Launch(grid, entry="rms_norm_parts", args=(*arrays, "partials", "columns", "eps")),
+        )
     return Launch(
         grid=_rows.grid(c, p), args=("x", residual, "weight", "y", "rows", "columns", "eps")
     )

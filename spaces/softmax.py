@@ -6,14 +6,25 @@ import numpy as np
 from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
 softmax = Kernel(
-    "rows.py:softmax",
+    "rows.py:softmax,softmax_partials,softmax_parts",
     **_rows.options(),
 )
 _rows.share_rules(softmax)
 
 
+@softmax.scratch
+def scratch(c, p):
+    return _rows.partials(c, p, 2)
+
+
 @softmax.launch
 def launch(c, p):
+    if c.PLAN == "split":
+        grid = _rows.parts(c, p)
+        return (
+            Launch(grid, entry="softmax_partials", args=("x", "partials", "columns")),
+            Launch(grid, entry="softmax_parts", args=("x", "y", "partials", "columns")),
+        )
     return Launch(grid=_rows.grid(c, p))
 
 

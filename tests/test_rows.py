@@ -20,7 +20,8 @@ from autotune.values import Problem
 
 pytest.importorskip("triton")
 KERNELS = ("softmax", "rms_norm", "layer_norm", "cross_entropy")
-#: Verifies odd sizes with a whole row, several rows or a loop; prints how each ended.
+#: Verifies odd sizes with a whole row, several rows or a loop, and long ones with rows in parts, some of
+#: which are empty; prints how each ended.
 PROGRAM = """
 import json, sys
 from autotune.kernel.catalog import find_kernel
@@ -40,9 +41,19 @@ for kernel in map(find_kernel, sys.argv[1:]):
             dict(PLAN="loop", PER=8, WARPS=4),
         )
     ]
-    half = kernel.edge_problems[: len(kernel.edge_problems) // 2]  # the rest takes as long again
-    for number, problem in enumerate(half):
-        c = next(c for c in several[number % 3 :] + several if kernel.allows(c, problem))
+    split = [
+        kernel.completed(dict(PLAN="split", PER=8, WARPS=4, SPLIT=number))
+        for number in (32, 8, 4)
+    ]
+    short = [each for each in kernel.edge_problems if each["columns"] <= 1000]
+    long = [each for each in kernel.edge_problems if each["columns"] > 1000]
+    chosen = [
+        (several[number % 3], problem)
+        for number, problem in enumerate(short[: len(short) // 2])  # the rest takes as long again
+    ]
+    for problem in long:
+        chosen.append((next(c for c in split if kernel.allows(c, problem)), problem))
+    for c, problem in chosen:
         job = Job(kernel.file, problem, device, (prepare(kernel, problem, RANDOM),))
         done = check(job, c, compiled_for(kernel, c, problem, device))
         ended.append([kernel.name, c["PLAN"], problem.dtype, done.status, done.message])
@@ -61,8 +72,10 @@ def test_odd_sizes_are_right():
     ended = json.loads(done.stdout)
     assert [each for each in ended if each[3] != "ok"] == []
     kinds = {(name, plan) for name, plan, *_ in ended}
-    assert kinds == {(name, plan) for name in KERNELS for plan in ("whole", "loop")}
-    assert len({(name, dtype) for name, _, dtype, *_ in ended}) == 3 * len(KERNELS)
+    assert kinds == {(name, plan) for name in KERNELS for plan in ("whole", "loop", "split")}
+    plans = {plan == "split" for _, plan, *_ in ended}
+    types = {(name, plan == "split", dtype) for name, plan, dtype, *_ in ended}
+    assert len(types) == len(plans) * 3 * len(KERNELS)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
@@ -76,12 +89,38 @@ def test_they_are_compiled(name, arch):
             assert binary.code.startswith(b"\x7fELF") and binary.entries[0].spill_bytes == 0
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_functions_of_shared_rows_are_compiled(name, arch):
+    kernel = find_kernel(name)
+    dtype = {"sm_80": "bfloat16", "sm_90": "float16", "sm_120": "float32"}[arch]
+    chosen = kernel.completed(kernel.seeds[-1])
+    assert chosen["PLAN"] == "split"
+    for problem in {each.replace(rows=4, columns=16384) for each in kernel.edge_problems}:
+        if problem.dtype == dtype:
+            entries = compiled_for(kernel, chosen, problem, for_arch(arch)).entries
+            assert [entry.name.rpartition("_")[2] for entry in entries] == ["partials", "parts"]
+            assert [entry.spill_bytes for entry in entries] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "is_shared"),
+    [(4, 16384, True), (64, 65536, True), (65, 65536, False), (4, 16383, False)],
+)
+def test_only_few_long_rows_are_shared(rows, columns, is_shared):
+    kernel = find_kernel("softmax")
+    chosen = kernel.completed(kernel.seeds[-1])
+    problem = Problem(rows=rows, columns=columns, dtype="float16")
+    assert (chosen["SPLIT"], kernel.allows(chosen, problem)) == (32, is_shared)
+    assert kernel.allows(kernel.default(), problem)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_seed_can_be_tried(name):
     kernel, device = find_kernel(name), for_arch("sm_90")
     seeds = [kernel.default(), *map(kernel.completed, kernel.seeds)]
     assert [seed for seed in seeds if not is_member(kernel, seed, device)] == []
-    assert 50 < len(enumerate_space(kernel, device)) < 120
+    assert 50 < len(enumerate_space(kernel, device)) < 200
 
 
 def call(name, *args, **named):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune import load
+from autotune.kernel.catalog import load_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+ROOT = Path(__file__).parents[2]
 #: Largest error of a result of about 1, by type.
 BOUNDS = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
@@ -46,6 +50,60 @@ def test_rows_are_those_of_torch(shape: tuple[int, ...], dtype: str) -> None:
     target = torch.arange(len(logits), device="cuda", dtype=torch.int32) % shape[-1]
     expected = F.cross_entropy(logits.double(), target.long(), reduction="none")
     compare(load("cross_entropy")(logits, target), expected, dtype)
+
+
+@pytest.fixture(params=[{"SPLIT": 4, "WARPS": 4}, {"SPLIT": 8, "WARPS": 16, "num_stages": 2}])
+def split(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A function that loads a kernel, without its records, whose rows several programs share."""
+    for name in ("kernels", "spaces"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / "kernels" / "rows.py", tmp_path / "kernels")
+    names = ("_rows", "softmax", "rms_norm", "layer_norm", "cross_entropy")
+    for name in names:
+        shutil.copy(ROOT / "spaces" / f"{name}.py", tmp_path / "spaces")
+
+    def loaded(name: str) -> Any:
+        kernel = load_file(tmp_path / "spaces" / f"{name}.py")
+        kernel.default_values = {"PLAN": "split", "PER": 8, **request.param}
+        return load(kernel)
+
+    return loaded
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", [(3, 4160), (2, 16399), (37, 77912)])
+def test_rows_that_programs_share_are_those_of_torch(
+    split: Any, shape: tuple[int, int], dtype: str
+) -> None:
+    """Twice, since the second call finds what the first one left between its functions."""
+    x, weight = drawn(*shape, dtype=dtype), drawn(shape[1], dtype=dtype)
+    target = torch.arange(shape[0], device="cuda", dtype=torch.int32)
+    functions = {
+        name: split(name) for name in ("softmax", "rms_norm", "layer_norm", "cross_entropy")
+    }
+    for given in (x, x.flip(0) + 3):
+        wide, factors = given.double(), weight.double()
+        compare(functions["softmax"](given), wide.softmax(-1), dtype)
+        compare(
+            functions["layer_norm"](given, weight, weight),
+            F.layer_norm(wide, shape[1:], factors, factors),
+            dtype,
+        )
+        compare(
+            functions["rms_norm"](given, weight), F.rms_norm(wide, shape[1:], factors, 1e-6), dtype
+        )
+        residual = x.clone()
+        y, total = functions["rms_norm"](given, weight, residual=residual)
+        both = wide + x.double()
+        compare(total, both, dtype)
+        compare(y, F.rms_norm(both, shape[1:], factors, 1e-6), dtype)
+        leaf = wide.clone().requires_grad_()
+        wanted = F.cross_entropy(leaf, target.long(), reduction="none")
+        wanted.sum().backward()
+        compare(functions["cross_entropy"](given, target), wanted.detach(), dtype)
+        loss, gradient = functions["cross_entropy"](given, target, with_gradient=True)
+        compare(loss, wanted.detach(), dtype)
+        compare(gradient, leaf.grad, dtype)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sample_triton import write_two_functions
 
 from autotune import load
 from autotune.cli import run
+from autotune.kernel.catalog import load_file
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import read
 
@@ -52,3 +54,21 @@ def test_rows_that_begin_anywhere(cupy: Any, rows: Any) -> None:
     memory = cupy.random.standard_normal(33 * 1024 + 1, dtype=cupy.float32)
     x = memory[1:].reshape(33, 1024)
     np.testing.assert_allclose(rows(x).get(), softmax(x.get()), rtol=1e-5, atol=1e-7)
+
+
+def test_two_functions_are_tuned_and_called(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first function writes sums of parts, a second reads them all."""
+    monkeypatch.chdir(tmp_path)
+    space = write_two_functions(tmp_path)
+    assert run(["run", "scaled", "--spaces", str(space.parent), "--device", "cuda:0"]) == 0
+    (file,) = tmp_path.glob("reports/*/scaled.json")
+    assert read(file).problems[0].problem == {"n": 1000}
+    clear_cache()
+    function = load(load_file(space))
+    for n in (1, 1000, 1024, 5000):
+        x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+        total = (x / np.sqrt(x.astype(np.float64) ** 2 + 1)).sum()
+        wanted = x / np.sqrt(total**2 + 1)
+        np.testing.assert_allclose(function(cupy.asarray(x)).get(), wanted, rtol=1e-4, atol=1e-6)
