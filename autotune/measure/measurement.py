@@ -94,7 +94,7 @@ class Measurement:
     samples_ms: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     entries: tuple[CompiledFunction, ...] = ()
-    #: Dynamic shared memory of the main launch, per block.
+    #: Dynamic shared memory per block, of the launch that has most.
     dynamic_shared_bytes: int = 0
     #: Key of the binary it ran; equal binary and launch share one measurement.
     binary_key: str = ""

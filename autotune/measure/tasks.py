@@ -274,11 +274,12 @@ def _tried(
 
 def _verified(draft: Measurement, ready: Launchable) -> Measurement:
     start = time.perf_counter()
+    launches = completed(ready.plan, ready.binary).launches
     return replace(
         draft,
         checks=ready.verify(),
         verify_s=time.perf_counter() - start,
-        dynamic_shared_bytes=completed(ready.plan, ready.binary).main.shared_bytes,
+        dynamic_shared_bytes=max(launch.shared_bytes for launch in launches),
     )
 
 
