@@ -24,6 +24,17 @@ LINE: tl.constexpr = tl.constexpr(64)
 
 
 @triton.jit
+def in_units(columns, UNIT: tl.constexpr):
+    """Return the columns, a multiple of UNIT, so that the compiler knows it: loads of 16 bytes need 4 or 8.
+
+    Triton itself asks no more than whether 16 divides an integer.
+    """
+    if UNIT > 1:
+        columns = columns // UNIT * UNIT
+    return columns
+
+
+@triton.jit
 def places(rows, columns, ROWS: tl.constexpr):
     """Return the places of the first elements of a program's rows, and which of the rows there are."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -134,8 +145,10 @@ def softmax(
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y the softmax of each row of x."""
+    columns = in_units(columns, UNIT)
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
         column, there = span(inside, 0, columns, BLOCK)
@@ -157,8 +170,10 @@ def softmax_partials(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to partials the largest value of each part of a row, and the sum of powers over its power."""
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     most, total = softmax_sums(x, begin, inside, first, last, BLOCK, 1, num_stages)
     note(partials, most, 0, 2, SPLIT)
@@ -183,8 +198,10 @@ def softmax_parts(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y each part of the softmax of each row of x."""
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     row = tl.program_id(0) // SPLIT
     most, total = joined_softmax_sums(x, partials, row, SPLIT)
@@ -255,11 +272,13 @@ def rms_norm(
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y the rows of x over their root mean square, times weight.
 
     RESIDUAL=added: of x + residual, which is written to residual.
     """
+    columns = in_units(columns, UNIT)
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
         column, there = span(inside, 0, columns, BLOCK)
@@ -290,8 +309,10 @@ def rms_norm_partials(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to partials the sum of squares of each part of a row."""
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     squares = square_sums(x, residual, begin, inside, first, last, RESIDUAL, BLOCK, 1, num_stages)
     note(partials, squares, 0, 1, SPLIT)
@@ -310,11 +331,13 @@ def rms_norm_parts(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y, and to the residual, each part of what `rms_norm` writes.
 
     x + residual is added again, since y is of sums that were not rounded to the type of the residual.
     """
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     row = tl.program_id(0) // SPLIT
     squares = tl.sum(noted(partials, row, 0, 1, SPLIT), axis=1)[:, None]
@@ -400,11 +423,13 @@ def layer_norm(
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y the rows of x less their mean over their standard deviation, times weight plus bias.
 
     Squares are of deviations from a mean: a sum of squares alone loses digits.
     """
+    columns = in_units(columns, UNIT)
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
         column, there = span(inside, 0, columns, BLOCK)
@@ -431,8 +456,10 @@ def layer_norm_partials(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to partials the mean of each part of a row, and the sum of squared deviations from it."""
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     length = tl.maximum(last - first, 1)
     mean, squares = means(x, begin, inside, first, last, length, BLOCK, 1, num_stages)
@@ -452,8 +479,10 @@ def layer_norm_parts(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to y each part of what `layer_norm` writes."""
+    columns = in_units(columns, UNIT)
     begin, inside, first, last = part(columns, SPLIT)
     row = tl.program_id(0) // SPLIT
     length = length_of_parts(columns, SPLIT)
@@ -502,11 +531,13 @@ def cross_entropy(
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write to loss the negative logarithm of the softmax of each row of x at the column ``target``.
 
     GRADIENT=written: to gradient the loss's, for x: the softmax, less 1 at the target.
     """
+    columns = in_units(columns, UNIT)
     begin, inside = places(rows, columns, ROWS)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     right = tl.load(target + row, mask=inside, other=0)
@@ -541,11 +572,13 @@ def cross_entropy_parts(
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
     num_stages: tl.constexpr = 1,
+    UNIT: tl.constexpr = 1,
 ):
     """Write what `cross_entropy` writes: the loss of each row, and each part of its gradient.
 
     The partials are those of `softmax_partials`. Without a gradient a row needs one program.
     """
+    columns = in_units(columns, UNIT)
     row = tl.program_id(0)
     if GRADIENT == "written":
         row = row // SPLIT

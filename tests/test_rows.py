@@ -11,11 +11,13 @@ import pytest
 
 from autotune.calling.binding import bind
 from autotune.devices.device import for_arch
+from autotune.devices.sass import code_of
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.measure.compiler import compiled_for
+from autotune.measure.disassembly import disassembled
 from autotune.values import Problem
 
 pytest.importorskip("triton")
@@ -113,6 +115,21 @@ def test_only_few_long_rows_are_shared(rows, columns, is_shared):
     problem = Problem(rows=rows, columns=columns, dtype="float16")
     assert (chosen["SPLIT"], kernel.allows(chosen, problem)) == (32, is_shared)
     assert kernel.allows(kernel.default(), problem)
+
+
+@pytest.mark.parametrize(("columns", "nbytes"), [(5008, 16), (5000, 16), (5004, 8), (5001, 2)])
+@pytest.mark.parametrize("plan", ["whole", "split"])
+def test_rows_are_read_in_as_many_bytes_as_their_length_allows(plan, columns, nbytes):
+    """Triton asks whether 16 divides the columns, and no more."""
+    kernel = find_kernel("softmax")
+    chosen = kernel.completed({"PLAN": plan, "PER": 8, "WARPS": 4, "SPLIT": 2 ** (plan == "split")})
+    problem = Problem(rows=9, columns=columns, dtype="bfloat16")
+    binary = compiled_for(kernel, chosen, problem, for_arch("sm_90"))
+    for entry in binary.entries:
+        accesses = code_of(disassembled(binary.code), entry.symbol).mix.accesses
+        assert nbytes in accesses["global loads"]
+        if not entry.name.endswith("partials"):
+            assert set(accesses["global stores"]) == {nbytes}
 
 
 @pytest.mark.parametrize("name", KERNELS)
