@@ -9,6 +9,7 @@ from sample_records import entry, record
 from sample_triton import write_two_functions
 
 from autotune.devices.device import for_arch
+from autotune.errors import UsageError
 from autotune.export import export_records
 from autotune.kernel.catalog import load_file
 from autotune.run.recording import default_plan
@@ -111,24 +112,54 @@ int main(int, char** words) {
 """
 
 
+def two_functions(space):
+    """Records of the kernel ``scaled``."""
+    kernel, problem = load_file(space), Problem(n=1000)
+    plan = default_plan(kernel, problem, for_arch("sm_90"))
+    return [
+        record(
+            [entry(dict(problem), plan)],
+            kernel="scaled",
+            device=DEVICE,
+            fields={"n": "integer"},
+            parameters=kernel.parameters,
+            default=plan,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (
+            (
+                ("    PARTS=(128,),\n", ""),
+                (
+                    "@scaled.scratch",
+                    "@scaled.defines\ndef defines(c, p):\n    return {'PARTS': 8 + 8 * (p.n > 9)}\n\n\n"
+                    "@scaled.scratch",
+                ),
+            ),
+            "the value of PARTS depends on the problem",
+        ),
+        (
+            (("n, BLOCK: tl", "n, parts, BLOCK: tl"), ('"sums", "n")', '"sums", "n", parts)')),
+            r"types of the arguments \(part_sums\) depends",
+        ),
+    ],
+)
+def test_what_a_problem_has_compiled_in_is_refused(tmp_path, monkeypatch, edits, message):
+    """Its cubin is wrong for other problems; the second passes a number that is 16 of one problem."""
+    space = write_two_functions(tmp_path, *edits)
+    monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
+    with pytest.raises(UsageError, match=message):
+        export_records("cuda", two_functions(space))
+
+
 def test_a_program_launches_both_functions_of_a_cubin(tmp_path, monkeypatch):
     space = write_two_functions(tmp_path / "project")
     monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
-    kernel, problem = load_file(space), Problem(n=1000)
-    plan = default_plan(kernel, problem, for_arch("sm_90"))
-    files = export_records(
-        "cuda",
-        [
-            record(
-                [entry(dict(problem), plan)],
-                kernel="scaled",
-                device=DEVICE,
-                fields={"n": "integer"},
-                parameters=kernel.parameters,
-                default=plan,
-            )
-        ],
-    )
+    files = export_records("cuda", two_functions(space))
     assert [name for name in sorted(files) if name.endswith("cubin")] == [
         "scaled_00.cubin",
         "scaled_01.cubin",

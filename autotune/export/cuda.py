@@ -30,7 +30,7 @@ from autotune.kernel.launches import LaunchSequence, completed, traced, traced_n
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.languages.base import ALIGNMENT, UNKNOWN
-from autotune.measure.compiler import compiled_for
+from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.data import Argument
 from autotune.measure.declared import declared_arguments
 from autotune.tuned.record import Plan, TunedRecord
@@ -227,6 +227,7 @@ class _Exported:
         examples = _examples(kernel, records)
         binary = None
         if kernel.language:
+            _refuse_specialised(kernel, configuration, device, scalars)
             binary = compiled_for(kernel, configuration, examples[0], device, scalars)
         sequences = {
             _Sequence.of(kernel, configuration, device, given, problem, binary)
@@ -249,6 +250,23 @@ class _Exported:
             )
         exclusive = plan.exclusive or kernel.is_exclusive(configuration)
         return cls(code, sequence.steps, sequence.passed, sequence.values, exclusive)
+
+
+def _refuse_specialised(
+    kernel: Kernel, configuration: Configuration, device: Device, scalars: Mapping[str, int]
+) -> None:
+    """Raise `UsageError` where a problem's values, or types, are compiled in, so that no cubin is for all."""
+    allowed = [each for each in kernel.all_problems() if kernel.allows(configuration, each)]
+    jobs = [compile_job(kernel, configuration, each, device, scalars) for each in allowed]
+    values: dict[str, set[str]] = {}
+    for name, value in (define for job in jobs for define in job.defines):
+        values.setdefault(name, set()).add(value)
+    for name in (name for name, several in values.items() if len(several) > 1):
+        what = f"types of the arguments {name}" if name.startswith("(") else f"value of {name}"
+        raise UsageError(
+            f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no cubin "
+            "is for every problem; make it a parameter, or declare a kernel for each"
+        )
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:
