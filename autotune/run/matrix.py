@@ -49,7 +49,7 @@ _AT_ONCE, _PAIR_S = 8, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
 _COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
 #: Sizes that a fit needs.
-_ENOUGH = 100
+_ENOUGH = 60
 
 
 @dataclass
