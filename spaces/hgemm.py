@@ -112,6 +112,8 @@ hgemm = Kernel(
     PADDED=(False, True),  # rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that must fit on one multiprocessor
+    EARLY=(True, False),  # mma: a stage is filled again as soon as it was read
+    PERSISTENT=(False, True),  # mma: blocks take tile after tile, so that copies never pause
 )
 
 
@@ -126,7 +128,7 @@ def pipeline(VARIANT):
     return VARIANT != "wmma"
 
 
-@hgemm.applies("LAYOUT", "MIN_BLOCKS")
+@hgemm.applies("LAYOUT", "MIN_BLOCKS", "EARLY", "PERSISTENT")
 def mma(VARIANT):
     return VARIANT == "mma"
 
@@ -208,11 +210,11 @@ def requires(c, p):
 
 
 def grid(c, p, device):
-    """Blocks of C; wgmma: whole clusters of them, at most what runs at once where k is not split."""
+    """Blocks of C; wgmma, or PERSISTENT: whole clusters, at most what runs at once where k is not split."""
     blocks = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
-    if c.VARIANT != "wgmma" or c.SPLITK > 1:
+    if c.SPLITK > 1 or (c.VARIANT != "wgmma" and not c.PERSISTENT):
         return blocks
-    return minimum(blocks, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER)
+    return minimum(blocks, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER * c.MIN_BLOCKS)
 
 
 @hgemm.scratch
