@@ -3,10 +3,11 @@
 //
 // A is m x k, B is k x n, C is m x n, with dimensions to 2^30.
 //
-// The plan. A block computes BM x BN of C; tiles of A and B for the next steps of BK are on their way from global to
-// shared memory by cp.async, into STAGES stages. A warp computes WM x WN of it as a grid of 16 x 8 tiles, the size of an
-// mma. ldmatrix brings the operands of an mma: of A as it lies, of B turned, so that both may lie row by row. While the
-// tensor cores multiply 16 of k, the next 16 are read.
+// The plan. A block computes tiles of BM x BN of C, one after the other. Tiles of A and B for the next STAGES - 1 steps of
+// BK are on their way from global to shared memory by cp.async, also those of the next tile of C. A warp computes WM x WN
+// as a grid of 16 x 8 tiles, the size of an mma. ldmatrix brings the operands of an mma: of A as it lies, of B turned, so
+// that both may lie row by row. While the tensor cores multiply 16 of k, the next 16 are read. With eight warps of 64 x 64
+// what they read and what is copied fills shared memory's port by about 92 %.
 //
 // ldmatrix reads pieces of 16 bytes from eight rows at once, which would all lie in the same banks. LAYOUT: the pieces
 // of a row change places (swizzle), or rows have a piece more (padded).
@@ -17,11 +18,7 @@
 #define LAYOUT LAYOUT_swizzle
 #endif
 #ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1  // blocks that must fit on one multiprocessor
-#endif
-
-#ifndef EARLY
-#define EARLY 1  // a stage is filled again as soon as it was read, not from the next step on
+#define MIN_BLOCKS 1  // blocks that run on one multiprocessor
 #endif
 #include "hgemm.h"
 
@@ -50,12 +47,12 @@ __device__ __forceinline__ int b_place(int k, int piece)
 }
 
 // What a thread copies: of A's tiles every ROWS_A-th piece of a column of pieces, of B's every ROWS_B-th of another.
-// Addresses go from step to step by one addition. This kernel has few instructions to spare: a multiprocessor's eight
-// warps start one at a time beside each mma.
+// Addresses go from step to step by one addition. ASYNC: rows of A and B are whole pieces, so copies go on meanwhile.
+template <bool ASYNC>
 struct Copies {
     static constexpr int IN_A = BK / PIECE, IN_B = BN / PIECE;  // pieces in a row
     static constexpr int ROWS_A = THREADS / IN_A, ROWS_B = THREADS / IN_B;
-    static constexpr int COUNT_A = (BM + ROWS_A - 1) / ROWS_A, COUNT = COUNT_A + (BK + ROWS_B - 1) / ROWS_B;
+    static constexpr int WRITTEN_OUT = ASYNC ? 64 : 1;
 
     const Half *a, *b;     // this thread's first pieces of the next step
     int pitch_a, pitch_b;  // halves from row to row
@@ -78,37 +75,26 @@ struct Copies {
         depth = k;
     }
 
-    // Start copying piece `i` of COUNT of the next step's tiles to the stage at `to`. Outside of matrices are zeros.
-    // ASYNC: by copies that go on meanwhile.
-    template <bool ASYNC>
-    __device__ __forceinline__ void copy(unsigned to, int i) const
+    // Start copying the next step's tiles to the stage at `to`. Outside of the matrices are zeros.
+    __device__ __forceinline__ void start(unsigned to)
     {
-        if (i < COUNT_A) {
-            const int row = row_a() + i * ROWS_A;
-            if (BM % ROWS_A && row >= BM) return;
-            // Eight rows are a turn of the swizzle.
-            const int at = ROWS_A % 8 ? a_place(row, piece_a()) : a_place(row_a(), piece_a()) + i * ROWS_A * A_PITCH;
-            const Half* const from = a + static_cast<long long>(i * ROWS_A) * pitch_a;
-            copy_piece<ASYNC>(to + at, from, row < rows_a ? depth - piece_a() * PIECE : 0);
-        } else {
-            i -= COUNT_A;
-            const int row = row_b() + i * ROWS_B;
-            if (BK % ROWS_B && row >= BK) return;
-            const int at = ROWS_B % 8 ? b_place(row, piece_b()) : b_place(row_b(), piece_b()) + i * ROWS_B * B_PITCH;
-            const Half* const from = b + static_cast<long long>(i * ROWS_B) * pitch_b;
-            copy_piece<ASYNC>(to + A_BYTES + at, from, row < depth ? left_b : 0);
-        }
-    }
-
-    // Start copying a part of the next step's tiles, or all of them.
-    template <bool ASYNC>
-    __device__ __forceinline__ void start(unsigned to, int part = 0, int parts = 1)
-    {
-        constexpr int WRITTEN_OUT = ASYNC ? 64 : 1;
+        const int first_a = a_place(row_a(), piece_a()), first_b = A_BYTES + b_place(row_b(), piece_b());
 #pragma unroll WRITTEN_OUT
-        for (int i = 0; i < COUNT; ++i)
-            if (i * parts / COUNT == part) copy<ASYNC>(to, i);
-        if (part + 1 < parts) return;
+        for (int i = 0; i < (BM + ROWS_A - 1) / ROWS_A; ++i) {
+            const int row = row_a() + i * ROWS_A;
+            if (BM % ROWS_A && row >= BM) break;
+            // Eight rows are a turn of the swizzle.
+            const int at = ROWS_A % 8 ? a_place(row, piece_a()) : first_a + i * ROWS_A * A_PITCH;
+            const int left = row < rows_a ? depth - piece_a() * PIECE : 0;
+            copy_piece(to + at, a + static_cast<long long>(i * ROWS_A) * pitch_a, left);
+        }
+#pragma unroll WRITTEN_OUT
+        for (int i = 0; i < (BK + ROWS_B - 1) / ROWS_B; ++i) {
+            const int row = row_b() + i * ROWS_B;
+            if (BK % ROWS_B && row >= BK) break;
+            const int at = ROWS_B % 8 ? A_BYTES + b_place(row, piece_b()) : first_b + i * ROWS_B * B_PITCH;
+            copy_piece(to + at, b + static_cast<long long>(i * ROWS_B) * pitch_b, row < depth ? left_b : 0);
+        }
         close_group();  // even if nothing was left to copy: await_groups counts groups
         a += BK;
         b += static_cast<long long>(BK) * pitch_b;
@@ -116,7 +102,6 @@ struct Copies {
     }
 
     // Copy a piece of which `left` halves exist; half by half, it is there at once.
-    template <bool ASYNC>
     static __device__ __forceinline__ void copy_piece(unsigned to, const Half* from, int left)
     {
         if constexpr (ASYNC) {
@@ -159,18 +144,19 @@ struct Fragments {
                          : "r"((IS_PADDED ? from_b + 16 * j : from_b ^ 16 * j) + 16 * s * B_PITCH) : "memory");
     }
 
-    // Products of one row of the warp's mma tiles.
-    __device__ __forceinline__ void multiply(Sums& sum, int i) const
+    __device__ __forceinline__ void multiply(Sums& sum) const
     {
 #pragma unroll
-        for (int l = 0; l < TILES_N; ++l) {
-            const int j = i % 2 ? TILES_N - 1 - l : l;  // there and back: the next mma has an operand of this one
-            float* const c = sum[i] + 4 * j;
-            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." PTX_TYPE "." PTX_TYPE
-                         ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                         : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
-        }
+        for (int i = 0; i < TILES_M; ++i)
+#pragma unroll
+            for (int l = 0; l < TILES_N; ++l) {
+                const int j = i % 2 ? TILES_N - 1 - l : l;  // there and back: the next mma has an operand of this one
+                float* const c = sum[i] + 4 * j;
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." PTX_TYPE "." PTX_TYPE
+                             ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                             : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
+            }
     }
 };
 
@@ -187,36 +173,34 @@ __device__ __forceinline__ void store(Result* c, const Sums& sum, int row, int c
                                wide);
 }
 
-// Compute this block's tiles of C = A B. ASYNC: rows of A and B are whole pieces, `of_a` and `of_b` long. The loop of
-// steps has no branches, or the compiler would not place copies and reads between products. Copies run ahead of the
-// products, also into the block's next tile of C.
+// Compute every gridDim-th tile of C = A B from blockIdx on. Rows of A and B are `of_a` and `of_b` long. Copies do not
+// pause between tiles. The loop of steps has no branches: only then does the compiler put copies between products.
 template <bool ASYNC>
 __device__ __forceinline__ void multiply(const Half* a, const Half* b, Result* c, int m, int n, int k, int of_a,
                                          int of_b)
 {
     extern __shared__ __align__(128) float shared[];
-    constexpr int SLICES = BK / 16, AHEAD = EARLY ? STAGES : STAGES - 1, PARTS = ASYNC && EARLY ? TILES_M : 1;
     const unsigned tiles = Tile::count(m, n);
     const int steps = k > BK ? (k + BK - 1) / BK : 1;
     unsigned shared_at = shared_address(shared);
     asm volatile("" : "+r"(shared_at));  // or the compiler asks for it at every step
 
-    unsigned tile = blockIdx.x, copied = tile;  // C's tile, and the one of which tiles are copied
-    Copies copies;
+    unsigned tile = blockIdx.x, copied = tile;  // the tile that is computed, and the one that is copied for
+    Copies<ASYNC> copies;
     copies.pitch_a = of_a, copies.pitch_b = of_b;
     copies.begin(Tile(tile, m, n), a, b, m, n, k);
-    const auto go_on = [&] {  // beyond the last step are zeros
+    const auto go_on = [&] {  // to the next tile; beyond the last one are zeros
         if (copies.depth > 0 || copied >= tiles) return;
         copied += gridDim.x;
         if (copied < tiles) copies.begin(Tile(copied, m, n), a, b, m, n, k);
     };
 #pragma unroll 1
-    for (int step = 0; step < AHEAD; ++step) {
-        copies.start<ASYNC>(shared_at + step * STAGE_BYTES);
+    for (int step = 0; step < STAGES - 1; ++step) {
+        copies.start(shared_at + step * STAGE_BYTES);
         go_on();
     }
     int stage = 0, free = STAGES - 1;  // the one in use, and the one that was used last
-    await_groups<AHEAD - 1>();
+    await_groups<STAGES - 2>();
     __syncthreads();
 
     const int warp = threadIdx.x / 32, row = threadIdx.x % 16, upper = threadIdx.x % 32 / 16;
@@ -224,46 +208,34 @@ __device__ __forceinline__ void multiply(const Half* a, const Half* b, Result* c
     unsigned first_a = shared_at + a_place(warp_row + row, upper);
     unsigned first_b = shared_at + A_BYTES + b_place(row, warp_col / PIECE + upper);
     asm volatile("" : "+r"(first_a), "+r"(first_b));  // or the compiler works them out at every step
-    Sums sum = {};
     Fragments now, next;
     next.read(first_a, first_b, 0);
-    int left = steps;
 #pragma unroll 1
-    while (true) {
-        int run = copies.depth > 0 ? min(left, (copies.depth + BK - 1) / BK) : left;  // to where a tile ends
-        left -= run;
+    for (; tile < tiles; tile += gridDim.x) {
+        Sums sum = {};
 #pragma unroll 1
-        do {
+        for (int left = steps; left > 0; go_on()) {
+            int run = copies.depth > 0 ? min(left, (copies.depth + BK - 1) / BK) : left;  // to where a tile ends
+            left -= run;
+#pragma unroll 1
+            do {
+                copies.start(shared_at + free * STAGE_BYTES);
 #pragma unroll
-            for (int s = 0; s < SLICES; ++s) {
-                now = next;
-                if (s == SLICES - 1) {
-                    await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
-                    __syncthreads();             // everybody's is, and nobody reads the last one any more
-                    free = stage;
-                    stage = stage == STAGES - 1 ? 0 : stage + 1;
+                for (int s = 0; s < BK / 16; ++s) {
+                    now = next;
+                    if (s == BK / 16 - 1) {
+                        await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
+                        __syncthreads();             // everybody's is, and nobody reads the last one any more
+                        free = stage;
+                        stage = stage == STAGES - 1 ? 0 : stage + 1;
+                    }
+                    next.read(first_a + stage * STAGE_BYTES, first_b + stage * STAGE_BYTES, (s + 1) % (BK / 16));
+                    now.multiply(sum);
                 }
-                if (!EARLY && s == 0) copies.start<ASYNC>(shared_at + free * STAGE_BYTES);
-                next.read(first_a + stage * STAGE_BYTES, first_b + stage * STAGE_BYTES, (s + 1) % SLICES);
-#pragma unroll
-                for (int i = 0; i < TILES_M; ++i) {
-                    if (EARLY && s == SLICES - 1 && i < PARTS)
-                        copies.start<ASYNC>(shared_at + free * STAGE_BYTES, i, PARTS);
-                    now.multiply(sum, i);
-                }
-            }
-        } while (--run);
-        go_on();
-        if (left) continue;
+            } while (--run);
+        }
         const Tile done(tile, m, n);
         store(c, sum, done.row + warp_row, done.col + warp_col, m, n);
-        tile += gridDim.x;
-        if (tile >= tiles) break;
-        left = steps;
-#pragma unroll
-        for (int i = 0; i < TILES_M; ++i)
-#pragma unroll
-            for (int j = 0; j < TILES_N * 4; ++j) sum[i][j] = 0;
     }
     await_groups<0>();
 }

@@ -111,9 +111,7 @@ hgemm = Kernel(
     SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
     PADDED=(False, True),  # rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
-    MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that must fit on one multiprocessor
-    EARLY=(True, False),  # mma: a stage is filled again as soon as it was read
-    PERSISTENT=(False, True),  # mma: blocks take tile after tile, so that copies never pause
+    MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that run on one multiprocessor
 )
 
 
@@ -128,7 +126,7 @@ def pipeline(VARIANT):
     return VARIANT != "wmma"
 
 
-@hgemm.applies("LAYOUT", "MIN_BLOCKS", "EARLY", "PERSISTENT")
+@hgemm.applies("LAYOUT", "MIN_BLOCKS")
 def mma(VARIANT):
     return VARIANT == "mma"
 
@@ -210,9 +208,9 @@ def requires(c, p):
 
 
 def grid(c, p, device):
-    """Blocks of C; wgmma, or PERSISTENT: whole clusters, at most what runs at once where k is not split."""
+    """Blocks of C; but for wmma and where k is split, whole clusters, at most what runs at once."""
     blocks = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
-    if c.SPLITK > 1 or (c.VARIANT != "wgmma" and not c.PERSISTENT):
+    if c.VARIANT == "wmma" or c.SPLITK > 1:
         return blocks
     return minimum(blocks, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER * c.MIN_BLOCKS)
 
