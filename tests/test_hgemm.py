@@ -131,6 +131,22 @@ def test_a_grid_is_whole_clusters(size: tuple[int, int, int]) -> None:
             assert maps.shape == 128 * (2 * launch.grid[0] * launch.grid[2] + 1)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("size", [(1, 8, 0), (129, 8, 64), (4096, 4096, 4096)])
+def test_mma_has_as_many_blocks_as_run_at_once(size: tuple[int, int, int], arch: str) -> None:
+    """Each takes tile after tile; wmma has a block for each tile."""
+    device, problem = for_arch(arch), product(*size)
+    for seed in KERNEL.seeds:
+        configuration = KERNEL.completed(seed)
+        if configuration["VARIANT"] == "wgmma" or not KERNEL.allows(configuration, problem):
+            continue
+        tiles = -(-problem.m // configuration["BM"]) * -(-problem.n // configuration["BN"])
+        most = device.sm_count * configuration["MIN_BLOCKS"]
+        (launch,) = launch_sequence(KERNEL, configuration, problem, device).launches
+        is_mma = configuration["VARIANT"] == "mma"
+        assert launch.grid[0] == (min(tiles, most) if is_mma else tiles)
+
+
 def operand(*shape: int, dtype: str = "float16") -> Operand:
     return Operand.new(shape, dtype)
 
