@@ -7,7 +7,7 @@
 //   m=16 n=4096 k=4096 dtype=float16 out_dtype=float16: 0.0137 ms mixed:graph, 3.917e+04 GFLOP/s, 2468 GB/s, 0.856 [0.851, 0.858] times as fast as cublas
 //   m=128 n=4096 k=4096 dtype=float16 out_dtype=float16: 0.01578 ms mixed:graph, 2.722e+05 GFLOP/s, 2259 GB/s, 0.919 [0.917, 0.922] times as fast as cublas
 //   m=1024 n=1024 k=1024 dtype=float16 out_dtype=float16: 0.007681 ms mixed:graph, 2.796e+05 GFLOP/s, 819.1 GB/s, 0.821 [0.816, 0.829] times as fast as cublas
-//   m=1111 n=901 k=703 dtype=float16 out_dtype=float16: 0.01574 ms mixed:graph, 8.944e+04 GFLOP/s, 307 GB/s, 1.663 [1.655, 1.670] times as fast as cublas
+//   m=1111 n=901 k=703 dtype=float16 out_dtype=float16: 0.01574 ms mixed:graph, 8.944e+04 GFLOP/s, 307 GB/s, 1.663 [1.655, 1.670] times as fast as cublas, stale: the source changed since
 //   m=4096 n=4096 k=4096 dtype=bfloat16 out_dtype=bfloat16: 0.1834 ms cold:graph, 7.495e+05 GFLOP/s, 548.9 GB/s, 0.985 [0.984, 0.986] times as fast as cublas
 //   m=4096 n=4096 k=4096 dtype=float16 out_dtype=float16: 0.1866 ms cold:graph, 7.366e+05 GFLOP/s, 539.5 GB/s, 0.984 [0.982, 0.984] times as fast as cublas
 //   m=4096 n=4096 k=4096 dtype=float16 out_dtype=float32: 0.208 ms cold:graph, 6.608e+05 GFLOP/s, 645.3 GB/s, 0.971 [0.969, 0.971] times as fast as cublas
@@ -434,10 +434,10 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
   (void)k;
   (void)asked_;
   switch (p_.shape) {
-    case 0: return ((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128}));
+    case 0: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132});
     case 1: return (((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})) * number{2});
     case 2: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{132});
-    case 3: return ((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64}));
+    case 3: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{264});
     case 4: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{132});
     case 5: return (((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})) * number{2});
     case 6: return minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132});
@@ -453,10 +453,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number k{asked_.k};
   (void)k;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 0: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132}), number{1}, number{1});
     case 1: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{1}, number{2});
     case 2: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{132}), number{1}, number{1});
-    case 3: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 3: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{264}), number{1}, number{1});
     case 4: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{132}), number{1}, number{1});
     case 5: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{1}, number{2});
     case 6: return extent_of(minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132}), number{1}, number{1});
@@ -503,12 +503,11 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.003972 + 1.889e-09 * n * k}
-          + in_waves(blocks_, 132, 7.375e-06 * m + 1.003e-06 * n)
-          + in_waves(blocks_, 264, 2.099e-06 * m))
-          * unless_multiple(m, 4, 1.114)
-          * unless_multiple(n, 4, 1.159)
-          * unless_multiple(k, 4, 1.159);
+      return (estimate{0.003972 + 1.192e-08 * m * n + 2.047e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0))
+          * unless_multiple(m, 4, 1.102)
+          * unless_multiple(n, 4, 1.144)
+          * unless_multiple(k, 4, 1.144);
     case 1:
       return (estimate{0.003972 + 4.096e-09 * m * n + 4.096e-09 * m * k + 2.063e-09 * n * k}
           + in_waves(blocks_, 132, 0.0))
