@@ -6,8 +6,7 @@
 // The plan. A block computes tiles of BM x BN of C, one after the other. Tiles of A and B for the next STAGES - 1 steps
 // of BK are on their way from global to shared memory by cp.async, also those of the next tile of C. A warp computes
 // WM x WN as a grid of 16 x 8 tiles, the size of an mma. ldmatrix brings the operands of an mma: of A as it lies, of B
-// turned, so that both may lie row by row. While the tensor cores multiply 16 of k, the next 16 are read. Shared memory
-// limits the loop: with 128 x 256 its port is busy for about 92 % of the cycles of products.
+// turned, so that both may lie row by row. While the tensor cores multiply 16 of k, the next 16 are read.
 //
 // ldmatrix reads pieces of 16 bytes from eight rows at once, which would all lie in the same banks. LAYOUT: the pieces
 // of a row change places (swizzle), or rows have a piece more (padded).
