@@ -41,6 +41,11 @@ scaled = Kernel(
 )
 
 
+@scaled.requires
+def requires(c, p):
+    return p.n <= 128 * c.BLOCK  # a program adds up that many parts
+
+
 @scaled.scratch
 def scratch(c, p):
     return {"sums": Out(ceil_div(p.n, c.BLOCK))}

@@ -1,6 +1,5 @@
 """The CUDA backend on a GPU: the contract of backends, and what only CUDA has."""
 
-import math
 from contextlib import closing
 from pathlib import Path
 
@@ -331,8 +330,7 @@ def test_parameters_without_effect_share_one_measurement(tmp_path):
 @pytest.mark.alone
 def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_path):
     device = choose_device("cuda:0")
-    # Of half a cache the two partitions do not always hold all: each keeps what its own multiprocessors read.
-    problems = (Problem(n=device.l2_bytes // 16), Problem(n=device.l2_bytes))
+    problems = (Problem(n=device.l2_bytes // 8), Problem(n=device.l2_bytes))
     request = Request(find_kernel("reduce"), device, problems, budget=Budget(evaluations=8))
     with Store.open(tmp_path / "s.sqlite") as store, closing(Run(request, store)) as tuning:
         small, large = record_of(tuning.run()).problems
@@ -340,10 +338,9 @@ def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_pa
     assert [rows[problem] for problem in problems] == ["mixed:graph", "cold:graph"]
     assert [small.race.timing, large.race.timing] == ["mixed:graph", "cold:graph"]
     for times in (small.winner, small.race.vendor):
-        assert times.hot_ms < 1.05 * times.clean_ms, times
-        # measured in other rounds
-        mean_ms = math.sqrt(times.clean_ms * times.hot_ms)
-        assert times.time_ms.value == pytest.approx(mean_ms, rel=0.1), times
+        # Clean and hot are measured in other rounds. Loads that tell the cache to forget first find little in it
+        # after a flush: a mixed time may be as long as a clean one.
+        assert 0.95 * times.hot_ms < times.time_ms.value < 1.05 * times.clean_ms, times
 
 
 # ---------------------------------------------------------------------- compiling during a slow reference

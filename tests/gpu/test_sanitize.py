@@ -142,8 +142,8 @@ def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
     assert result.winner is not None
     assert result.winner["FAULT"] == "none"
     unsafe = {str(row.configuration["FAULT"]): row for row in result.disqualified}
-    assert set(unsafe) == {str(row.configuration["FAULT"]) for row in timed} - {"none"}
-    assert len(unsafe) >= 2  # the others were stopped early
+    assert set(unsafe) >= {str(row.configuration["FAULT"]) for row in timed} - {"none"}
+    assert len(unsafe) >= 2  # of those that were stopped early some fill free places in the finals
     for fault, row in unsafe.items():
         tool, words, line = EXPECTED[fault]
         assert row.status is Status.UNSAFE
