@@ -53,7 +53,7 @@ LINES = {
     "measure": 5986,
     "report": 1570,
     "retune": 1120,
-    "run": 4747,
+    "run": 4788,
     "search": 2425,
     "store": 1385,
     "triton": 1170,

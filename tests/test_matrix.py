@@ -189,13 +189,20 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     )
 
     def answers(table: LookupTable, category: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        sizes = ((n, *category.values()) for n in (777, 54321))
+        sizes = ((n, *category.values()) for n in (777, 5432))
         return [pick(table, size, record.device.folder).plan.configuration for size in sizes]
 
     for number, category in enumerate(categories):
         assert answers(after, category) == [configurations[number]] * 2
     other = {"op": "sum", "dtype": "float64"}
     assert answers(after, other) == answers(before, other)
+    # An interrupted run has no portfolio.
+    bare = msgspec.structs.replace(record, portfolio=Portfolio())
+    alone = build_table(
+        [RecordFile("given", record.device.folder, fitted_to_sizes(bare, kernel, matrix)[0])]
+    )
+    for category in categories:
+        assert answers(alone, category) == answers(after, category)
 
 
 def test_sizes_share_the_binaries_of_their_category() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -33,7 +33,15 @@ from autotune.run.sizes import size_fields
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.fallback import counted
 from autotune.tuned.prediction import MULTIPLE, Predictor
-from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, TunedRecord
+from autotune.tuned.record import (
+    AnswerTable,
+    Cost,
+    Plan,
+    Portfolio,
+    Prediction,
+    TableRow,
+    TunedRecord,
+)
 from autotune.tuned.table import predicted_ms
 from autotune.values import Configuration, Problem, by_category, category_of
 
@@ -363,16 +371,17 @@ def fitted_to_sizes(
 ) -> tuple[TunedRecord, HeldOut]:
     """Return a record whose answers for other problems are fitted to times on random sizes.
 
-    Second is what held-out sizes get from such fits.
+    Second is what held-out sizes get from such fits. A category that the record's portfolio lacks, or all
+    of them, gets the first random size in place of a measured problem.
 
     Raises
     ------
     UsageError
-        If there are too few sizes of a category, or the record has no portfolio.
+        If there are too few sizes of a category.
     """
     where, device = f"{record.kernel} on {record.device.name}", record.device.planned_for()
-    if not record.portfolio.tables:
-        raise UsageError(f"{where}: no portfolio; run: autotune retune {record.kernel} --portfolio")
+    known = {category_of(table.rows[0].problem) for table in record.portfolio.tables}
+    lacking = list[int]()
     predictions, shares, kept = (
         dict[tuple[str, ...], Prediction](),
         list[Any](),
@@ -393,7 +402,8 @@ def fitted_to_sizes(
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(part.configurations[number]) for number in chosen}
-    old = record.portfolio
+        lacking += columns[: category not in known]
+    old = _widened(record.portfolio, matrix, lacking, kept)
     everyone = range(len(old.configurations))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
     rows = [row for row in everyone if Configuration(old.configurations[row]) in kept]
@@ -411,6 +421,37 @@ def fitted_to_sizes(
     )
     record = msgspec.structs.replace(record, portfolio=measured)
     return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
+
+
+def _widened(
+    portfolio: Portfolio, matrix: Portfolio, columns: Sequence[int], kept: Set[Configuration]
+) -> Portfolio:
+    """Return a portfolio with columns of a matrix for the kept configurations, and a table for each."""
+    if not columns:
+        return portfolio
+    found = {
+        Configuration(values): times
+        for values, times in zip(matrix.configurations, matrix.median_ms, strict=True)
+    }
+    old = dict(zip(map(Configuration, portfolio.configurations), portfolio.median_ms, strict=True))
+    times = {
+        each: (
+            *old.get(each, (None,) * len(portfolio.problems)),
+            *(found[each][column] if each in kept else None for column in columns),
+        )
+        for each in (*old, *(each for each in found if each in kept - old.keys()))
+    }
+    problems = [matrix.problems[column] for column in columns]
+    return msgspec.structs.replace(
+        portfolio,
+        configurations=tuple(map(dict, times)),
+        problems=(*portfolio.problems, *problems),
+        median_ms=tuple(times.values()),
+        tables=(
+            *portfolio.tables,
+            *(AnswerTable(rows=(TableRow(problem=each, plans=()),)) for each in problems),
+        ),
+    )
 
 
 def _columns(matrix: Portfolio, columns: Sequence[int]) -> Portfolio:
