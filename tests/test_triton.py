@@ -1,5 +1,6 @@
 """Triton itself: compiled for three architectures and interpreted, without a GPU."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.source import source_fingerprint
+from autotune.languages import ptx
 from autotune.measure.compiler import compile_job, compiled_for
 from autotune.values import Problem
 
@@ -166,6 +168,29 @@ def test_functions_share_no_names_but_their_own(two):
     )
     first, _ = compile_text(two, job, text).entries
     assert first.convention.passed == (0, 1, 2, None, None)
+
+
+def test_names_of_one_text_stay_apart_in_joined_texts():
+    """text and text_1 of one text, and text_1 of the other: none becomes another."""
+    one, other = "text_1", "text"
+    declared = (
+        ".version 9.0\n.global .align 1 .b8 {}[2] = {{1, 0}};\n.global .align 1 .b8 text_1[2];"
+    )
+    first, second = (declared.format(name) for name in (one, other))
+    joined = ptx.joined([first, f"{second}\nmov.u64 %text, text;"])
+    names = re.findall(r"b8 ([\w$]+)\[", joined)
+    assert len(set(names)) == len(set(names[:2])) + 2 == 3
+    assert joined.endswith(f"mov.u64 %text, {names[2]};") and joined.count(".version") == 1
+
+
+def test_an_error_in_a_called_function_is_one_line(two):
+    """The line of the call, and the text of the called function."""
+    job = compile_job(two, two.default(), Problem(n=1000), for_arch("sm_90"))
+    helper = "@triton.jit(noinline=True)\ndef same(x):\n    return x\n\n\n"
+    text = job.source.replace("@triton.jit\ndef part_sums(", helper + "@triton.jit\ndef part_sums(")
+    text = text.replace("tl.rsqrt(values * values + 1.0) * values", "same(values)")
+    with pytest.raises(CompileError, match="noinline"):
+        compile_text(two, job, text)
 
 
 def test_a_function_that_the_source_does_not_name_is_refused(tmp_path):

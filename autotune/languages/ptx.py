@@ -12,6 +12,8 @@ _OWN = re.compile(
     r"^\.(?:(?:global|const)\s[^\[;=]*?([\w$]+)\s*[\[;=]|func\s+(?:\([^)]*\)\s*)?([\w$]+))",
     re.MULTILINE,
 )
+#: With the mark of a register, which no such name has.
+_NAME = re.compile(r"%?[\w$]+")
 #: Where a line of the source stands, and where it was inlined: that needs a section of names.
 _LINE = re.compile(r"^(\s*\.(?:loc|file)\s+)(\d+)", re.MULTILINE)
 _INLINED = re.compile(r", function_name \S+, inlined_at \d+ \d+ \d+")
@@ -32,6 +34,8 @@ def _part(text: str, number: int) -> str:
         return text
     text = _LINE.sub(lambda match: f"{match[1]}{int(match[2]) + number * _MANY}", text)
     names = {match[1] or match[2] for match in _OWN.finditer(text)}
-    for name in names:
-        text = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"{name}_{number}", text)
+    # A name with an end that no other has, in one pass: x -> x_1 would meet another text's x_1, or this one's.
+    text = _NAME.sub(
+        lambda match: f"{match[0]}$part{number}" if match[0] in names else match[0], text
+    )
     return _HEAD.sub("", text)

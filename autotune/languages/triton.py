@@ -315,9 +315,10 @@ def _compile_error(error: Exception, log: str) -> CompileError:
         inner = inner.__cause__
     said = getattr(inner, "error_message", "") or str(inner) or type(inner).__name__
     text, line = getattr(error, "src", ""), getattr(getattr(error, "node", None), "lineno", 0)
-    where = ""
-    if text and line:
-        wrong = text.split("\n")[line - 1].strip()
+    where, written = "", text.split("\n")
+    # Of an error in a call Triton gives the call's line with the text of the called function.
+    if text and 0 < line <= len(written):
+        wrong = written[line - 1].strip()
         where = f" (line {line} of the function: {wrong})"
     lines = [line.strip() for line in f"{said}\n{log}".splitlines() if line.strip()]
     failed = next((line for line in lines if "error:" in line), lines[0])
