@@ -203,6 +203,11 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     )
     for category in categories:
         assert answers(alone, category) == answers(after, category)
+    # The first size of each category failed.
+    failed = tuple((None, *row[1:100], None, *row[101:]) for row in matrix.median_ms)
+    partial = fitted_to_sizes(bare, kernel, msgspec.structs.replace(matrix, median_ms=failed))[0]
+    assert [problem["n"] for problem in partial.portfolio.problems] == [sizes[1]] * 2
+    assert all(table.prediction for table in partial.portfolio.tables)
 
 
 def test_sizes_share_the_binaries_of_their_category() -> None:

@@ -372,7 +372,7 @@ def fitted_to_sizes(
     """Return a record whose answers for other problems are fitted to times on random sizes.
 
     Second is what held-out sizes get from such fits. A category that the record's portfolio lacks, or all
-    of them, gets the first random size in place of a measured problem.
+    of them, gets the first random size that has a time in place of a measured problem.
 
     Raises
     ------
@@ -402,7 +402,11 @@ def fitted_to_sizes(
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(part.configurations[number]) for number in chosen}
-        lacking += columns[: category not in known]
+        if (
+            category not in known
+        ):  # a table needs a time, which no chosen one may have at the first size
+            timed = (c for c in columns if any(matrix.median_ms[row][c] for row in chosen))
+            lacking += islice(timed, 1)
     old = _widened(record.portfolio, matrix, lacking, kept)
     everyone = range(len(old.configurations))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
