@@ -402,11 +402,9 @@ def fitted_to_sizes(
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(part.configurations[number]) for number in chosen}
-        if (
-            category not in known
-        ):  # a table needs a time, which no chosen one may have at the first size
-            timed = (c for c in columns if any(matrix.median_ms[row][c] for row in chosen))
-            lacking += islice(timed, 1)
+        # A table needs a time, which no chosen one may have at the first size.
+        timed = (c for c in columns if any(matrix.median_ms[row][c] for row in chosen))
+        lacking += islice(timed, int(category not in known))
     old = _widened(record.portfolio, matrix, lacking, kept)
     everyone = range(len(old.configurations))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
