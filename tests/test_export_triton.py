@@ -112,16 +112,16 @@ int main(int, char** words) {
 """
 
 
-def two_functions(space):
-    """Records of the kernel ``scaled``."""
-    kernel, problem = load_file(space), Problem(n=1000)
+def two_functions(space, **fields):
+    """Records of the kernel ``scaled``; ``fields`` are further ones of its problem."""
+    kernel, problem = load_file(space), Problem(n=1000, **fields)
     plan = default_plan(kernel, problem, for_arch("sm_90"))
     return [
         record(
             [entry(dict(problem), plan)],
             kernel="scaled",
             device=DEVICE,
-            fields={"n": "integer"},
+            fields={"n": "integer", **dict.fromkeys(fields, "categorical")},
             parameters=kernel.parameters,
             default=plan,
         )
@@ -143,6 +143,17 @@ def two_functions(space):
             "the value of PARTS depends on the problem",
         ),
         (
+            (
+                (
+                    "@scaled.scratch",
+                    "@scaled.defines\ndef defines(c, p):\n"
+                    "    return {'UNIT': 8} if p.n == 1000 else {}\n\n\n@scaled.scratch",
+                ),
+                ("BLOCK: tl.constexpr):", "BLOCK: tl.constexpr, UNIT: tl.constexpr = 1):"),
+            ),
+            "the value of UNIT depends on the problem",
+        ),
+        (
             (("n, BLOCK: tl", "n, parts, BLOCK: tl"), ('"sums", "n")', '"sums", "n", parts)')),
             r"types of the arguments \(part_sums\) depends",
         ),
@@ -154,6 +165,34 @@ def test_what_a_problem_has_compiled_in_is_refused(tmp_path, monkeypatch, edits,
     monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
     with pytest.raises(UsageError, match=message):
         export_records("cuda", two_functions(space))
+
+
+@pytest.mark.parametrize(
+    ("edits", "fields"),
+    [
+        (
+            (
+                ("edge_problems=[", "layout={'offset_x': 0},\n    edge_problems=["),
+                ("Problem(n=999)", "Problem(n=999, offset_x=1)"),
+            ),
+            {},
+        ),
+        (
+            (
+                ("Problem(n=1000)", "Problem(n=1000, dtype='float32')"),
+                ("Problem(n=1)", "Problem(n=1, dtype='float32')"),
+                ("Problem(n=999)", "Problem(n=999, dtype='float16')"),
+                ("p.n, np.float32", "p.n, p.dtype"),
+            ),
+            {"dtype": "float32"},
+        ),
+    ],
+)
+def test_what_no_program_can_ask_for_is_not_refused(tmp_path, monkeypatch, edits, fields):
+    """An array that is not aligned, which the launcher refuses; a type that was not tuned."""
+    space = write_two_functions(tmp_path, *edits)
+    monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
+    assert "scaled_00.cubin" in export_records("cuda", two_functions(space, **fields))
 
 
 def test_a_program_launches_both_functions_of_a_cubin(tmp_path, monkeypatch):

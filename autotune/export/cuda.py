@@ -227,7 +227,7 @@ class _Exported:
         examples = _examples(kernel, records)
         binary = None
         if kernel.language:
-            _refuse_specialised(kernel, configuration, device, scalars)
+            _refuse_specialised(kernel, configuration, device, scalars, examples)
             binary = compiled_for(kernel, configuration, examples[0], device, scalars)
         sequences = {
             _Sequence.of(kernel, configuration, device, given, problem, binary)
@@ -253,15 +253,31 @@ class _Exported:
 
 
 def _refuse_specialised(
-    kernel: Kernel, configuration: Configuration, device: Device, scalars: Mapping[str, int]
+    kernel: Kernel,
+    configuration: Configuration,
+    device: Device,
+    scalars: Mapping[str, int],
+    examples: Sequence[Problem],
 ) -> None:
-    """Raise `UsageError` where a problem's values, or types, are compiled in, so that no cubin is for all."""
-    allowed = [each for each in kernel.all_problems() if kernel.allows(configuration, each)]
-    jobs = [compile_job(kernel, configuration, each, device, scalars) for each in allowed]
-    values: dict[str, set[str]] = {}
-    for name, value in (define for job in jobs for define in job.defines):
-        values.setdefault(name, set()).add(value)
-    for name in (name for name, several in values.items() if len(several) > 1):
+    """Raise `UsageError` where a problem's values, or types, are compiled in, so that no cubin is for all.
+
+    A launcher takes the categorical values of the ``examples`` only, and aligned arrays.
+    """
+    served = {name: {each.get(name) for each in examples} for name in kernel.fields}
+    asked = [
+        each
+        for each in kernel.all_problems()
+        if not kernel.layout_of(each)
+        and kernel.allows(configuration, each)
+        and all(each[name] in served[name] for name in each if isinstance(each[name], str))
+    ]
+    jobs = [compile_job(kernel, configuration, each, device, scalars) for each in asked]
+    found = [dict(job.defines) for job in jobs]
+    for name in dict.fromkeys(name for symbols in found for name in symbols):
+        # A function that a problem does not launch has no types there.
+        values = {symbols.get(name) for symbols in found if name in symbols or name[0] != "("}
+        if len(values) < 2:
+            continue
         what = f"types of the arguments {name}" if name.startswith("(") else f"value of {name}"
         raise UsageError(
             f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no cubin "
