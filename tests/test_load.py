@@ -6,6 +6,7 @@ What runs on device arrays is in tests/gpu.
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -177,6 +178,19 @@ def test_a_device_without_a_valid_default_is_said(axpy):
     axpy.default_values["BLOCK"] = 128
     with pytest.warns(RuntimeWarning), pytest.raises(NothingValidError, match="neither default"):
         choose(axpy, Problem(n=1000), for_arch("sm_90"))
+
+
+@pytest.mark.parametrize("largest", [64, 32])
+def test_a_block_that_an_opencl_device_does_not_allow_is_not_chosen(axpy, tmp_path, largest):
+    """No constraint says what every launch has to keep."""
+    device = replace(for_arch("sm_90"), backend="opencl", max_threads_per_block=largest)
+    write_record(tmp_path / "tuned", axpy, device, BLOCK=128, PER_THREAD=1)
+    with pytest.warns(RuntimeWarning, match="nothing is recorded"):
+        if largest == 64:
+            assert choose(axpy, Problem(n=1000), device).configuration["BLOCK"] == 64
+        else:
+            with pytest.raises(NothingValidError, match="neither default"):
+                choose(axpy, Problem(n=1000), device)
 
 
 def _conditional_kernel():

@@ -17,7 +17,13 @@ from autotune.calling.libraries import DeviceLibrary, Library
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
-from autotune.kernel.launches import LaunchSequence, bound, completed, launch_sequence
+from autotune.kernel.launches import (
+    LaunchSequence,
+    bound,
+    completed,
+    launch_sequence,
+    over_limit,
+)
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
@@ -98,14 +104,23 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
             not deterministic or kernel.is_deterministic(configuration, problem)
         )
 
+    def runs(values: Mapping[str, Any]) -> bool:
+        """Return whether the device's space has it, and blocks are within limits, which OpenCL devices differ in."""
+        configuration = Configuration(dict(values))
+        if not is_member(kernel, values, device):
+            return False
+        if device.is_cuda or not kernel.allows(configuration, problem):
+            return True
+        return not over_limit(launch_sequence(kernel, configuration, problem, device), None, device)
+
     found = recorded(kernel, problem, device, deterministic)
     if found is not None and found.quality == FIRST_CALL:
         configuration = Configuration(dict(found))
-        is_valid = is_member(kernel, found, device) and serves(configuration)
+        is_valid = runs(found) and serves(configuration)
         if is_valid and identity(kernel, configuration, problem, device) == found.identity:
             return Choice(kernel.name, problem, configuration, found)
         found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
-    if found is not None and is_member(kernel, found, device):
+    if found is not None and runs(found):
         configuration = Configuration(dict(found))
         if serves(configuration):
             return Choice(kernel.name, problem, configuration, found)
@@ -115,7 +130,7 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
             f"runs in its default configuration, tune it: autotune run {kernel.name}"
         )
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
-    valid = [candidate for candidate in candidates if is_member(kernel, candidate, device)]
+    valid = [candidate for candidate in candidates if runs(candidate)]
     for configuration in valid:
         if serves(configuration):
             return Choice(kernel.name, problem, configuration, None)
