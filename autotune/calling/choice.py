@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,7 @@ from autotune.calling.libraries import DeviceLibrary, Library
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
-from autotune.kernel.launches import (
-    LaunchSequence,
-    bound,
-    completed,
-    launch_sequence,
-    over_limit,
-)
+from autotune.kernel.launches import LaunchSequence, bound, completed, launch_sequence
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
@@ -105,13 +100,14 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         )
 
     def runs(values: Mapping[str, Any]) -> bool:
-        """Return whether the device's space has it, and blocks are within limits, which OpenCL devices differ in."""
+        """Return whether the device's space has it, and blocks are allowed: OpenCL devices differ in that."""
         configuration = Configuration(dict(values))
         if not is_member(kernel, values, device):
             return False
         if device.is_cuda or not kernel.allows(configuration, problem):
             return True
-        return not over_limit(launch_sequence(kernel, configuration, problem, device), None, device)
+        launches = launch_sequence(kernel, configuration, problem, device).launches
+        return all(prod(launch.block) <= device.max_threads_per_block for launch in launches)
 
     found = recorded(kernel, problem, device, deterministic)
     if found is not None and found.quality == FIRST_CALL:
