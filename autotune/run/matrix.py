@@ -402,19 +402,17 @@ def fitted_to_sizes(
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(part.configurations[number]) for number in chosen}
-        # A table needs a time, which no chosen one may have at the first size.
-        timed = (c for c in columns if any(matrix.median_ms[row][c] for row in chosen))
-        lacking += islice(timed, int(category not in known))
-    old = _widened(record.portfolio, matrix, lacking, kept)
-    everyone = range(len(old.configurations))
+        if (
+            category not in known
+        ):  # a table needs a time, which no chosen one may have at the first size
+            lacking += [c for c in columns if any(matrix.median_ms[n][c] for n in chosen)][:1]
+    old = _joined(record.portfolio, _rows(_columns(matrix, lacking), kept))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
-    rows = [row for row in everyone if Configuration(old.configurations[row]) in kept]
-    if not rows or any(category not in predictions for _, category in tables):
-        rows = [*everyone]  # categories that were not measured answer as before
+    measured = _rows(old, kept)
+    if not measured.configurations or any(category not in predictions for _, category in tables):
+        measured = old  # categories that were not measured answer as before
     measured = msgspec.structs.replace(
-        old,
-        configurations=tuple(old.configurations[row] for row in rows),
-        median_ms=tuple(old.median_ms[row] for row in rows),
+        measured,
         tables=tuple(
             msgspec.structs.replace(table, prediction=predictions[category])
             for table, category in tables
@@ -425,34 +423,36 @@ def fitted_to_sizes(
     return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
 
 
-def _widened(
-    portfolio: Portfolio, matrix: Portfolio, columns: Sequence[int], kept: Set[Configuration]
-) -> Portfolio:
-    """Return a portfolio with columns of a matrix for the kept configurations, and a table for each."""
-    if not columns:
+def _joined(portfolio: Portfolio, further: Portfolio) -> Portfolio:
+    """Return a portfolio with the problems of another one, each in a table of its own."""
+    if not further.problems:
         return portfolio
-    found = {
-        Configuration(values): times
-        for values, times in zip(matrix.configurations, matrix.median_ms, strict=True)
+    times, others = (
+        dict(zip(map(Configuration, each.configurations), each.median_ms, strict=True))
+        for each in (portfolio, further)
+    )
+    unknown, unknown_there = ((None,) * len(each.problems) for each in (portfolio, further))
+    joined = {
+        each: times.get(each, unknown) + others.get(each, unknown_there)
+        for each in (*times, *others)
     }
-    old = dict(zip(map(Configuration, portfolio.configurations), portfolio.median_ms, strict=True))
-    times = {
-        each: (
-            *old.get(each, (None,) * len(portfolio.problems)),
-            *(found[each][column] if each in kept else None for column in columns),
-        )
-        for each in (*old, *(each for each in found if each in kept - old.keys()))
-    }
-    problems = [matrix.problems[column] for column in columns]
+    rows = [TableRow(problem=problem, plans=()) for problem in further.problems]
     return msgspec.structs.replace(
         portfolio,
-        configurations=tuple(map(dict, times)),
-        problems=(*portfolio.problems, *problems),
-        median_ms=tuple(times.values()),
-        tables=(
-            *portfolio.tables,
-            *(AnswerTable(rows=(TableRow(problem=each, plans=()),)) for each in problems),
-        ),
+        configurations=tuple(map(dict, joined)),
+        problems=portfolio.problems + further.problems,
+        median_ms=tuple(joined.values()),
+        tables=(*portfolio.tables, *(AnswerTable(rows=(row,)) for row in rows)),
+    )
+
+
+def _rows(matrix: Portfolio, kept: Set[Configuration]) -> Portfolio:
+    """Return some configurations of a matrix with their times."""
+    rows = [n for n, each in enumerate(matrix.configurations) if Configuration(each) in kept]
+    return msgspec.structs.replace(
+        matrix,
+        configurations=tuple(matrix.configurations[row] for row in rows),
+        median_ms=tuple(matrix.median_ms[row] for row in rows),
     )
 
 
