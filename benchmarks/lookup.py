@@ -184,8 +184,29 @@ def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
         return None
     answer_ms = matrix.median_ms[matrix.configurations.index(plan.configuration)][asked]
     winner = record.tuned(matrix.problems[asked])
-    known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
+    known_ms = [times[asked] for times in matrix.median_ms]
+    if winner and is_of_matrix(record, winner.race.timing):
+        known_ms.append(winner.median_ms)
     return min(ms for ms in known_ms if ms) / answer_ms if answer_ms else 0.0
+
+
+def is_of_matrix(record: TunedRecord, timing: str) -> bool:
+    """Return whether the matrix was measured as races of a timing were; records do not say it.
+
+    What raced and is in the matrix takes as long in both, or cold calls 1.5 to 1.9 times as long as the mean of
+    clean and hot ones.
+    """
+    matrix = record.portfolio
+    ratios = []
+    for entry in record.problems:
+        if entry.race.timing != timing or entry.problem not in matrix.problems:
+            continue
+        column = matrix.problems.index(entry.problem)
+        for contender in entry.race.contenders:
+            if not contender.vendor and contender.configuration in matrix.configurations:
+                ms = matrix.median_ms[matrix.configurations.index(contender.configuration)][column]
+                ratios += [ms / contender.time_ms.value] if ms and contender.time_ms else []
+    return not ratios or statistics.median(ratios) < 1.2
 
 
 # ---------------------------------------------------------------------- devices that nobody tuned

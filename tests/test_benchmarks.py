@@ -15,6 +15,8 @@ from typing import Any, TypeGuard
 import accuracy  # type: ignore[import-not-found]
 import any_size  # type: ignore[import-not-found]
 import harness  # type: ignore[import-not-found]
+import lookup as lookup_script  # type: ignore[import-not-found]
+import msgspec
 import numpy as np
 import overhead  # type: ignore[import-not-found]
 import problem_sizes  # type: ignore[import-not-found]
@@ -80,6 +82,19 @@ def test_pages_and_pictures_are_those_of_the_committed_results() -> None:
     command = [sys.executable, str(FOLDER / "results_page.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("factor", "is_alike"), [(1.0, True), (1.6, False)])
+def test_a_winner_is_compared_with_times_of_its_own_state_of_the_caches(
+    factor: float, is_alike: bool
+) -> None:
+    """As if the matrix were of cold calls; a winner's mixed time is then no share of theirs."""
+    (record,) = (r for r in read_all(ROOT / "reports", "sgemm") if "H100" in r.device.name)
+    slower = [[ms and factor * ms for ms in times] for times in record.portfolio.median_ms]
+    matrix = msgspec.structs.replace(record.portfolio, median_ms=tuple(map(tuple, slower)))
+    scaled = msgspec.structs.replace(record, portfolio=matrix)
+    assert lookup_script.is_of_matrix(scaled, "mixed:graph") == is_alike
+    assert lookup_script.is_of_matrix(scaled, "hot:graph")  # nothing raced so
 
 
 def test_a_row_raced_before_its_limit_was_recorded_gets_a_share() -> None:
