@@ -20,6 +20,7 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.space import enumerate_space
 from autotune.languages.choose import backend
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import RANDOM, prepare
@@ -163,15 +164,19 @@ def test_a_recorded_call_is_a_problem(layers):
         {"n": 16, "negated": "true", "types": types},
         {"n": 1, "negated": "false", "types": types},
     ]
-    allowed = [
-        c["BLOCK"] for c in map(kernel.completed, kernel.seeds) if kernel.allows(c, problems[0])
-    ]
-    assert allowed == [64, 128]  # with 8 warps, which were expected to be faster
+    allowed = [c for c in configurations(kernel) if kernel.allows(c, problems[0])]
+    assert sorted(c["BLOCK"] for c in allowed) == [64, 128, 256]
+    assert {c["num_warps"] for c in allowed} == {8}  # which were expected to be faster
+
+
+def configurations(kernel):
+    return list(enumerate_space(kernel, for_arch("sm_90")))
 
 
 def kept(kernel):
     """Return a configuration that pruning left in all calls."""
-    return kernel.completed(kernel.seeds[0])
+    calls = kernel.problems["cuda"]
+    return next(c for c in configurations(kernel) if all(kernel.allows(c, call) for call in calls))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])

@@ -51,8 +51,6 @@ class DecoratedKernel(Kernel):
             name=name,
             problems=[Problem(call.problem) for call in calls],
             default=configurations[0],
-            # Neighbours in a list are mostly alike.
-            seeds=[configurations[len(configurations) * part // 4] for part in (1, 2, 3)],
             # No call of another size is known, where finalists would be verified too.
             static=[each for each, size in calls[0].problem.items() if isinstance(size, int)],
             **parameters,
