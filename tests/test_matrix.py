@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice
@@ -56,12 +57,27 @@ def test_sizes_are_of_all_kinds_and_the_same_by_seed() -> None:
     assert max(2 * m * n * k for m, n, k in drawn) < 1e12  # ten milliseconds and more
 
 
-def test_candidates_are_of_portfolios_and_winners() -> None:
+def test_every_category_is_drawn_about_as_often() -> None:
+    """Of ten declared products eight are of halves."""
+    kernel, device = find_kernel("hgemm"), read(H200 / "sgemm.json").device.planned_for()
+    drawn = islice(random_sizes(kernel, device, 1), 300)
+    counts = Counter((size["dtype"], size["out_dtype"]) for size in drawn)
+    assert len(counts) == 3 and min(counts.values()) > 80
+
+
+def test_candidates_are_portfolios_winners_and_what_tied() -> None:
     record, kernel = read(H200 / "sgemm.json"), find_kernel("sgemm")
     found = candidates_of([record, record], kernel, record.device.planned_for())
     assert kernel.default() == found[0]
     assert len(set(found)) == len(found) >= len(record.portfolio.configurations)
     assert all(dict(entry.configuration) in map(dict, found) for entry in record.problems)
+    races = [entry.race for entry in record.problems if entry.race]
+    finalists = [
+        finalist for race in races for finalist in race.contenders if finalist.configuration
+    ]
+    slower = [f.configuration for f in finalists if not f.tied]
+    assert all(f.configuration in map(dict, found) for f in finalists if f.tied)
+    assert any(configuration not in map(dict, found) for configuration in slower)
 
 
 @pytest.mark.opencl

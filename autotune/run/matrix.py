@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -52,8 +53,9 @@ _LEAST, _THIN = 16, 70
 _THIN_SHARE, _MULTIPLES = 0.25, (64, 8, 1)
 #: Longest time of a call at the device's peaks, and share of its memory that the arrays take.
 _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
-#: Sizes of one task, and the longest time of a pair of size and configuration.
-_AT_ONCE, _PAIR_S = 8, 20.0
+#: Sizes of one task, tasks for which compiling has begun (and configurations are chosen), and the longest time of a
+#: pair of size and configuration.
+_AT_ONCE, _BEGUN, _PAIR_S = 8, 4, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
 _COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
 #: Sizes that a fit needs.
@@ -137,11 +139,17 @@ class SizeMatrix:
 def candidates_of(
     records: Sequence[TunedRecord], kernel: Kernel, device: Device
 ) -> list[Configuration]:
-    """Return the default, portfolios, winners and answers of records, as far as they are in the space of a device."""
+    """Return the default, and of records portfolios, winners, what tied with them, and answers.
+
+    They are in the space of the device. Those of records were verified on the records' devices.
+    """
     found = [kernel.default()]
     for record in records:
         found += map(Configuration, record.portfolio.configurations)
         found += [Configuration(dict(plan.configuration)) for plan in record.plans()]
+        races = [entry.race for entry in record.problems if entry.race]
+        tied = [finalist for race in races for finalist in race.contenders if finalist.tied]
+        found += [Configuration(dict(each.configuration)) for each in tied if each.configuration]
     return [one for one in dict.fromkeys(found) if is_member(kernel, one, device)]
 
 
@@ -149,13 +157,17 @@ def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]
     """Yield different problems, log-uniform in each field up to its largest declared value.
 
     A third are multiples of 64, a third of 8; a quarter have a thin side. Fields that are no sizes keep
-    values of declared problems. Problems that are too large for the device, or too slow, are left out.
+    values of declared problems, those of each category about as often. Problems that are too large for the
+    device, or too slow, are left out.
     """
     declared = kernel.problems.get(device.backend) or kernel.all_problems()
     fields = size_fields(kernel, declared[0])
     if not fields:
         raise UsageError(f"{kernel.name}: no integer field that may differ at run time")
     most = {name: max(problem[name] for problem in declared) for name in fields}
+    counts = Counter(map(category_of, declared))
+    largest = max(counts.values())
+    even = [p for p in declared for _ in range(largest // counts[category_of(p)])]
     rng, known = random.Random(seed), set[Problem]()
     for _ in range(1_000_000):
         multiple, thin = rng.choice(_MULTIPLES), rng.random() < _THIN_SHARE and len(fields) > 1
@@ -166,7 +178,7 @@ def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]
         if thin:
             name = rng.choice(fields)
             sizes[name] = round(_log_uniform(rng, 1, min(_THIN, most[name])))
-        problem = rng.choice(declared).replace(**sizes)
+        problem = rng.choice(even).replace(**sizes)
         if problem not in known and _is_feasible(kernel, device, problem):
             known.add(problem)
             yield problem
@@ -211,16 +223,19 @@ def measure_sizes(
         end = bench.clock_s() + seconds
         binaries = Binaries(bench, matrix.configurations)
         chooser = _Chooser(matrix, kernel, device, seed)
-        while left and bench.clock_s() < end:
-            part, left = left[:_AT_ONCE], left[_AT_ONCE:]
-            entrants = binaries.of([(p, number) for p in part for number in chooser.chosen(p)])
-            for problem, times_ms in _measured(bench, part, entrants, say):
+        begun = deque[tuple[list[Problem], list[_Pair]]]()
+        while (left or begun) and bench.clock_s() < end:
+            while left and len(begun) < _BEGUN:
+                part, left = left[:_AT_ONCE], left[_AT_ONCE:]
+                begun.append((part, [(p, number) for p in part for number in chooser.chosen(p)]))
+                binaries.begin(begun[-1][1])
+            part, pairs = begun.popleft()
+            for problem, times_ms in _measured(bench, part, binaries.of(pairs), say):
                 matrix.add([problem], [times_ms])
             if len(matrix.problems) % (10 * _AT_ONCE) < _AT_ONCE:
-                say(
-                    f"{len(drawn) - len(left)} of {len(drawn)} sizes, {end - bench.clock_s():.0f} s left"
-                )
-    return not left
+                done = len(drawn) - len(left) - sum(len(waiting) for waiting, _ in begun)
+                say(f"{done} of {len(drawn)} sizes, {end - bench.clock_s():.0f} s left")
+    return not left and not begun
 
 
 #: A problem, and the number of a configuration.
@@ -235,13 +250,17 @@ class Binaries:
         self._jobs = dict[Hashable, CompileJob]()
         self._entrants = dict[tuple[int, str], CompiledEntrant]()
 
+    def begin(self, pairs: Sequence[_Pair]) -> None:
+        """Begin to compile what was not compiled before, and return at once."""
+        for pair in pairs:
+            self._bench.compilers.submit(self._job(*pair))
+
     def of(self, pairs: Sequence[_Pair]) -> dict[_Pair, CompiledEntrant]:
-        """Compile what was not compiled before; what does not compile is left out."""
-        jobs = {pair: self._job(*pair) for pair in pairs}
-        for job in jobs.values():
-            self._bench.compilers.submit(job)
+        """Return what compiles, once it has; the rest is left out."""
+        self.begin(pairs)
         found = dict[_Pair, CompiledEntrant]()
-        for (problem, number), job in jobs.items():
+        for problem, number in pairs:
+            job = self._job(problem, number)
             if binary := self._bench.compilers.result(job).binary:
                 entrant = CompiledEntrant(self._configurations[number], binary)
                 found[problem, number] = self._entrants.setdefault((number, job.key), entrant)
