@@ -135,7 +135,7 @@ def write_softmax(
         stored(y, begin, column, there, power(x, values - most) * scale)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def softmax(
     x,
     y,
@@ -258,7 +258,7 @@ def write_rms_norm(
         stored(y, begin, column, there, values * scale * factors)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm(
     x,
     residual,
@@ -410,7 +410,7 @@ def write_layer_norm(
         stored(y, begin, column, there, (values - mean) * scale * factors + added)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def layer_norm(
     x,
     weight,
@@ -518,7 +518,7 @@ def write_gradient(
         stored(gradient, begin, column, there, result)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def cross_entropy(
     x,
     target,

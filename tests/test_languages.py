@@ -222,7 +222,7 @@ def test_what_triton_cannot_be_given_is_refused(given, values, message):
 def space(folder: Path, *changes: tuple[str, str]):
     """The kernel of the example, with its files changed."""
     for name in ("kernels", "spaces"):
-        (folder / name).mkdir(exist_ok=True)
+        (folder / name).mkdir(exist_ok=True, parents=True)
         text = (EXAMPLE / name / "softmax_rows.py").read_text()
         for old, new in changes:
             text = text.replace(old, new)
@@ -249,6 +249,16 @@ def test_a_binary_is_of_a_configuration_and_what_is_specialised(tmp_path, instal
     others = [key(kernel, columns=1024), key(kernel, columns=1), key(kernel, num_warps=4)]
     assert len({first, *others}) == 4
     assert key(space(tmp_path, ("tl.exp(", "tl.exp2("))) != first
+
+
+@pytest.mark.parametrize("named", ['["columns"]', "(2,)"])
+def test_what_triton_shall_not_specialise_is_not(tmp_path, installed, named):
+    decorator = f"@triton.jit(do_not_specialize={named})"
+    kernel = space(tmp_path / "any", ("@triton.jit", decorator))
+    assert key(kernel, columns=1) == key(kernel, columns=1001) == key(kernel, columns=1024)
+    only = decorator.replace("specialize", "specialize_on_alignment")
+    kernel = space(tmp_path / "aligned", ("@triton.jit", only))
+    assert key(kernel, columns=1) != key(kernel, columns=1001) == key(kernel, columns=1024)
 
 
 def test_problems_do_not_share_a_binary_unasked(tmp_path):

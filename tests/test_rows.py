@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
-from autotune.measure.compiler import compiled_for
+from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.disassembly import disassembled
 from autotune.values import Problem
 
@@ -210,3 +210,13 @@ def test_a_reference_in_blocks_of_rows_is_the_whole_one(name):
     assert found.keys() == whole.keys()
     for output, values in whole.items():
         np.testing.assert_array_equal(found[output], values)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_another_number_of_rows_needs_no_other_binary(name):
+    kernel, device = find_kernel(name), for_arch("sm_90")
+    problem = kernel.first_problem("cuda").replace(columns=4096)
+    for values in ({"PLAN": "whole"}, {"PLAN": "loop", "WARPS": 16}, {"PLAN": "split", "SPLIT": 4}):
+        configuration = kernel.completed(values)
+        sizes = [problem.replace(rows=rows) for rows in (1, 7, 16, 4096)]
+        assert len({compile_job(kernel, configuration, size, device).key for size in sizes}) == 1

@@ -38,6 +38,8 @@ class FunctionParameter:
     annotation: str
     #: Whether the function has a default for it.
     has_default: bool
+    #: Decorator options that name it in a list that is written out, such as ``do_not_specialize``.
+    named_in: tuple[str, ...] = ()
 
 
 def cut(file: Path, functions: Sequence[str], files: Files) -> str:
@@ -65,10 +67,25 @@ def parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
     first = len(listed) - len(arguments.defaults)
     given = [number >= first for number in range(len(listed))]
     given += [default is not None for default in arguments.kw_defaults]
+    calls = [each for each in found[-1].decorator_list if isinstance(each, ast.Call)]
+    named = [(each.arg or "", _literals(each.value)) for call in calls for each in call.keywords]
     return tuple(
-        FunctionParameter(each.arg, _last_word(each.annotation), has_default)
-        for each, has_default in zip([*listed, *arguments.kwonlyargs], given, strict=True)
+        FunctionParameter(
+            each.arg,
+            _last_word(each.annotation),
+            has_default,
+            tuple(option for option, names in named if each.arg in names or place in names),
+        )
+        for place, (each, has_default) in enumerate(
+            zip([*listed, *arguments.kwonlyargs], given, strict=True)
+        )
     )
+
+
+def _literals(node: ast.expr) -> list[object]:
+    """Return the constants of a list or tuple; of anything else none."""
+    elements = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+    return [each.value for each in elements if isinstance(each, ast.Constant)]
 
 
 def run(text: str, function: str) -> Any:

@@ -85,9 +85,9 @@ class TritonLanguage:
             for each in parameters
             if each.annotation == "constexpr" or values.get(each.name, 0) is None
         ]
-        names = [each.name for each in parameters if each not in constants]
+        taking = [each for each in parameters if each not in constants]
         for passed in launches:
-            _check_passed(function, names, [each.name for each in passed])
+            _check_passed(function, [each.name for each in taking], [each.name for each in passed])
         missing = [each.name for each in constants if not (each.has_default or each.name in values)]
         if missing:
             raise SpecError(
@@ -96,7 +96,10 @@ class TritonLanguage:
             )
         taken = {each.name for each in constants} | self.options
         made = {name: json.dumps(values[name]) for name in sorted(taken & values.keys())}
-        types = [_specialised([passed[i] for passed in launches]) for i in range(len(names))]
+        types = [
+            _specialised([passed[place] for passed in launches], each.named_in)
+            for place, each in enumerate(taking)
+        ]
         return {**made, SIGNATURE.format(function): " ".join(types)}
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
@@ -183,18 +186,22 @@ def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) ->
         )
 
 
-def _specialised(passed: Sequence[Passed]) -> str:
-    """Return the type of an argument with what holds for it in all launches: ``i32=1``, ``*fp32%16``."""
+def _specialised(passed: Sequence[Passed], named_in: Sequence[str]) -> str:
+    """Return the type of an argument with what holds for it in all launches: ``i32=1``, ``*fp32%16``.
+
+    ``named_in`` are options of `triton.jit` that name it: other values need no other binary then.
+    """
     kinds = {("*" if each.value is None else "") + TYPES.get(each.dtype, "") for each in passed}
     (kind, *others) = sorted(kinds)
     if others or kind in ("", "*"):
         raise SpecError(f"argument {passed[0].name!r}: Triton has no {passed[0].dtype} for it")
     numbers = [each.offset_bytes if each.value is None else each.value for each in passed]
-    if kind in _NEVER_SPECIALISED:
+    if kind in _NEVER_SPECIALISED or "do_not_specialize" in named_in:
         return kind
     if not kind.startswith("*") and all(number == 1 for number in numbers):
         return f"{kind}=1"
-    return kind + ("%16" if all(number % ALIGNMENT == 0 for number in numbers) else "")
+    is_aligned = all(number % ALIGNMENT == 0 for number in numbers)
+    return kind + "%16" * (is_aligned and "do_not_specialize_on_alignment" not in named_in)
 
 
 def jit_function(source: str, name: str) -> Any:

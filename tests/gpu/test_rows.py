@@ -52,9 +52,16 @@ def test_rows_are_those_of_torch(shape: tuple[int, ...], dtype: str) -> None:
     compare(load("cross_entropy")(logits, target), expected, dtype)
 
 
-@pytest.fixture(params=[{"SPLIT": 4, "WARPS": 4}, {"SPLIT": 8, "WARPS": 16, "num_stages": 2}])
-def split(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """A function that loads a kernel, without its records, whose rows several programs share."""
+PLANS = [
+    {"PLAN": "split", "SPLIT": 4, "WARPS": 4},
+    {"PLAN": "split", "SPLIT": 8, "WARPS": 16, "num_stages": 2},
+    {"PLAN": "loop", "WARPS": 16, "num_stages": 3},
+]
+
+
+@pytest.fixture(params=PLANS, ids=lambda plan: "-".join(map(str, plan.values())))
+def planned(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A function that loads a kernel, without its records, with another plan than whole rows."""
     for name in ("kernels", "spaces"):
         (tmp_path / name).mkdir()
     shutil.copy(ROOT / "kernels" / "rows.py", tmp_path / "kernels")
@@ -64,22 +71,23 @@ def split(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
     def loaded(name: str) -> Any:
         kernel = load_file(tmp_path / "spaces" / f"{name}.py")
-        kernel.default_values = {"PLAN": "split", "PER": 8, **request.param}
+        kernel.default_values = {"PER": 8, **request.param}
         return load(kernel)
 
     return loaded
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("shape", [(3, 4160), (2, 16399), (37, 77912)])
-def test_rows_that_programs_share_are_those_of_torch(
-    split: Any, shape: tuple[int, int], dtype: str
+@pytest.mark.parametrize("shape", [(3, 4160), (2, 16399), (5, 50257), (37, 77912)])
+def test_rows_of_other_plans_are_those_of_torch(
+    planned: Any, shape: tuple[int, int], dtype: str
 ) -> None:
     """Twice, since the second call finds what the first one left between its functions."""
     x, weight = drawn(*shape, dtype=dtype), drawn(shape[1], dtype=dtype)
     target = torch.arange(shape[0], device="cuda", dtype=torch.int32)
+    target[-1] = shape[1] - 1
     functions = {
-        name: split(name) for name in ("softmax", "rms_norm", "layer_norm", "cross_entropy")
+        name: planned(name) for name in ("softmax", "rms_norm", "layer_norm", "cross_entropy")
     }
     for given in (x, x.flip(0) + 3):
         wide, factors = given.double(), weight.double()
