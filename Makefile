@@ -17,7 +17,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-gpu test-archs headers study-notes docs lint format setup clean
+.PHONY: run test test-gpu test-sanitized test-archs headers study-notes docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -29,6 +29,10 @@ test: $(TEST_READY)
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu
+
+# Every bundled kernel under compute-sanitizer, on a machine with an NVIDIA GPU.
+test-sanitized: $(TEST_READY)
+	$(PY) -m pytest -n 7 -m gpu tests/gpu/sanitized_kernels.py
 
 # What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
 test-archs: $(TEST_READY)

@@ -103,7 +103,7 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
 #endif
 
 #if MASK == MASK_shared
-    SHARED float mask[TAPS];
+    SHARED float mask[(TAPS + 3) / 4 * 4]; /* compilers read 16 bytes at a time, the last one's, too */
     for (int j = tid; j < TAPS; j += BLOCK) mask[j] = weights[j];
 #define W(j) mask[j]
 #elif MASK == MASK_registers
