@@ -49,7 +49,7 @@ LINES = {
     "fleet": 1270,
     "interop": 1030,
     "kernel": 3504,
-    "languages": 1139,
+    "languages": 1180,
     "measure": 5986,
     "report": 1570,
     "retune": 1120,

@@ -48,10 +48,15 @@ SHIPPED = sorted(file for file in REPORTS.glob("[!o]*/*.json") if "." not in fil
 @pytest.mark.filterwarnings("ignore:left out. its fit to random sizes")
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
-    """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
+    """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md.
+
+    Checking one in Triton compiles a hundred binaries: of each kernel the smallest record is.
+    """
     made, kernel = read(file), find_kernel(file.stem)
     assert encode(made) == file.read_bytes()
-    assert checked(made, kernel).problems == made.problems
+    smallest = min(REPORTS.glob(f"[!o]*/{file.name}"), key=lambda other: other.stat().st_size)
+    if not kernel.language or file == smallest:
+        assert checked(made, kernel).problems == made.problems
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
     for known in made.problems:

@@ -114,6 +114,14 @@ def test_the_text_changes_with_what_is_used_alone(tmp_path, old, new, changes):
     assert (cut(tmp_path) != cut(tmp_path, (old, new))) == changes
 
 
+def test_a_text_is_cut_once_while_its_files_stay(tmp_path, monkeypatch):
+    text = cut(tmp_path)
+    monkeypatch.setattr(slices, "_Slicer", None)
+    assert cut(tmp_path) == text
+    with pytest.raises(TypeError):
+        cut(tmp_path, ("TWO = 2", "TWO = 3"))
+
+
 def test_the_text_runs_without_its_files(tmp_path):
     """With the form feeds that some put between the parts of a file, which end no line."""
     changes = (("import triton.language as tl", "tl = None\n\f"), (": tl.constexpr", ""))

@@ -11,15 +11,18 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.errors import SpecError
 from autotune.languages.base import Files
+
+T = TypeVar("T")
 
 #: The line before the text of each module.
 _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
@@ -43,14 +46,52 @@ class FunctionParameter:
 
 
 def cut(file: Path, functions: Sequence[str], files: Files) -> str:
-    """Return the text of functions with all that they use; `SpecError` where one is not in the file."""
-    slicer = _Slicer(files)
+    """Return the text of functions with all that they use; `SpecError` where one is not in the file.
+
+    Cutting takes tens of milliseconds. A text that was cut before is returned while its files stay.
+    """
+    key = file, tuple(functions)
+    if key in _cuts:
+        answers, text = _cuts[key]
+        with suppress(SpecError):  # a file that is gone may not be needed any more
+            if all(getattr(files, how)(*asked) == found for (how, *asked), found in answers):
+                return text
+    remembering = _Remembering(files)
+    slicer = _Slicer(remembering)
     module = slicer.module(_dotted(file), file)
     for function in functions:
         if not any(function in _bound(node) for node in module.tree.body):
             raise SpecError(f"{file.name} has no function {function!r}")
         slicer.want(module, function)
-    return "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
+    text = "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
+    _cuts[key] = list(remembering.answers.items()), text
+    return text
+
+
+class _Remembering:
+    """Files, and what they answered."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        #: By the name of the function and its arguments.
+        self.answers: dict[tuple[Any, ...], Any] = {}
+
+    def read(self, file: Path) -> str:
+        return self._kept(self._files.read(file), "read", file)
+
+    def read_bytes(self, file: Path) -> bytes:
+        return self._kept(self._files.read_bytes(file), "read_bytes", file)
+
+    def of_module(self, name: str, folder: Path) -> list[Path]:
+        return self._kept(self._files.of_module(name, folder), "of_module", name, folder)
+
+    def _kept(self, answer: T, *asked: Any) -> T:
+        self.answers[asked] = answer
+        return answer
+
+
+#: Texts that were cut, by file and functions, with what the files answered then.
+_cuts: dict[tuple[Path, tuple[str, ...]], tuple[list[tuple[Any, Any]], str]] = {}
 
 
 @cache
