@@ -11,18 +11,15 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from autotune.errors import SpecError
 from autotune.languages.base import Files
-
-T = TypeVar("T")
 
 #: The line before the text of each module.
 _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
@@ -30,6 +27,9 @@ _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
 _TUNERS = ("autotune", "heuristics")
 #: Stands for every name of a module.
 _ALL = "*"
+#: Texts whose trees are kept, and statements of which is kept what they bind and use: each configuration of a kernel
+#: asks for its source.
+_TREES, _STATEMENTS = 64, 8192
 
 
 @dataclass(frozen=True)
@@ -46,52 +46,14 @@ class FunctionParameter:
 
 
 def cut(file: Path, functions: Sequence[str], files: Files) -> str:
-    """Return the text of functions with all that they use; `SpecError` where one is not in the file.
-
-    Cutting takes tens of milliseconds. A text that was cut before is returned while its files stay.
-    """
-    key = file, tuple(functions)
-    if key in _cuts:
-        answers, text = _cuts[key]
-        with suppress(SpecError):  # a file that is gone may not be needed any more
-            if all(getattr(files, how)(*asked) == found for (how, *asked), found in answers):
-                return text
-    remembering = _Remembering(files)
-    slicer = _Slicer(remembering)
+    """Return the text of functions with all that they use; `SpecError` where one is not in the file."""
+    slicer = _Slicer(files)
     module = slicer.module(_dotted(file), file)
     for function in functions:
         if not any(function in _bound(node) for node in module.tree.body):
             raise SpecError(f"{file.name} has no function {function!r}")
         slicer.want(module, function)
-    text = "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
-    _cuts[key] = list(remembering.answers.items()), text
-    return text
-
-
-class _Remembering:
-    """Files, and what they answered."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        #: By the name of the function and its arguments.
-        self.answers: dict[tuple[Any, ...], Any] = {}
-
-    def read(self, file: Path) -> str:
-        return self._kept(self._files.read(file), "read", file)
-
-    def read_bytes(self, file: Path) -> bytes:
-        return self._kept(self._files.read_bytes(file), "read_bytes", file)
-
-    def of_module(self, name: str, folder: Path) -> list[Path]:
-        return self._kept(self._files.of_module(name, folder), "of_module", name, folder)
-
-    def _kept(self, answer: T, *asked: Any) -> T:
-        self.answers[asked] = answer
-        return answer
-
-
-#: Texts that were cut, by file and functions, with what the files answered then.
-_cuts: dict[tuple[Path, tuple[str, ...]], tuple[list[tuple[Any, Any]], str]] = {}
+    return "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
 
 
 @cache
@@ -225,7 +187,7 @@ class _Slicer:
         if file not in self._modules:
             text = self._files.read(file)
             try:
-                tree = ast.parse(text)
+                tree = _parsed(text)
             except SyntaxError as error:
                 raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
             self._modules[file] = _Slice(name, file, text.split("\n"), tree)
@@ -239,9 +201,8 @@ class _Slicer:
             if node in module.wanted or not (is_future or {name, _ALL} & bound or name == _ALL):
                 continue
             module.wanted.append(node)
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Import | ast.ImportFrom):
-                    self._follow(module, inner)
+            for statement in _imports(node):
+                self._follow(module, statement)
             for used in sorted(_used(node)):
                 self.want(module, used)
 
@@ -285,6 +246,17 @@ class _Slicer:
         return list(done.values())
 
 
+@lru_cache(_TREES)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@lru_cache(_STATEMENTS)
+def _imports(node: ast.stmt) -> list[ast.Import | ast.ImportFrom]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)]
+
+
+@lru_cache(_STATEMENTS)
 def _bound(node: ast.stmt) -> set[str]:
     """Return the names that a statement of a module binds; a star import may bind any."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -302,6 +274,7 @@ def _bound_inside(node: ast.stmt) -> Iterator[str]:
             yield from (alias.asname or alias.name.split(".")[0] for alias in inner.names)
 
 
+@lru_cache(_STATEMENTS)
 def _used(node: ast.stmt) -> set[str]:
     """Return the names of a module that a statement may use; a function's own names are none."""
     if not isinstance(node, ast.FunctionDef):

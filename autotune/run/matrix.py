@@ -421,9 +421,8 @@ def fitted_to_sizes(
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(part.configurations[number]) for number in chosen}
-        if (
-            category not in known
-        ):  # a table needs a time, which no chosen one may have at the first size
+        if category not in known:
+            # A table needs a time, which no chosen one may have at the first size.
             lacking += [c for c in columns if any(matrix.median_ms[n][c] for n in chosen)][:1]
     old = _joined(record.portfolio, _rows(_columns(matrix, lacking), kept))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
