@@ -22,6 +22,7 @@ from autotune.kernel.spec import Kernel, Launch
 from autotune.languages.choose import backend
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.declared import declared_arguments
 from autotune.measure.measurement import Status
 from autotune.measure.sight import unseen_inputs
 from autotune.measure.tasks import Job
@@ -277,8 +278,7 @@ class _DeviceCheck:
         kernel = self._kernel
         if kernel.language_on("cuda") != "cuda":
             return ""
-        like = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
-        arguments = prepare(kernel, min(like, key=size_of), EXACT).arguments
+        arguments = declared_arguments(kernel, problem).values()
         passed = [each.name for each in arguments if each.kind != "constant"]
         passed += kernel.workspaces(configuration, problem, self._device)
         for launch in launches:
