@@ -20,7 +20,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.measure.rotation import first_time
 from autotune.run.bench import Bench
 from autotune.run.matrix import Binaries, candidates_of, fitted_to_sizes, random_sizes
-from autotune.run.recording import refitted
+from autotune.run.recording import plan_of, refitted
 from autotune.run.request import Request
 from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
@@ -123,11 +123,11 @@ def test_another_file_is_refused(
     assert file.read_text() == text
 
 
-def sampled_matrix(count: int) -> Portfolio:
+def sampled_matrix(count: int, seed: int = 3) -> Portfolio:
     """Return invented times of sgemm's portfolio on random sizes, which its formula does not have."""
     record, kernel = read(H100 / "sgemm.json"), find_kernel("sgemm")
     configurations = record.portfolio.configurations[:6]
-    problems = [{"m": m, "n": n, "k": k} for m, n, k in sgemm_sizes(3, count)]
+    problems = [{"m": m, "n": n, "k": k} for m, n, k in sgemm_sizes(seed, count)]
 
     def time_ms(number: int, m: int, n: int, k: int) -> float:
         tiles = -(-m // (16 << number)) * -(-n // 64)
@@ -224,6 +224,20 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     partial = fitted_to_sizes(bare, kernel, msgspec.structs.replace(matrix, median_ms=failed))[0]
     assert [problem["n"] for problem in partial.portfolio.problems] == [sizes[1]] * 2
     assert all(table.prediction for table in partial.portfolio.tables)
+
+
+def test_few_sizes_learn_from_the_errors_of_another_category() -> None:
+    device, kernel = read(H100 / "sgemm.json").device.planned_for(), find_kernel("sgemm")
+    matrices = (sampled_matrix(count, seed) for count, seed in ((60, 3), (240, 5)))
+    size = Problem(m=4096, n=4096, k=4096)
+    configurations = sampled_matrix(1).configurations
+    plans = [plan_of(kernel, Configuration(c), size, device) for c in configurations]
+    few, many = (SizeFit(m, plans, device.sm_count, kernel.layout) for m in matrices)
+    every, times = range(len(plans)), few.completed()[0]
+    alone = few.held_out(every, times).shares
+    few.others = [many]
+    together = few.held_out(every, times).shares
+    assert np.log(together).mean() > np.log(alone).mean()
 
 
 def test_sizes_share_the_binaries_of_their_category() -> None:

@@ -400,13 +400,14 @@ def fitted_to_sizes(
     """
     where, device = f"{record.kernel} on {record.device.name}", record.device.planned_for()
     known = {category_of(table.rows[0].problem) for table in record.portfolio.tables}
+    categories, fits = by_category(matrix.problems) or {(): []}, dict[tuple[str, ...], SizeFit]()
     lacking = list[int]()
     predictions, shares, kept = (
         dict[tuple[str, ...], Prediction](),
         list[Any](),
         set[Configuration](),
     )
-    for category, columns in (by_category(matrix.problems) or {(): []}).items():
+    for category, columns in categories.items():
         count, of_category = len(columns), "".join(f" of {value}" for value in category)
         if count < _ENOUGH:
             raise UsageError(
@@ -414,16 +415,20 @@ def fitted_to_sizes(
             )
         part = _columns(matrix, columns)
         plans = _plans(part, kernel, device)
-        fit = SizeFit(counted(part, plans), plans, device.sm_count, kernel.layout)
+        fits[category] = SizeFit(counted(part, plans), plans, device.sm_count, kernel.layout)
+    for category, fit in fits.items():
+        fit.others = [other for other in fits.values() if other is not fit]
         completed, spreads = fit.completed()
         chosen = fit.chosen(completed, spreads)
         held_out = fit.held_out(chosen, completed)
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
-        kept |= {Configuration(part.configurations[number]) for number in chosen}
+        kept |= {Configuration(matrix.configurations[number]) for number in chosen}
         if category not in known:
             # A table needs a time, which no chosen one may have at the first size.
-            lacking += [c for c in columns if any(matrix.median_ms[n][c] for n in chosen)][:1]
+            lacking += [
+                c for c in categories[category] if any(matrix.median_ms[n][c] for n in chosen)
+            ][:1]
     old = _joined(record.portfolio, _rows(_columns(matrix, lacking), kept))
     tables = [(table, category_of(table.rows[0].problem)) for table in old.tables]
     measured = _rows(old, kept)

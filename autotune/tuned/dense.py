@@ -1,13 +1,15 @@
 """Chooses and fits the configurations that answer random sizes, from times measured on many.
 
-The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. What to
-expect of an answer is measured on sizes that are held out of the fit.
+The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. Its errors in
+other categories count for them too: types of one width, say, are slow at the same sizes. What to expect of an
+answer is measured on sizes that are held out of the fit.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +33,8 @@ FOLDS = 5
 #: A time counts the more the faster its formula expects the configuration to be there: the share of the
 #: best speed, to this power.
 PREFERENCE = 4.0
+#: Weight of an error in another category, of several tried on rows and hgemm (0.1 to 1).
+ELSEWHERE = 0.3
 #: Spreads by which a configuration counts as slower; and the most by which, in logarithms.
 CAUTION, _SLOW = 0.5, 3.0
 #: Splits of an expectation, and the weight of no difference.
@@ -46,6 +50,16 @@ class CorrectedCurve(NamedTuple):
     trees: tuple[Tree, ...]
     #: Standard deviation of the logarithms of errors that are left.
     spread: float
+
+
+class _Errors(NamedTuple):
+    """The errors of the formula of one configuration, of each size that was timed."""
+
+    curve: Curve
+    features: Array
+    #: Of times over fitted times.
+    logs: Array
+    weights: Array
 
 
 class HeldOut(NamedTuple):
@@ -89,6 +103,9 @@ class SizeFit:
         keys = [tuple(problem.values()) for problem in matrix.problems]
         self.of_problem = np.array([features_of(key) for key in keys])
         self.features = [self._features(plan) for plan in plans]
+        #: Fits of other categories to the same configurations.
+        self.others: Sequence[SizeFit] = ()
+        self._errors_anywhere = cache(partial(self._errors, known=np.arange(len(keys))))
 
     def _features(self, plan: Plan | None) -> Array:
         if plan is None or plan.grid is None:
@@ -101,19 +118,33 @@ class SizeFit:
         """Fit configurations to their times on the known sizes; None where that fails."""
         found = list[CorrectedCurve | None]()
         for number in chosen:
-            curve = self.predictor.curve(number, known.tolist())
-            if curve is None:
+            own = self._errors(number, known)
+            if own is None:
                 found.append(None)
                 continue
-            rows = known[np.isfinite(self.times[number, known])]
-            formula_ms = self.predictor.times_of(number, curve)[rows]
-            errors, features = np.log(self.times[number, rows] / formula_ms), self.features[number]
-            weights = self._weights(rows, formula_ms)
-            trees = fitted_trees(features[rows], errors, weights)
-            errors = errors - np.log(corrections(trees, features[rows]))
-            spread = float(np.sqrt((weights * errors**2).sum() / weights.sum()))
-            found.append(CorrectedCurve(curve, trees, spread))
+            elsewhere = filter(None, (other._errors_anywhere(number) for other in self.others))
+            pairs = [(own, 1.0), *((errors, ELSEWHERE) for errors in elsewhere)]
+            trees = fitted_trees(
+                np.vstack([errors.features for errors, _ in pairs]),
+                np.concatenate([errors.logs for errors, _ in pairs]),
+                np.concatenate([weight * errors.weights for errors, weight in pairs]),
+            )
+            left = own.logs - np.log(corrections(trees, own.features))
+            spread = float(np.sqrt((own.weights * left**2).sum() / own.weights.sum()))
+            found.append(CorrectedCurve(own.curve, trees, spread))
         return found
+
+    def _errors(self, number: int, known: Array) -> _Errors | None:
+        curve = self.predictor.curve(number, known.tolist())
+        if curve is None:
+            return None
+        rows = known[np.isfinite(self.times[number, known])]
+        formula_ms = self.predictor.times_of(number, curve)[rows]
+        logs, weights = (
+            np.log(self.times[number, rows] / formula_ms),
+            self._weights(rows, formula_ms),
+        )
+        return _Errors(curve, self.features[number][rows], logs, weights)
 
     def _weights(self, rows: Array, formula_ms: Array) -> Array:
         shares: Array = np.minimum(1.0, np.nanmin(self.times[:, rows], axis=0) / formula_ms)
