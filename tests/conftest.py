@@ -155,6 +155,16 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
     patch.setenv("MPLCONFIGDIR", str(caches / "matplotlib"))  # its font cache takes seconds
 
 
+@pytest.fixture(autouse=True)
+def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify the finalists of short runs at four sizes beside the tuned one, which a busy machine does too.
+
+    Tests marked `many_sizes` need those that an idle one has time for.
+    """
+    if not request.node.get_closest_marker("many_sizes"):
+        monkeypatch.setattr("autotune.run.sizes._LEAST_S", 0.0)
+
+
 @pytest.fixture(scope="session")
 def nvcc() -> str:
     """The CUDA compiler driver, from the extra ``test`` or the machine."""

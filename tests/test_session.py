@@ -702,6 +702,7 @@ WHOLE = (
 )
 
 
+@pytest.mark.many_sizes
 def test_a_grid_that_leaves_the_last_elements_out_wins_only_for_sizes_that_it_requires(
     tuned, saxpy
 ):
@@ -719,6 +720,7 @@ def test_a_grid_that_leaves_the_last_elements_out_wins_only_for_sizes_that_it_re
     assert result.disqualified == ()
 
 
+@pytest.mark.many_sizes
 def test_an_index_that_overflows_at_a_large_size_is_wrong(tuned, saxpy, tmp_path):
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
     kernel = saxpy()
@@ -730,6 +732,7 @@ def test_an_index_that_overflows_at_a_large_size_is_wrong(tuned, saxpy, tmp_path
     assert re.match(r"on n=\d{5,} .*wrong at 1\).*return p.n <= 30001$", bad.message)
 
 
+@pytest.mark.many_sizes
 def test_sizes_that_the_functions_refuse_disqualify_nothing(tuned, saxpy):
     raising = ("    x, y =", '    if p.n % 2:\n        raise ValueError("odd")\n    x, y =')
     with pytest.warns(UserWarning, match=r"not verified at n=999, .*ValueError: odd") as told:
@@ -737,6 +740,7 @@ def test_sizes_that_the_functions_refuse_disqualify_nothing(tuned, saxpy):
     assert result.disqualified == () and len(told) == 1
 
 
+@pytest.mark.many_sizes
 def test_a_size_where_all_values_are_0_proves_nothing(tuned, saxpy, tmp_path):
     """The variance of one number, computed in one pass, is a rounding error."""
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
@@ -748,6 +752,7 @@ def test_a_size_where_all_values_are_0_proves_nothing(tuned, saxpy, tmp_path):
     assert result.disqualified == ()
 
 
+@pytest.mark.many_sizes
 def test_a_crash_at_another_size_disqualifies(tuned, saxpy):
     dies = f"""def launch(c, p):
     import os
