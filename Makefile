@@ -35,8 +35,9 @@ test-sanitized: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu/sanitized_kernels.py
 
 # What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
+# Then all shipped records in Triton, checked as an import checks them.
 test-archs: $(TEST_READY)
-	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py
+	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_importing.py
 
 # What C++ programs include, from the records of all devices; they call no kernel in Triton, and none that only teaches.
 headers: $(TEST_READY)

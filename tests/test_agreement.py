@@ -20,7 +20,7 @@ from autotune.run.bench import BegunSite, Bench
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
-pytestmark = pytest.mark.opencl
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("kept_processes")]
 
 REFERENCE = "\n\n@scale.reference\ndef reference(x, factor):\n    return factor * x\n"
 RIGHT = "if (i < n) out[i] = factor * x[i];"
