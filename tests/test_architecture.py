@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2795,
-    "cli": 2825,
+    "cli": 2831,
     "devices": 2650,
     "doctor": 402,
     "explain": 900,

@@ -300,6 +300,8 @@ def test_run_writes_everything_and_prints_the_record(
     found = json.loads(capsys.readouterr().out)
     assert found["quality"] == "exact"
     assert found["config"] == record["problems"][0]["plans"][0]["configuration"]
+    assert run([*asked[:-1], "opencl:cpu", "--json"]) == 0  # as it was named to `run`
+    assert json.loads(capsys.readouterr().out) == found
 
     file = f"{SAXPY}/saxpy.py"
     assert run(["lookup", file, *asked[2:3], *asked[5:], "--json"]) == 0

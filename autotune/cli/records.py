@@ -40,7 +40,9 @@ _OUT = out_option("Folder to write to.")
 @KERNEL
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
-@click.option("--device", metavar="NAME", help="Name of the device, as its driver gives it.")
+@click.option(
+    "--device", metavar="NAME", help="Name that its driver gives it; or cuda:0, opencl:cpu."
+)
 @click.option(
     "--deterministic", is_flag=True, help="Only configurations with the same bits in every run."
 )
@@ -64,6 +66,8 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.console import sizes
+    from autotune.devices.choose import choose_device
+    from autotune.devices.device import BACKENDS
     from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.kernel.source import changed_since
     from autotune.tuned.lookup import lookup as answer
@@ -80,8 +84,10 @@ def lookup(
         if not tuned:
             raise UsageError(f"{name} is not tuned yet; run: autotune run {kernel}")
         problem = {**dict(set.intersection(*tuned)), **problem}
+    is_selector = (device or "").partition(":")[0] in BACKENDS
+    on = choose_device(device) if is_selector else device
     found = answer(
-        name, arch=arch, device=device, deterministic=deterministic, project=owner, **problem
+        name, arch=arch, device=on, deterministic=deterministic, project=owner, **problem
     )
     changes: tuple[str, ...] = ()
     with _comparing():
