@@ -159,9 +159,9 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
 def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify the finalists of short runs at four sizes beside the tuned one, which a busy machine does too.
 
-    Tests marked `many_sizes` need those that an idle one has time for.
+    Tests marked `many_sizes`, and those on a GPU, need those that an idle one has time for.
     """
-    if not request.node.get_closest_marker("many_sizes"):
+    if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
         monkeypatch.setattr("autotune.run.sizes._LEAST_S", 0.0)
 
 
