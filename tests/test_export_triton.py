@@ -157,10 +157,18 @@ def two_functions(space, **fields):
             (("n, BLOCK: tl", "n, parts, BLOCK: tl"), ('"sums", "n")', '"sums", "n", parts)')),
             r"types of the arguments \(part_sums\) depends",
         ),
+        (
+            (
+                ("n, BLOCK: tl", "n, far, BLOCK: tl"),
+                ('"sums", "n")', '"sums", "n", p.n - 984)'),
+                ("Problem(n=1), Problem(n=999)", "Problem(n=1016), Problem(n=1032)"),
+            ),
+            r"types of the arguments \(part_sums\) depends",
+        ),
     ],
 )
 def test_what_a_problem_has_compiled_in_is_refused(tmp_path, monkeypatch, edits, message):
-    """Its cubin is wrong for other problems; the second passes a number that is 16 of one problem."""
+    """Its cubin is wrong for other problems; the last two pass numbers that are multiples of 16 of some of them."""
     space = write_two_functions(tmp_path, *edits)
     monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
     with pytest.raises(UsageError, match=message):

@@ -261,12 +261,15 @@ def _refuse_specialised(
 ) -> None:
     """Raise `UsageError` where a problem's values, or types, are compiled in, so that no cubin is for all.
 
-    A launcher takes the categorical values of the ``examples`` only, and aligned arrays.
+    A launcher takes the categorical values of the ``examples`` only, and aligned arrays. It takes other
+    sizes than those declared, of all of which a number that the launch computes may be a multiple of 16.
     """
     served = {name: {each.get(name) for each in examples} for name in kernel.fields}
+    further = (ALIGNMENT,) if ALIGNMENT in scalars.values() else (1, ALIGNMENT)
+    others = [_larger(each, by) for each in examples for by in further]
     asked = [
         each
-        for each in kernel.all_problems()
+        for each in (*kernel.all_problems(), *others)
         if not kernel.layout_of(each)
         and kernel.allows(configuration, each)
         and all(each[name] in served[name] for name in each if isinstance(each[name], str))
@@ -283,6 +286,11 @@ def _refuse_specialised(
             f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no cubin "
             "is for every problem; make it a parameter, or declare a kernel for each"
         )
+
+
+def _larger(problem: Problem, by: int) -> Problem:
+    sizes = {name: value + by for name, value in problem.items() if isinstance(value, int)}
+    return problem.replace(**sizes)
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:
