@@ -48,7 +48,7 @@ LINES = {
     "export": 1235,
     "fleet": 1270,
     "interop": 1030,
-    "kernel": 3504,
+    "kernel": 3507,
     "languages": 1153,
     "measure": 5986,
     "report": 1570,

@@ -11,9 +11,10 @@ import io
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,6 +38,8 @@ _NOT_DEFINED = re.compile(r"\s*!\s*defined\W*(\w+)")
 _NAME = re.compile(r'"([^"\n]{1,200})"|<([^<>\n]{1,200})>')
 _LINE = re.compile(rf"^{_GAP}(?:\#|%:){_GAP}(?:include|define)\b(.*)", re.MULTILINE)
 _WORD = re.compile(r"[\w./+-]{0,200}\.\w{1,20}")
+#: Texts of which is kept what they include: a command asks for the same ones hundreds of times.
+_TEXTS = 64
 #: Options that name a folder of headers, in the same word or the next.
 _FOLDER = re.compile(r"(?:-I|-isystem|-iquote|-idirafter|--include-path)[= ]*(.*)")
 
@@ -127,22 +130,21 @@ class _Inlining:
         real, is_guarded, is_once = file.resolve(), _is_guarded(text), _is_once(text)
         self._open.append(real)
         depth = -1 if is_guarded else 0  # of conditions, the guard aside
-        inlined = set[str]()
-
-        def replaced(match: re.Match[str]) -> str:
-            nonlocal depth
-            directive = match["directive"] or ""
+        inlined, parts, end = set[str](), [f'#line 1 "{file.name}"\n'], 0
+        for match in _directives(text):
+            directive = match["directive"]
             depth += directive.startswith("if") - (directive == "endif")
             name = match["quoted"] if directive == "include" else None
             included = self._place(name, file.parent) if name else None
             if included is None:
-                return match[0]
+                continue
             inlined.add(match["quoted"])
             body = self._included(included, is_certain and depth == 0)
             line = text.count("\n", 0, match.end()) + 2
-            return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
-
-        body = f'#line 1 "{file.name}"\n{_TOKEN.sub(replaced, text)}'
+            parts += text[end : match.start()], f'#line 1 "{included.name}"\n{body}\n'
+            parts.append(f'#line {line} "{file.name}"')
+            end = match.end()
+        body = "".join([*parts, text[end:]])
         self._follow(_names(text) - inlined, (Path(), *self._folders))
         self._open.pop()
         if is_certain and (is_once or is_guarded):
@@ -171,7 +173,7 @@ class _Inlining:
         is_named = any((folder / name).is_file() for folder in self._folders)
         return bundled if bundled.is_file() and not is_named else None
 
-    def _follow(self, names: set[str], folders: Iterable[Path]) -> None:
+    def _follow(self, names: Set[str], folders: Iterable[Path]) -> None:
         """Note all files of these names: compilers differ in which folder is first, macros in what they name."""
         for name in sorted(names):
             for folder in folders:
@@ -185,10 +187,11 @@ class _Inlining:
         self._follow(_names(text), (file.parent, Path(), *self._folders))
 
 
-def _names(text: str) -> set[str]:
+@lru_cache(_TEXTS)
+def _names(text: str) -> frozenset[str]:
     lines = _LINE.findall(_COMMENT.sub("", text))
     words = {word for line in lines for word in _WORD.findall(line)}
-    return words | {quoted or angled for quoted, angled in _NAME.findall(text)}
+    return frozenset(words.union(quoted or angled for quoted, angled in _NAME.findall(text)))
 
 
 def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
@@ -208,13 +211,18 @@ def read_bytes(file: Path) -> bytes:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
 
 
+@lru_cache(_TEXTS)
+def _directives(text: str) -> tuple[re.Match[str], ...]:
+    return tuple(match for match in _TOKEN.finditer(text) if match["directive"])
+
+
 def _is_once(text: str) -> bool:
-    return any(m["directive"] == "pragma" and m["next"] == "once" for m in _TOKEN.finditer(text))
+    return any(m["directive"] == "pragma" and m["next"] == "once" for m in _directives(text))
 
 
 def _is_guarded(text: str) -> bool:
     """Return whether one ``#ifndef`` with its ``#define`` holds all of a file, without another branch."""
-    found = [match for match in _TOKEN.finditer(text) if match["directive"]]
+    found = _directives(text)
     if len(found) < 3 or found[1]["directive"] != "define":
         return False
     first, last, depth = found[0], found[-1], 0
