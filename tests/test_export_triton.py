@@ -153,22 +153,10 @@ def two_functions(space, **fields):
             ),
             "the value of UNIT depends on the problem",
         ),
-        (
-            (("n, BLOCK: tl", "n, parts, BLOCK: tl"), ('"sums", "n")', '"sums", "n", parts)')),
-            r"types of the arguments \(part_sums\) depends",
-        ),
-        (
-            (
-                ("n, BLOCK: tl", "n, far, BLOCK: tl"),
-                ('"sums", "n")', '"sums", "n", p.n - 984)'),
-                ("Problem(n=1), Problem(n=999)", "Problem(n=1016), Problem(n=1032)"),
-            ),
-            r"types of the arguments \(part_sums\) depends",
-        ),
     ],
 )
 def test_what_a_problem_has_compiled_in_is_refused(tmp_path, monkeypatch, edits, message):
-    """Its cubin is wrong for other problems; the last two pass numbers that are multiples of 16 of some of them."""
+    """Its cubin is wrong for other problems."""
     space = write_two_functions(tmp_path, *edits)
     monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
     with pytest.raises(UsageError, match=message):
@@ -201,6 +189,28 @@ def test_what_no_program_can_ask_for_is_not_refused(tmp_path, monkeypatch, edits
     space = write_two_functions(tmp_path, *edits)
     monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
     assert "scaled_00.cubin" in export_records("cuda", two_functions(space, **fields))
+
+
+def test_of_numbers_that_a_launch_computes_nothing_is_compiled_in(tmp_path, monkeypatch):
+    """Of all declared problems they are multiples of 16, or never, or 1; a program asks for another size."""
+    cubins = []
+    for number, computed in enumerate(("p.n - 984", "p.n - 985", "ceil_div(p.n, 4096)")):
+        space = write_two_functions(
+            tmp_path / f"project{number}",
+            ("n, BLOCK: tl.constexpr):", "n, more, BLOCK: tl.constexpr):\n    x += more"),
+            ('"sums", "n")', f'"sums", "n", {computed})'),
+            ("Problem(n=1), Problem(n=999)", "Problem(n=1016), Problem(n=1032)"),
+        )
+        monkeypatch.setenv("AUTOTUNE_PATH", str(space.parent))
+        files = export_records("cuda", two_functions(space))
+        cubins.append([files[name] for name in ("scaled_00.cubin", "scaled_01.cubin")])
+    assert cubins[0] == cubins[1] == cubins[2]
+    program = TWO_FUNCTIONS.replace("{{8, 8, 4, 8, 8}", "{{8, 8, 4, 4, 8, 8}").replace(
+        "1000", "5001"
+    )
+    lines = lines_of(program, files, tmp_path)
+    (first, _) = (line for line in lines if line.startswith("launch"))
+    assert first.endswith(" 4096 1048576 5001 2 0 0")
 
 
 def test_a_program_launches_both_functions_of_a_cubin(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.languages.base import ALIGNMENT, UNKNOWN
 from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.data import Argument
-from autotune.measure.declared import declared_arguments
+from autotune.measure.declared import COMPUTED, declared_arguments
 from autotune.tuned.record import Plan, TunedRecord
 from autotune.values import Configuration, Problem, size_of
 
@@ -155,12 +155,13 @@ def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:
 def _variants(kernel: Kernel, given: _Given) -> list[dict[str, int]]:
     """Return integer scalars for each binary of a configuration; a language may compile them in.
 
-    The first is for problems all of whose fields are multiples of 16, the second for all others.
+    The first is for problems all of whose fields are multiples of 16, the second for all others. Of numbers
+    that a launch computes neither knows anything: they may be multiples of 16 in the declared problems only.
     """
     if kernel.language is None:
         return [{}]
     whole = [name for name, each in given.arguments.items() if _is_whole(each)]
-    unknown = dict.fromkeys(whole, UNKNOWN)
+    unknown = dict.fromkeys([*whole, COMPUTED], UNKNOWN)
     return (
         [unknown | dict.fromkeys(given.fields, ALIGNMENT), unknown] if given.fields else [unknown]
     )
@@ -261,15 +262,12 @@ def _refuse_specialised(
 ) -> None:
     """Raise `UsageError` where a problem's values, or types, are compiled in, so that no cubin is for all.
 
-    A launcher takes the categorical values of the ``examples`` only, and aligned arrays. It takes other
-    sizes than those declared, of all of which a number that the launch computes may be a multiple of 16.
+    A launcher takes the categorical values of the ``examples`` only, and aligned arrays.
     """
     served = {name: {each.get(name) for each in examples} for name in kernel.fields}
-    further = (ALIGNMENT,) if ALIGNMENT in scalars.values() else (1, ALIGNMENT)
-    others = [_larger(each, by) for each in examples for by in further]
     asked = [
         each
-        for each in (*kernel.all_problems(), *others)
+        for each in kernel.all_problems()
         if not kernel.layout_of(each)
         and kernel.allows(configuration, each)
         and all(each[name] in served[name] for name in each if isinstance(each[name], str))
@@ -286,11 +284,6 @@ def _refuse_specialised(
             f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no cubin "
             "is for every problem; make it a parameter, or declare a kernel for each"
         )
-
-
-def _larger(problem: Problem, by: int) -> Problem:
-    sizes = {name: value + by for name, value in problem.items() if isinstance(value, int)}
-    return problem.replace(**sizes)
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:

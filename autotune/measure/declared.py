@@ -18,6 +18,8 @@ from autotune.languages.base import UNKNOWN, Passed
 from autotune.measure.data import Argument, Draw, argument_of
 from autotune.values import Configuration, Problem
 
+#: Stands for every number that a launch computes, among the scalars of `compiled_in`.
+COMPUTED = ""
 #: Problems of which arguments are kept, so that configurations need not ask again.
 _KEPT = 256
 
@@ -76,18 +78,18 @@ def compiled_in(
 ) -> dict[str, str]:
     """Return what is compiled in, as the language of a kernel says it.
 
-    ``scalars`` replace declared ones, as those of a call do.
+    ``scalars`` replace declared ones, as those of a call do, and `COMPUTED` numbers.
     """
     assert kernel.language is not None
     known = dict(_passed(kernel, kernel.hook("arguments"), problem))
-    for name, value in scalars.items():
-        known[name] = Passed(name, known[name].dtype, value)
+    for name in scalars.keys() - {COMPUTED}:
+        known[name] = Passed(name, known[name].dtype, scalars[name])
     for name, out in kernel.workspaces(configuration, problem, device).items():
         known[name] = Passed(name, np.dtype(out.dtype).name)
     launches: dict[str, list[list[Passed]]] = {}
     for step in plan.launches:
         given = known if step.args is None else step.args
-        passed = [_passed_as(kernel, each, known) for each in given]
+        passed = [_passed_as(kernel, each, known, scalars.get(COMPUTED)) for each in given]
         launches.setdefault(str(step.entry), []).append(passed)
     values, symbols = kernel.values_of(configuration, problem), dict[str, str]()
     try:
@@ -98,10 +100,12 @@ def compiled_in(
     return symbols
 
 
-def _passed_as(kernel: Kernel, given: Any, known: Mapping[str, Passed]) -> Passed:
+def _passed_as(
+    kernel: Kernel, given: Any, known: Mapping[str, Passed], computed: int | None
+) -> Passed:
     if not isinstance(given, str):
         number = given if isinstance(given, np.generic) else np.int32(index(given))
-        return Passed("", number.dtype.name, number.item())
+        return Passed("", number.dtype.name, number.item() if computed is None else computed)
     if given not in known:
         raise kernel.error(f"launch: no argument {given!r} (known: {', '.join(known)})")
     return known[given]
