@@ -157,9 +157,9 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify the finalists of short runs at four sizes beside the tuned one, which a busy machine does too.
+    """Verify the finalists of short runs at four sizes, and at no large one, as a very busy machine does.
 
-    Tests marked `many_sizes`, and those on a GPU, need those that an idle one has time for.
+    Tests marked `many_sizes`, and those on a GPU, have the sizes that there is time for.
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
         monkeypatch.setattr("autotune.run.sizes._LEAST_S", 0.0)

@@ -53,7 +53,7 @@ LINES = {
     "measure": 5988,
     "report": 1570,
     "retune": 1120,
-    "run": 4813,
+    "run": 4815,
     "search": 2425,
     "store": 1385,
     "triton": 1166,

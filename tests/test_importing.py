@@ -58,7 +58,7 @@ SMALLEST = min(
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md.
 
-    Checking one in Triton compiles a hundred binaries: the smallest is, and all by `make test-archs`.
+    Checking one in Triton compiles a hundred binaries: the suite checks the smallest, `make test-archs` all.
     """
     made, kernel = read(file), find_kernel(file.stem)
     assert encode(made) == file.read_bytes()

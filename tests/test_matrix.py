@@ -197,6 +197,7 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
             for number in range(2)
         ),
     )
+    bare = msgspec.structs.replace(record, portfolio=Portfolio())
     fitted, held_out = fitted_to_sizes(record, kernel, matrix)
     assert len(held_out.shares) == 200
     assert held_out.shares.min() > 0.99
@@ -210,10 +211,23 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
 
     for number, category in enumerate(categories):
         assert answers(after, category) == [configurations[number]] * 2
+    # Trees of the second category learn from a step in the times of the first.
+    stepped = tuple(
+        tuple(ms * (2 if 50 < number < 100 else 1) for number, ms in enumerate(row))
+        for row in matrix.median_ms
+    )
+    trees = [
+        {table.rows[0].problem["op"]: table.prediction for table in found.portfolio.tables}
+        for found, _ in (
+            fitted_to_sizes(bare, kernel, matrix),
+            fitted_to_sizes(bare, kernel, msgspec.structs.replace(matrix, median_ms=stepped)),
+        )
+    ]
+    assert trees[0]["max"].costs == trees[1]["max"].costs
+    assert trees[0]["max"].corrections != trees[1]["max"].corrections
     other = {"op": "sum", "dtype": "float64"}
     assert answers(after, other) == answers(before, other)
     # An interrupted run has no portfolio.
-    bare = msgspec.structs.replace(record, portfolio=Portfolio())
     alone = build_table(
         [RecordFile("given", record.device.folder, fitted_to_sizes(bare, kernel, matrix)[0])]
     )

@@ -38,7 +38,7 @@ _NOT_DEFINED = re.compile(r"\s*!\s*defined\W*(\w+)")
 _NAME = re.compile(r'"([^"\n]{1,200})"|<([^<>\n]{1,200})>')
 _LINE = re.compile(rf"^{_GAP}(?:\#|%:){_GAP}(?:include|define)\b(.*)", re.MULTILINE)
 _WORD = re.compile(r"[\w./+-]{0,200}\.\w{1,20}")
-#: Texts of which is kept what they include: a command asks for the same ones hundreds of times.
+#: Texts whose directives and names are kept: a command asks for the same ones hundreds of times.
 _TEXTS = 64
 #: Options that name a folder of headers, in the same word or the next.
 _FOLDER = re.compile(r"(?:-I|-isystem|-iquote|-idirafter|--include-path)[= ]*(.*)")

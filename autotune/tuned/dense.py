@@ -1,8 +1,8 @@
 """Chooses and fits the configurations that answer random sizes, from times measured on many.
 
-The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. Its errors in
-other categories count for them too: types of one width, say, are slow at the same sizes. What to expect of an
-answer is measured on sizes that are held out of the fit.
+The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. The
+trees also learn from its errors in other categories: types of one width, say, are slow at the same sizes. What to
+expect of an answer is measured on sizes that are held out of the fit.
 """
 
 from __future__ import annotations
