@@ -108,8 +108,9 @@ def test_two_cards_search_their_own_sizes_and_find_what_one_finds(request_of, tm
         }
         assert found.winner == single.winner
         assert found.race is not None
-        # One card measured a size, and held its finals.
-        assert {m.device_uuid for m in found.measured} == {found.race.device_uuid}
+        # One card measured a size. Its finals are held by that one, or by another that has none left.
+        assert len({m.device_uuid for m in found.measured}) == 1
+        assert found.race.device_uuid in {"one", "two"}
     assert {m.device_uuid for found in both.problems for m in found.measured} == {"one", "two"}
     kept = rows(tmp_path / "two.sqlite")
     assert Counter((row.problem, row.measurement.configuration) for row in kept) == Counter(
