@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2795,
-    "cli": 2831,
+    "cli": 2829,
     "devices": 2650,
     "doctor": 402,
     "explain": 900,
@@ -57,7 +57,7 @@ LINES = {
     "search": 2425,
     "store": 1385,
     "triton": 1166,
-    "tuned": 3608,
+    "tuned": 3605,
 }
 
 

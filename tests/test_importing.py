@@ -44,7 +44,7 @@ REPORTS = Path(__file__).parents[1] / "reports"
 COPY = REPORTS / "NVIDIA_H200" / "copy.json"
 #: All but what this machine's CPU left in opencl_*.
 SHIPPED = sorted(file for file in REPORTS.glob("[!o]*/*.json") if "." not in file.stem)
-#: Whether all of them are checked wholly: by `make test-archs`.
+#: Whether all of them are checked wholly: by CI and `make test-archs`.
 EVERY = os.environ.get("AUTOTUNE_TEST_ARCHS") == "all"
 #: Of those in Triton.
 SMALLEST = min(
@@ -58,7 +58,7 @@ SMALLEST = min(
 def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md.
 
-    Checking one in Triton compiles a hundred binaries: the suite checks the smallest, `make test-archs` all.
+    Checking one in Triton compiles a hundred binaries: the suite checks the smallest, CI and `make test-archs` all.
     """
     made, kernel = read(file), find_kernel(file.stem)
     assert encode(made) == file.read_bytes()

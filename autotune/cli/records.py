@@ -40,9 +40,7 @@ _OUT = out_option("Folder to write to.")
 @KERNEL
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
-@click.option(
-    "--device", metavar="NAME", help="Name that its driver gives it; or cuda:0, opencl:cpu."
-)
+@click.option("--device", metavar="NAME", help="As its driver names it; or cuda:0, opencl:cpu.")
 @click.option(
     "--deterministic", is_flag=True, help="Only configurations with the same bits in every run."
 )
@@ -85,9 +83,9 @@ def lookup(
             raise UsageError(f"{name} is not tuned yet; run: autotune run {kernel}")
         problem = {**dict(set.intersection(*tuned)), **problem}
     is_selector = (device or "").partition(":")[0] in BACKENDS
-    on = choose_device(device) if is_selector else device
+    asked = choose_device(device) if is_selector else device
     found = answer(
-        name, arch=arch, device=on, deterministic=deterministic, project=owner, **problem
+        name, arch=arch, device=asked, deterministic=deterministic, project=owner, **problem
     )
     changes: tuple[str, ...] = ()
     with _comparing():

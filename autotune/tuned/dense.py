@@ -1,8 +1,8 @@
 """Chooses and fits the configurations that answer random sizes, from times measured on many.
 
-The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. The
-trees also learn from its errors in other categories: types of one width, say, are slow at the same sizes. What to
-expect of an answer is measured on sizes that are held out of the fit.
+The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. They also
+learn from its errors in other categories: types of one width, say, are slow at the same sizes. What to expect
+of an answer is measured on sizes that are held out of the fit.
 """
 
 from __future__ import annotations
@@ -140,11 +140,8 @@ class SizeFit:
             return None
         rows = known[np.isfinite(self.times[number, known])]
         formula_ms = self.predictor.times_of(number, curve)[rows]
-        logs, weights = (
-            np.log(self.times[number, rows] / formula_ms),
-            self._weights(rows, formula_ms),
-        )
-        return _Errors(curve, self.features[number][rows], logs, weights)
+        logs, features = np.log(self.times[number, rows] / formula_ms), self.features[number][rows]
+        return _Errors(curve, features, logs, self._weights(rows, formula_ms))
 
     def _weights(self, rows: Array, formula_ms: Array) -> Array:
         shares: Array = np.minimum(1.0, np.nanmin(self.times[:, rows], axis=0) / formula_ms)
