@@ -26,9 +26,7 @@ gather = Kernel(
         places(4099, "reverse", side="store"),
         places(1009, "stride", 17, "store"),
         places(1009, "every", 3),
-        places(1001, "swapped"),
-        places(1001, "broadcast"),
-        places(1001, "random"),
+        *(places(1001, pattern) for pattern in ("swapped", "broadcast", "random")),
     ],
     static=("pattern", "stride", "side"),
     variants={

@@ -43,12 +43,8 @@ hgemm = Kernel(
     sources={"mma": "hgemm.cu", "wgmma": "hgemm_wgmma.cu", "wmma": "hgemm_wmma.cu"},
     backends=("cuda",),
     problems=[
-        product(4096, 4096, 4096),
-        product(8192, 8192, 8192),
-        product(1024, 1024, 1024),
-        product(1, 4096, 4096),
-        product(16, 4096, 4096),
-        product(128, 4096, 4096),
+        *(product(size, size, size) for size in (4096, 8192, 1024)),
+        *(product(m, 4096, 4096) for m in (1, 16, 128)),
         product(8192, 28672, 8192),
         product(1111, 901, 703),
         product(4096, 4096, 4096, "bfloat16"),
@@ -73,14 +69,11 @@ hgemm = Kernel(
     static=("dtype", "out_dtype"),
     seeds=[
         # large matrices
-        tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2),
         tiles("wgmma", 128, 256, STAGES=4),
         tiles("wgmma", 256, 128, STAGES=4),
-        tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2, PADDED=True),
-        tiles("wgmma", 128, 128, STAGES=6, PADDED=True),
-        tiles("wgmma", 128, 128, STAGES=6),
-        tiles("wgmma", 128, 64, STAGES=8),
-        tiles("wgmma", 128, 64, STAGES=8, SPLITK=2),
+        *(tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2, PADDED=padded) for padded in (False, True)),
+        *(tiles("wgmma", 128, 128, STAGES=6, PADDED=padded) for padded in (False, True)),
+        *(tiles("wgmma", 128, 64, STAGES=8, SPLITK=parts) for parts in (1, 2)),
         tiles("wgmma", 128, 128, STAGES=6, SPLITK=4),
         tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
         tiles("mma", 128, 256, BK=64, WM=64, WN=64, STAGES=3),
@@ -99,6 +92,7 @@ hgemm = Kernel(
         "mma": tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
         "wgmma": tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2),
     },
+    deterministic=True,  # blocks that share a tile are added up in one order
     VARIANT=("mma", "wgmma", "wmma"),
     BM=(32, 64, 128, 256),  # rows of C per block
     BN=(64, 128, 256),  # columns of C per block
@@ -239,12 +233,6 @@ def launch(c, p, device):
     blocks = ceil_div(pieces(p.m, p.k) + pieces(p.k, p.n), 256)
     args = ("a", "b", "m", "n", "k", "padded_a", "padded_b")
     return Launch((blocks,), (256,), entry="hgemm_pad", args=args), multiply
-
-
-@hgemm.deterministic
-def deterministic(c, p):
-    """Blocks that share a tile are added up in one order."""
-    return True
 
 
 @hgemm.options

@@ -23,11 +23,8 @@ def warps(VARIANT, WARPS, CHAINS, **others):
 hmma = Kernel(
     "hmma.cu",
     backends=("cuda",),
-    problems=[
-        # 128 rows for each of an H100's multiprocessors; 2.8 ms at 800 TFLOP/s
-        product(128 * 132, 1024, 1024),
-        product(128 * 132, 1024, 1024, "bfloat16"),
-    ],
+    # 128 rows for each of an H100's multiprocessors; 2.8 ms at 800 TFLOP/s
+    problems=[product(128 * 132, 1024, 1024, dtype) for dtype in ("float16", "bfloat16")],
     quick_problems=[product(128 * 132, 1024, 1024)],
     edge_problems=[
         product(*size, dtype)
@@ -36,23 +33,14 @@ hmma = Kernel(
     ],
     static=("dtype",),
     seeds=[
-        warps("wgmma", 8, 1, COLUMNS=256),
-        warps("wgmma", 8, 1, COLUMNS=256, UNROLL=2),
-        warps("wgmma", 8, 2, COLUMNS=128),
+        *(warps("wgmma", 8, 1, COLUMNS=256, UNROLL=by) for by in (1, 2)),
         warps("wgmma", 4, 1, COLUMNS=256),
-        warps("wgmma", 16, 1, COLUMNS=128),
-        warps("wgmma", 8, 1, COLUMNS=128),
-        warps("mma", 8, 8),
+        *(warps("wgmma", *shape, COLUMNS=128) for shape in ((8, 2), (16, 1), (8, 1))),
+        *(warps("mma", *shape) for shape in ((8, 8), (4, 16), (8, 4), (16, 4))),
         warps("mma", 8, 8, UNROLL=2),
-        warps("mma", 4, 16),
-        warps("mma", 8, 4),
-        warps("mma", 16, 4),
     ],
     default=warps("mma", 8, 8),
-    variants={
-        "mma": warps("mma", 8, 8),
-        "wgmma": warps("wgmma", 8, 1, COLUMNS=256),
-    },
+    variants={"mma": warps("mma", 8, 8), "wgmma": warps("wgmma", 8, 1, COLUMNS=256)},
     deterministic=True,  # every sum is one thread's
     VARIANT=("mma", "wgmma"),
     WARPS=(4, 8, 16),  # warps per block, of 16 rows each

@@ -20,11 +20,9 @@ particles = Kernel(
         "opencl": [structs(1 << 17, "aos12"), structs(1 << 17, "soa")],
     },
     edge_problems=[
-        structs(1, "aos12"),
-        structs(1001, "aos12", 2),
+        *(structs(n, "aos12", fields) for n, fields in ((1, 3), (1001, 2))),
         structs(4099, "aos16", 2),
-        structs(33, "aosoa"),
-        structs(4099, "aosoa", 1),
+        *(structs(n, "aosoa", fields) for n, fields in ((33, 3), (4099, 1))),
         structs(1001, "soa"),
     ],
     static=("layout", "fields"),

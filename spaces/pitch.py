@@ -16,11 +16,7 @@ pitch = Kernel(
         "opencl": [rows(300, 1001), rows(300, 1001, 32)],
     },
     edge_problems=[
-        rows(1, 1),
-        rows(33, 65),
-        rows(7, 1001, 4, 1),
-        rows(5, 130, 8),
-        rows(129, 3, 32),
+        rows(*size) for size in ((1, 1), (33, 65), (7, 1001, 4, 1), (5, 130, 8), (129, 3, 32))
     ],
     variants={"vectors": {"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4}},
     default={"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4},

@@ -30,6 +30,17 @@ def rung(BLOCK_RED, TAIL, BLOCK=256, BYTES=4, ITEMS=1, FINISH="kernel", **others
     return {"BLOCK_RED": BLOCK_RED, "TAIL": TAIL, **shape, **grid, **others}
 
 
+#: From the bottom.
+LADDER = {
+    "interleaved": rung("interleaved", "barrier"),
+    "spread": rung("spread", "barrier"),
+    "sequential": rung("sequential", "barrier"),
+    "two_loads": rung("sequential", "barrier", ITEMS=2),
+    "syncwarp": rung("sequential", "syncwarp", ITEMS=2),
+    "shuffle": rung("shuffle", "shuffle", ITEMS=2),
+    "wide": rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+}
+
 reduce_op = Kernel(
     "reduce_op.cu",
     problems={
@@ -48,29 +59,15 @@ reduce_op = Kernel(
     ],
     static=("op", "dtype"),
     seeds=[
-        # the ladder, from the bottom
-        rung("interleaved", "barrier"),
-        rung("spread", "barrier"),
-        rung("sequential", "barrier"),
-        rung("sequential", "barrier", ITEMS=2),
-        rung("sequential", "syncwarp", ITEMS=2),
+        *LADDER.values(),
         rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket"),
-        rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
         rung("shuffle", "shuffle", BLOCK=1024, ITEMS=8, BYTES=16, FINISH="ticket"),
         rung("shuffle", "shuffle", BLOCK=512, ITEMS=4, BYTES=16, FINISH="atomic"),
         # a CPU: a piece for each core
         rung("sequential", "barrier", ITEMS=8, BYTES=16, GRID_MODE="chunk", WAVES=1),
     ],
-    variants={
-        "interleaved": rung("interleaved", "barrier"),
-        "spread": rung("spread", "barrier"),
-        "sequential": rung("sequential", "barrier"),
-        "two_loads": rung("sequential", "barrier", ITEMS=2),
-        "syncwarp": rung("sequential", "syncwarp", ITEMS=2),
-        "shuffle": rung("shuffle", "shuffle", ITEMS=2),
-        "wide": rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
-    },
-    default=rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+    variants=LADDER,
+    default=LADDER["wide"],
     BLOCK=(128, 256, 512, 1024),  # threads per block
     BYTES=(4, 8, 16),  # of one load, or one element
     ITEMS=(1, 2, 4, 8),  # loads in flight per thread
@@ -156,12 +153,8 @@ def arguments(p, rng):
     if p.dtype == "bfloat16":
         x, in_memory = x.astype(np.float32).view(np.uint32) >> 16, "uint16"
     codes = {"op": OPS.index(p.op), "is_bfloat16": int(p.dtype == "bfloat16")}
-    return {
-        "x": x.astype(in_memory),
-        "out": Out(1, DTYPES[p.dtype]),
-        "n": np.int64(p.n),
-        **codes,
-    }
+    out = Out(1, DTYPES[p.dtype])
+    return {"x": x.astype(in_memory), "out": out, "n": np.int64(p.n), **codes}
 
 
 def drawn(p, rng):

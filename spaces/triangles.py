@@ -5,6 +5,8 @@ import numpy as np
 from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
 
 KINDS = ("uniform", "powerlaw", "banded", "blocks")
+TEAMS = {"merge": 1, "search": 32, "hash": 128}
+VARIANTS = {alg: {"ALG": alg, "BLOCK": 128, "TEAM": team} for alg, team in TEAMS.items()}
 
 
 def graph(kind, n, each=16):
@@ -25,17 +27,9 @@ triangles = Kernel(
         graph("banded", 513, 9),
         graph("blocks", 333, 12),
     ],
-    seeds=[
-        {"ALG": "merge", "BLOCK": 128, "TEAM": 1},
-        {"ALG": "search", "BLOCK": 128, "TEAM": 32},
-        {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
-    ],
-    variants={
-        "merge": {"ALG": "merge", "BLOCK": 128, "TEAM": 1},
-        "search": {"ALG": "search", "BLOCK": 128, "TEAM": 32},
-        "hash": {"ALG": "hash", "BLOCK": 128, "TEAM": 128},
-    },
-    default={"ALG": "search", "BLOCK": 128, "TEAM": 32},
+    seeds=[*VARIANTS.values()],
+    variants=VARIANTS,
+    default=VARIANTS["search"],
     deterministic=True,  # integers are exact in any order
     ALG=("merge", "search", "hash"),  # how two lists are intersected
     BLOCK=(64, 128, 256),  # threads per block
