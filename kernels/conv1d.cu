@@ -13,7 +13,9 @@
      INPUT   direct     every input is a load, which the cache serves TAPS times
              shared     a block loads its inputs once
              vectors    a thread loads all inputs of its outputs before it begins, 16 bytes at a time, which the cache
-                        serves; OUTPUTS 4 or 8, side by side, few taps, all written out
+                        serves; OUTPUTS 4 or more, side by side, few taps, all written out
+             staged     the same from shared memory, where a block has them once; outputs leave by it, too, since
+                        threads that store 8 or more of their own write half a sector at a time
      WINDOW  0          a thread's outputs are BLOCK apart: neighbours load neighbours
              1          they are side by side, and slide over the same inputs in registers: one load for
                         OUTPUTS multiply-adds. PAD keeps such threads out of each other's banks */
@@ -34,6 +36,7 @@
 #define INPUT_direct 0
 #define INPUT_shared 1
 #define INPUT_vectors 2
+#define INPUT_staged 3
 #define INPUT INPUT_shared
 #endif
 #ifndef WINDOW
@@ -71,7 +74,9 @@ __constant__ float weights[TAPS];
 #define WEIGHTS GLOBAL const float *RESTRICT weights,
 #endif
 
-#if UNROLL == 0 || MASK == MASK_registers || INPUT == INPUT_vectors
+#define VECTORS (INPUT == INPUT_vectors || INPUT == INPUT_staged)
+
+#if UNROLL == 0 || MASK == MASK_registers || VECTORS
 #define UNROLL_TAPS UNROLL_ALL
 #else
 #define UNROLL_TAPS UNROLL_BY(UNROLL)
@@ -84,6 +89,9 @@ __constant__ float weights[TAPS];
 #define BEFORE ((TAPS / 2 + 3) / 4 * 4) /* vectors: inputs in front of the outputs, and beyond what taps need */
 #define SKIPPED (BEFORE - TAPS / 2)
 #define NEAR ((SKIPPED + OUTPUTS + TAPS + 2) / 4 * 4)
+#define INSIDE (first >= BEFORE && first + TILE - OUTPUTS - BEFORE + NEAR <= n)
+#define FOURS ((TILE - OUTPUTS + NEAR) / 4)          /* staged: of a block */
+#define SLOT(four) ((four) + (four) / (OUTPUTS / 4)) /* eight neighbours' are in banks of their own */
 
 DEVICE float element(GLOBAL const float* x, i64 i, i64 n) { return i >= 0 && i < n ? x[i] : 0.0f; }
 
@@ -98,13 +106,35 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     SHARED float tile[PLACE(WIDTH - 1) + 1];
     for (int i = tid; i < WIDTH; i += BLOCK) tile[PLACE(i)] = element(x, left + i, n);
 #define IN(i) tile[PLACE(i)]
+#elif INPUT == INPUT_staged
+    SHARED float4 tile[SLOT(FOURS - 1) + 1];
+#if MASK == MASK_shared
+    const float own = tid < TAPS ? weights[tid] : 0.0f; /* under way while the inputs are */
+#endif
+    if (INSIDE) {
+        UNROLL_ALL
+        for (int k = 0; k < FOURS; k += BLOCK)
+            if (tid < FOURS - k) tile[SLOT(tid) + SLOT(k)] = LD4(x + (first - BEFORE + 4 * tid) + 4 * k);
+    } else {
+        UNROLL_BY(1)
+        for (int k = tid; k < FOURS; k += BLOCK) {
+            const i64 i = first - BEFORE + 4 * k;
+            tile[SLOT(k)] = MAKE4(element(x, i, n), element(x, i + 1, n), element(x, i + 2, n), element(x, i + 3, n));
+        }
+    }
+#define FOUR(i) tile[SLOT(tid * OUTPUTS / 4) + SLOT((i) / 4)]
 #else
+#define FOUR(i) LD4(x + from + (i))
 #define IN(i) element(x, left + (i), n)
 #endif
 
 #if MASK == MASK_shared
     SHARED float mask[(TAPS + 3) / 4 * 4]; /* compilers read 16 bytes at a time, the last one's, too */
+#if INPUT == INPUT_staged
+    if (tid < TAPS) mask[tid] = own;
+#else
     for (int j = tid; j < TAPS; j += BLOCK) mask[j] = weights[j];
+#endif
 #define W(j) mask[j]
 #elif MASK == MASK_registers
     float mask[TAPS];
@@ -119,7 +149,7 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
 #else
 #define W(j) weights[j]
 #endif
-#if INPUT == INPUT_shared || MASK == MASK_shared
+#if INPUT == INPUT_shared || INPUT == INPUT_staged || MASK == MASK_shared
     SYNC();
 #endif
 
@@ -127,14 +157,14 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     UNROLL_ALL
     for (int o = 0; o < OUTPUTS; ++o) sum[o] = 0.0f;
 
-#if INPUT == INPUT_vectors
+#if VECTORS
     const int begin = tid * OUTPUTS, step = 1;
     const i64 from = first + begin - BEFORE;
     float near[NEAR];
-    if (first >= BEFORE && first + TILE - OUTPUTS - BEFORE + NEAR <= n) {
+    if (INSIDE || INPUT == INPUT_staged) {
         UNROLL_ALL
         for (int i = 0; i < NEAR; i += 4) {
-            const float4 four = LD4(x + from + i);
+            const float4 four = FOUR(i);
             near[i] = four.x, near[i + 1] = four.y, near[i + 2] = four.z, near[i + 3] = four.w;
         }
     } else {
@@ -171,15 +201,32 @@ conv1d(GLOBAL const float* RESTRICT x, WEIGHTS GLOBAL float* RESTRICT out, i64 n
     }
 #endif
 
-#if (WINDOW || INPUT == INPUT_vectors) && OUTPUTS % 4 == 0
-    if (first + begin + OUTPUTS <= n) { /* a multiple of 16 bytes past the begin of out */
+#if INPUT == INPUT_staged /* a thread's outputs by fours that neighbours write beside each other */
+    SYNC();
+    UNROLL_ALL
+    for (int o = 0; o < OUTPUTS; o += 4) FOUR(o) = MAKE4(sum[o], sum[o + 1], sum[o + 2], sum[o + 3]);
+    SYNC();
+    UNROLL_ALL
+    for (int o = 0; o < OUTPUTS; o += 4) {
+        const float4 four = tile[SLOT(tid) + SLOT(o / 4 * BLOCK)];
+        sum[o] = four.x, sum[o + 1] = four.y, sum[o + 2] = four.z, sum[o + 3] = four.w;
+    }
+#define AT(o) (first + (4 * (tid + (o) / 4 * BLOCK) + (o) % 4))
+#define END (first + TILE)
+#else
+#define AT(o) (first + begin + (o) * step)
+#define END (first + begin + OUTPUTS)
+#endif
+
+#if (WINDOW || VECTORS) && OUTPUTS % 4 == 0
+    if (END <= n) { /* a multiple of 16 bytes past the begin of out */
         UNROLL_ALL
         for (int o = 0; o < OUTPUTS; o += 4)
-            ST4(out + first + begin + o, MAKE4(sum[o], sum[o + 1], sum[o + 2], sum[o + 3]));
+            ST4(out + AT(o), MAKE4(sum[o], sum[o + 1], sum[o + 2], sum[o + 3]));
         return;
     }
 #endif
     UNROLL_ALL
     for (int o = 0; o < OUTPUTS; ++o)
-        if (first + begin + o * step < n) out[first + begin + o * step] = sum[o];
+        if (AT(o) < n) out[AT(o)] = sum[o];
 }

@@ -14,10 +14,19 @@ def sliding(BLOCK, OUTPUTS, **others):
     return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "shared", "WINDOW": 1, **others}
 
 
-def vectors(BLOCK, OUTPUTS, MASK="registers"):
+def vectors(BLOCK, OUTPUTS, MASK="registers", INPUT="vectors"):
     """A configuration whose threads load all that they need first."""
-    return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "vectors", "MASK": MASK}
+    return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": INPUT, "MASK": MASK}
 
+
+#: What the study notes have first: everything from global memory, an output a thread.
+VARIANTS = {
+    "naive": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
+    "shared": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
+    "window": sliding(256, 4, UNROLL=0),
+    "vectors": vectors(128, 4),
+    "staged": vectors(32, 16, "shared", "staged"),
+}
 
 conv1d = Kernel(
     "conv1d.cu",
@@ -34,31 +43,22 @@ conv1d = Kernel(
     ],
     static=("taps", "mask_in"),
     seeds=[
-        # what the study notes have: everything from global memory, an output a thread
-        {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
-        {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
+        *VARIANTS.values(),
         {"BLOCK": 256, "OUTPUTS": 4, "MASK": "registers", "INPUT": "direct"},
-        sliding(256, 4, UNROLL=0),
         sliding(256, 4, MASK="registers"),
         sliding(256, 8, PAD=1, UNROLL=0),
         sliding(128, 8, PAD=1, MASK="shared", UNROLL=8),
         {**sliding(256, 4, UNROLL=0), "INPUT": "direct"},
-        *(vectors(block, outputs) for block, outputs in ((128, 4), (256, 4), (128, 8))),
-        vectors(128, 4, MASK="global"),
-        vectors(256, 8, MASK="global"),
+        *(vectors(*tile) for tile in ((256, 4), (128, 8), (128, 4, "global"), (256, 8, "global"))),
+        *(vectors(block, 16, "global", "staged") for block in (32, 64)),
     ],
-    variants={
-        "naive": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
-        "shared": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
-        "window": sliding(256, 4, UNROLL=0),
-        "vectors": vectors(128, 4),
-    },
+    variants=VARIANTS,
     default=sliding(256, 4, UNROLL=4),
     deterministic=True,  # a thread adds up an output in the order of the taps
-    BLOCK=(64, 128, 256, 512),  # threads per block
-    OUTPUTS=(1, 2, 4, 8),  # per thread
+    BLOCK=(32, 64, 128, 256, 512),  # threads per block
+    OUTPUTS=(1, 2, 4, 8, 16, 32),  # per thread
     MASK=("global", "shared", "registers"),  # where the weights wait
-    INPUT=("direct", "shared", "vectors"),  # where the inputs wait
+    INPUT=("direct", "shared", "vectors", "staged"),  # where the inputs wait
     WINDOW=(0, 1),  # whether a thread's outputs are side by side
     PAD=(0, 1),  # shared, WINDOW=1: against bank conflicts
     UNROLL=(1, 4, 8, 0),  # taps written out; 0: all
@@ -67,7 +67,7 @@ conv1d = Kernel(
 
 @conv1d.applies("WINDOW")
 def several_outputs(OUTPUTS, INPUT):
-    return OUTPUTS > 1 and INPUT != "vectors"
+    return OUTPUTS > 1 and INPUT in ("direct", "shared")
 
 
 @conv1d.applies("PAD")
@@ -77,13 +77,14 @@ def apart_in_shared_memory(INPUT, OUTPUTS, WINDOW):
 
 @conv1d.applies("UNROLL")
 def loop_over_taps(MASK, INPUT):
-    return MASK != "registers" and INPUT != "vectors"  # registers have no index when a program runs
+    """Registers have no index when a program runs."""
+    return MASK != "registers" and INPUT in ("direct", "shared")
 
 
 @conv1d.constraint
 def vectors_are_whole(INPUT, OUTPUTS):
-    """vectors: a thread's outputs begin at 16 bytes."""
-    return INPUT != "vectors" or OUTPUTS % 4 == 0
+    """vectors, staged: a thread's outputs begin at 16 bytes; staged: not all at the same banks."""
+    return {"vectors": 4, "staged": 8}.get(INPUT, 1) <= OUTPUTS
 
 
 @conv1d.requires
@@ -91,7 +92,7 @@ def fits(c, p):
     """Weights in registers are 31 at most, and only so many taps are all written out; constant is a place, too."""
     if p.mask_in == "constant" and c.MASK != "global":
         return False
-    few = c.MASK == "registers" or c.INPUT == "vectors" or c.UNROLL == 0
+    few = c.MASK == "registers" or c.INPUT in ("vectors", "staged") or c.UNROLL == 0
     return p.taps <= 31 if few else True
 
 

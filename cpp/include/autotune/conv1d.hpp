@@ -9,6 +9,13 @@
 //   n=67108864 taps=9 mask_in=constant: 0.1785 ms cold:graph, 6766 GFLOP/s, 3007 GB/s
 //   n=67108864 taps=31 mask_in=array: 0.1852 ms cold:graph, 2.246e+04 GFLOP/s, 2898 GB/s, 7.488 [7.483, 7.493] times as fast as cupyx
 //   n=67108864 taps=31 mask_in=constant: 0.1843 ms cold:graph, 2.258e+04 GFLOP/s, 2913 GB/s
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-28
+//   n=4194304 taps=127 mask_in=array: 0.03999 ms mixed:graph, 2.664e+04 GFLOP/s, 839 GB/s, 8.733 [8.725, 8.743] times as fast as cupyx
+//   n=67108864 taps=3 mask_in=array: 0.1274 ms cold:graph, 3161 GFLOP/s, 4214 GB/s, 2.510 [2.508, 2.513] times as fast as cupyx
+//   n=67108864 taps=9 mask_in=array: 0.1272 ms cold:graph, 9496 GFLOP/s, 4220 GB/s, 3.593 [3.585, 3.601] times as fast as cupyx
+//   n=67108864 taps=9 mask_in=constant: 0.1276 ms cold:graph, 9469 GFLOP/s, 4208 GB/s
+//   n=67108864 taps=31 mask_in=array: 0.1385 ms cold:graph, 3.004e+04 GFLOP/s, 3877 GB/s, 10.041 [10.017, 10.073] times as fast as cupyx
+//   n=67108864 taps=31 mask_in=constant: 0.1305 ms cold:graph, 3.188e+04 GFLOP/s, 4114 GB/s
 //
 //     using namespace autotune::conv1d;
 //     constexpr config c = lookup(90, 10000003, 9, mask_in_value::array);
@@ -38,7 +45,8 @@ enum class demand {
 
 /// Devices with tuned configurations.
 enum class device {
-  NVIDIA_H100_80GB_HBM3  ///< NVIDIA H100 80GB HBM3, sm_90
+  NVIDIA_H100_80GB_HBM3,  ///< NVIDIA H100 80GB HBM3, sm_90
+  NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
 /// Values of MASK.
@@ -48,7 +56,7 @@ enum class MASK_value {
 
 /// Values of INPUT.
 enum class INPUT_value {
-  direct, shared, vectors
+  direct, shared, vectors, staged
 };
 
 /// Values of mask_in.
@@ -238,7 +246,28 @@ inline constexpr plan plans[] = {
     {256,8,MASK_value::global,INPUT_value::vectors,0,0,1,{256, 1, 1},0,false,true,1,0,1023ULL,true},
     {512,4,MASK_value::global,INPUT_value::direct,1,0,4,{512, 1, 1},0,false,true,1,-1,1023ULL,true},
     {128,8,MASK_value::shared,INPUT_value::shared,1,1,8,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {512,4,MASK_value::global,INPUT_value::vectors,0,0,1,{512, 1, 1},0,false,true,1,0,1023ULL,true}
+    {512,4,MASK_value::global,INPUT_value::vectors,0,0,1,{512, 1, 1},0,false,true,1,0,1023ULL,true},
+    {128,16,MASK_value::shared,INPUT_value::shared,1,1,4,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,8,MASK_value::shared,INPUT_value::staged,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
+    {32,16,MASK_value::shared,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
+    {32,16,MASK_value::global,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
+    {128,8,MASK_value::registers,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
+    {32,16,MASK_value::registers,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,8,MASK_value::registers,INPUT_value::vectors,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,16,MASK_value::global,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,0,0,1023ULL,true},
+    {128,4,MASK_value::registers,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {128,16,MASK_value::global,INPUT_value::shared,1,1,4,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {64,8,MASK_value::shared,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
+    {32,32,MASK_value::global,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,0,0,1023ULL,true},
+    {128,4,MASK_value::shared,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,8,MASK_value::global,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
+    {128,4,MASK_value::global,INPUT_value::direct,1,0,0,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,16,MASK_value::global,INPUT_value::shared,1,1,4,{64, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,8,MASK_value::global,INPUT_value::staged,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
+    {128,4,MASK_value::global,INPUT_value::direct,1,0,8,{128, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {256,8,MASK_value::registers,INPUT_value::vectors,0,0,1,{256, 1, 1},0,false,true,1,0,1023ULL,true},
+    {128,4,MASK_value::registers,INPUT_value::direct,1,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,16,MASK_value::shared,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,0,0,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -301,7 +330,9 @@ struct answers {
 
 inline constexpr answers tables[] = {
     {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1}
+    {0, 0, 0, 0, -1},
+    {0, 24, 0, 1, -1},
+    {24, 24, 1, 1, -1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -311,6 +342,7 @@ struct expectation {
 };
 
 inline constexpr expectation expectations[] = {
+    {64, 0.4717},
     {-1, -1}  // ends the table
 };
 
@@ -329,11 +361,42 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864, 9, mask_in_value::constant}, 3, 1.0, {0, 0, 0}},
     {{67108864, 31, mask_in_value::array}, 4, 1.0, {0, 0, 0}},
     {{67108864, 31, mask_in_value::constant}, 5, 1.0, {0, 0, 0}},
+    // NVIDIA_H200
+    {{4194304, 127, mask_in_value::array}, 9, 1.0, {0, 0, 0}},
+    {{67108864, 3, mask_in_value::array}, 1, 1.0, {0, 0, 0}},
+    {{67108864, 9, mask_in_value::array}, 10, 1.0, {0, 0, 0}},
+    {{67108864, 9, mask_in_value::constant}, 3, 1.0, {0, 0, 0}},
+    {{67108864, 31, mask_in_value::array}, 11, 1.0, {0, 0, 0}},
+    {{67108864, 31, mask_in_value::constant}, 12, 1.0, {0, 0, 0}},
+    // sm_90
+    {{10000003, 9, mask_in_value::array}, 1, 1.0, {0, 0, 0}},
+    {{67108864, 3, mask_in_value::array}, 1, 1.0, {0, 0, 0}},
+    {{67108864, 9, mask_in_value::array}, 2, 1.0, {0, 0, 0}},
+    {{67108864, 9, mask_in_value::constant}, 3, 1.0, {0, 0, 0}},
+    {{67108864, 31, mask_in_value::array}, 4, 1.0, {0, 0, 0}},
+    {{67108864, 31, mask_in_value::constant}, 5, 1.0, {0, 0, 0}},
+    {{4194304, 127, mask_in_value::array}, 9, 1.0, {0, 0, 0}},
     {{0, 0, mask_in_value::array}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
+    {{416, 25, mask_in_value::array}, 6, false, 1},
+    {{416, 50, mask_in_value::array}, 2, false, 1},
+    {{352, 111, mask_in_value::array}, 7, false, 1},
+    {{372, 50, mask_in_value::array}, 8, false, 1},
+    {{416, 50, mask_in_value::constant}, 3, false, 0},
+    {{416, 79, mask_in_value::array}, 4, false, 0},
+    {{416, 79, mask_in_value::constant}, 5, false, 0},
+    // NVIDIA_H200
+    {{416, 79, mask_in_value::array}, 11, false, 2},
+    {{416, 50, mask_in_value::array}, 11, false, 2},
+    {{416, 25, mask_in_value::array}, 11, false, 2},
+    {{352, 111, mask_in_value::array}, 9, false, 2},
+    {{372, 50, mask_in_value::array}, 11, false, 2},
+    {{416, 79, mask_in_value::constant}, 12, false, 3},
+    {{416, 50, mask_in_value::constant}, 3, false, 3},
+    // sm_90
     {{416, 25, mask_in_value::array}, 6, false, 1},
     {{416, 50, mask_in_value::array}, 2, false, 1},
     {{352, 111, mask_in_value::array}, 7, false, 1},
@@ -351,11 +414,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 6, 0, 7}  // NVIDIA_H100_80GB_HBM3
+    {90, 0, 6, 0, 7},  // NVIDIA_H100_80GB_HBM3
+    {90, 6, 12, 7, 14}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 6, 0, 7},
+    {90, 12, 19, 14, 21},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -380,6 +444,21 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
+  (void)n;
+  const number taps{asked_.taps};
+  (void)taps;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ceil_div(n, number{1024});
+    case 1: return ceil_div(n, number{2048});
+    case 2: return ceil_div(n, number{512});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
@@ -394,6 +473,156 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   for (const exact_row& row_ : exact_rows)
     if (row_.plan == number_of_plan_ && row_.at == asked_) return row_.grid;
   return {0, 0, 0};
+}
+
+/// A time in milliseconds; not valid where a grid is not known.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
+
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
+
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
+
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 11, 12, 10, 3, 9, 13, 14, 1, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29};
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number n{asked_.n};
+  if (!n.valid) return {0, false};
+  const number taps{asked_.taps};
+  if (!taps.valid) return {0, false};
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  switch (number_of_cost_) {
+    case 0:
+      return estimate{0.01262 + 4.28e-10 * n + 0.0001304 * taps + 3.276e-11 * n * taps}
+          + in_waves(blocks_, 132, 5.809e-05 + 9.641e-13 * n + 4.294e-06 * taps)
+          + in_waves(blocks_, 264, 0.000116 + 1.925e-12 * n + 8.591e-06 * taps);
+    case 1:
+      return estimate{0.01072 + 3.044e-10 * n + 1.858e-12 * n * taps}
+          + in_waves(blocks_, 132, 2.057e-05 + 4.06e-13 * n + 1.256e-07 * taps)
+          + in_waves(blocks_, 528, 8.213e-05 + 1.619e-12 * n + 5.017e-07 * taps);
+    case 2:
+      return estimate{0.01094 + 3.304e-10 * n + 2.345e-12 * n * taps}
+          + in_waves(blocks_, 132, 2.233e-05 + 3.66e-13 * n + 1.585e-07 * taps)
+          + in_waves(blocks_, 528, 8.908e-05 + 1.459e-12 * n + 6.323e-07 * taps);
+    case 3:
+      return estimate{0.01072 + 2.61e-10 * n + 6.888e-12 * n * taps}
+          + in_waves(blocks_, 132, 3.526e-05 + 8.445e-13 * n + 9.304e-07 * taps)
+          + in_waves(blocks_, 264, 7.048e-05 + 1.686e-12 * n + 1.859e-06 * taps);
+    case 4:
+      return estimate{0.01072 + 1.824e-10 * n + 1.838e-11 * n * taps}
+          + in_waves(blocks_, 132, 1.232e-05 + 4.682e-13 * n + 1.242e-06 * taps)
+          + in_waves(blocks_, 528, 4.94e-05 + 1.868e-12 * n + 4.962e-06 * taps);
+    case 5:
+      return estimate{0.01072 + 6.138e-10 * n + 1.413e-11 * n * taps}
+          + in_waves(blocks_, 132, 0.0001614 + 1.321e-12 * n + 3.288e-06 * taps)
+          + in_waves(blocks_, 1056, 0.001372 + 1.05e-11 * n + 3.021e-05 * taps);
+    case 6:
+      return estimate{0.01072 + 2.176e-10 * n + 1.141e-11 * n * taps}
+          + in_waves(blocks_, 132, 2.941e-05 + 9.95e-13 * n + 1.541e-06 * taps)
+          + in_waves(blocks_, 264, 5.889e-05 + 1.986e-12 * n + 3.08e-06 * taps);
+    case 7:
+      return estimate{0.01128 + 3.383e-10 * n + 2.065e-05 * taps + 1.787e-12 * n * taps}
+          + in_waves(blocks_, 132, 2.287e-05 + 3.526e-13 * n + 1.208e-07 * taps)
+          + in_waves(blocks_, 528, 9.12e-05 + 1.406e-12 * n + 4.817e-07 * taps);
+    case 8:
+      return estimate{0.01072 + 1.722e-10 * n + 2.141e-11 * n * taps}
+          + in_waves(blocks_, 132, 2.329e-05 + 9.385e-13 * n + 2.892e-06 * taps)
+          + in_waves(blocks_, 264, 4.667e-05 + 1.874e-12 * n + 5.779e-06 * taps);
+    case 9:
+      return estimate{0.01072 + 2.419e-10 * n + 1.07e-11 * n * taps}
+          + in_waves(blocks_, 132, 1.634e-05 + 4.655e-13 * n + 7.233e-07 * taps)
+          + in_waves(blocks_, 528, 6.538e-05 + 1.857e-12 * n + 2.889e-06 * taps);
+    case 10:
+      return estimate{0.01114 + 3.352e-10 * n + 2.39e-05 * taps + 2.852e-12 * n * taps}
+          + in_waves(blocks_, 132, 4.527e-05 + 7.164e-13 * n + 3.851e-07 * taps)
+          + in_waves(blocks_, 264, 9.036e-05 + 1.43e-12 * n + 7.687e-07 * taps);
+    case 11:
+      return estimate{0.01072 + 2.01e-10 * n + 1.649e-11 * n * taps}
+          + in_waves(blocks_, 132, 1.358e-05 + 4.625e-13 * n + 1.114e-06 * taps)
+          + in_waves(blocks_, 528, 5.439e-05 + 1.845e-12 * n + 4.449e-06 * taps);
+    case 12:
+      return estimate{0.01613 + 5.274e-10 * n + 6.57e-05 * taps + 5.572e-12 * n * taps}
+          + in_waves(blocks_, 132, 0.0001436 + 2.008e-12 * n + 1.542e-06 * taps)
+          + in_waves(blocks_, 264, 0.0002837 + 3.995e-12 * n + 3.048e-06 * taps);
+    case 13:
+      return estimate{0.01072 + 2.604e-10 * n + 6.083e-12 * n * taps}
+          + in_waves(blocks_, 132, 1.759e-05 + 4.375e-13 * n + 4.111e-07 * taps)
+          + in_waves(blocks_, 528, 7.032e-05 + 1.745e-12 * n + 1.642e-06 * taps);
+    case 14:
+      return estimate{0.01198 + 3.558e-10 * n + 9.099e-05 * taps + 2.008e-12 * n * taps}
+          + in_waves(blocks_, 132, 4.804e-05 + 6.707e-13 * n + 2.71e-07 * taps)
+          + in_waves(blocks_, 1056, 0.0003809 + 5.295e-12 * n + 2.159e-06 * taps);
+    case 15:
+      return estimate{0.01072 + 2.17e-10 * n + 1.398e-11 * n * taps}
+          + in_waves(blocks_, 132, 1.466e-05 + 4.292e-13 * n + 9.447e-07 * taps)
+          + in_waves(blocks_, 528, 5.867e-05 + 1.712e-12 * n + 3.772e-06 * taps);
+    case 16:
+      return estimate{0.01072 + 2.984e-10 * n + 6.904e-12 * n * taps}
+          + in_waves(blocks_, 132, 2.017e-05 + 3.733e-13 * n + 4.665e-07 * taps)
+          + in_waves(blocks_, 528, 8.05e-05 + 1.489e-12 * n + 1.862e-06 * taps);
+    case 17:
+      return estimate{0.01072 + 4.397e-11 * n + 4.419e-11 * n * taps}
+          + in_waves(blocks_, 132, 2.964e-06 + 5.254e-13 * n + 2.986e-06 * taps)
+          + in_waves(blocks_, 528, 1.227e-05 + 2.096e-12 * n + 1.195e-05 * taps);
+    case 18:
+      return estimate{0.01483 + 4.707e-10 * n + 6.235e-05 * taps + 7.149e-12 * n * taps}
+          + in_waves(blocks_, 132, 6.417e-05 + 9.418e-13 * n + 9.705e-07 * taps)
+          + in_waves(blocks_, 264, 0.0001281 + 1.88e-12 * n + 1.937e-06 * taps);
+    case 19:
+      return estimate{0.01072 + 2.96e-10 * n + 4.237e-06 * taps + 7.946e-12 * n * taps}
+          + in_waves(blocks_, 132, 3.997e-05 + 7.332e-13 * n + 1.073e-06 * taps)
+          + in_waves(blocks_, 264, 7.983e-05 + 1.464e-12 * n + 2.143e-06 * taps);
+    case 20:
+      return estimate{0.01072 + 9.64e-11 * n + 6.152e-05 * taps + 4.385e-11 * n * taps}
+          + in_waves(blocks_, 132, 6.534e-06 + 4.993e-13 * n + 2.901e-06 * taps)
+          + in_waves(blocks_, 528, 2.655e-05 + 1.992e-12 * n + 1.139e-05 * taps);
+    case 21:
+      return estimate{0.01072 + 1.946e-10 * n + 1.455e-11 * n * taps}
+          + in_waves(blocks_, 132, 5.271e-05 + 2.01e-12 * n + 3.929e-06 * taps)
+          + in_waves(blocks_, 264, 0.0001006 + 3.993e-12 * n + 7.709e-06 * taps);
+    case 22:
+      return estimate{0.01072 + 3.225e-11 * n + 4.413e-11 * n * taps}
+          + in_waves(blocks_, 132, 2.171e-06 + 5.422e-13 * n + 2.982e-06 * taps)
+          + in_waves(blocks_, 528, 9.14e-06 + 2.164e-12 * n + 1.193e-05 * taps);
+    case 23:
+      return estimate{0.01078 + 3.253e-10 * n + 2.393e-12 * n * taps}
+          + in_waves(blocks_, 132, 4.392e-05 + 7.422e-13 * n + 3.232e-07 * taps)
+          + in_waves(blocks_, 264, 8.77e-05 + 1.481e-12 * n + 6.454e-07 * taps);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
+    const estimate predicted_ = time_of(i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
+  }
+  return best_ < 0 ? otherwise_ : best_;
 }
 
 struct found {
@@ -423,7 +652,7 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
   }
   if (nearest_ == nullptr) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
-  const int chosen_ = nearest_->plan;
+  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
   if (wanted_ != demand::none) return {chosen_, -1, -1, false};
   return {chosen_, expected_within(table_, least_), -1, false};
 }
@@ -519,9 +748,21 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value:
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::array).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::constant).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::constant).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4194304, 127, mask_in_value::array).plan == 9);
+static_assert(lookup(device::NVIDIA_H200, 4194304, 127, mask_in_value::array).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 3, mask_in_value::array).plan == 1);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 3, mask_in_value::array).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::array).plan == 10);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::array).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::constant).plan == 3);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::constant).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::array).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::array).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::constant).plan == 12);
+static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::constant).hit == quality::exact);
 static_assert(lookup(90, 10000003, 9, mask_in_value::array).plan == 1);
 static_assert(lookup(90, 10000003, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(90, 67108864, 3, mask_in_value::array).plan == 2);
+static_assert(lookup(90, 67108864, 3, mask_in_value::array).plan == 1);
 static_assert(lookup(90, 67108864, 3, mask_in_value::array).hit == quality::exact);
 static_assert(lookup(90, 67108864, 9, mask_in_value::array).plan == 2);
 static_assert(lookup(90, 67108864, 9, mask_in_value::array).hit == quality::exact);
@@ -531,6 +772,8 @@ static_assert(lookup(90, 67108864, 31, mask_in_value::array).plan == 4);
 static_assert(lookup(90, 67108864, 31, mask_in_value::array).hit == quality::exact);
 static_assert(lookup(90, 67108864, 31, mask_in_value::constant).plan == 5);
 static_assert(lookup(90, 67108864, 31, mask_in_value::constant).hit == quality::exact);
+static_assert(lookup(90, 4194304, 127, mask_in_value::array).plan == 9);
+static_assert(lookup(90, 4194304, 127, mask_in_value::array).hit == quality::exact);
 
 }  // namespace autotune::conv1d
 
