@@ -297,8 +297,8 @@ def main() -> int:
     if not files:
         raise UsageError(f"{options.out} has no study-notes-<device>.json of an NVIDIA GPU")
     documents = list(map(read, files))
-    fullest = max(documents, key=lambda each: len(each["rows"]))
-    PAGE.write_text(study_page.page(study_claims.Results(fullest)), encoding="utf-8")
+    shown = study_claims.Results(study_page.shown_of(documents))
+    PAGE.write_text(study_page.page(shown), encoding="utf-8")
     for document in documents if options.keep else ():
         keep(document, options.keep)
     return failed
@@ -362,8 +362,10 @@ def keep(document: Mapping[str, Any], folder: Path) -> None:
     for row in document["rows"].values():
         for measured in row.get("experiments", {}).values():
             record = records.get(measured["kernel"])
-            if record is None or "source" not in measured:
-                continue
+            if record is None or measured.get("source") != source_fingerprint(
+                find_kernel(record.kernel)
+            ):
+                continue  # or figures of an older source replace those beside the record
             counted = [
                 counted_variant(measured, variant, row["date"])
                 for variant in measured["variants"].values()

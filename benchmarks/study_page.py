@@ -340,12 +340,13 @@ ROWS: Mapping[str, Row] = {
         "8 bytes move for each output, however many taps: L1 serves the repeats. What limits is load "
         "instructions, a load for an input and one for a weight with each multiply-add. Windows in registers "
         "need one for several outputs, loads of 16 bytes a quarter of them, and constant memory serves "
-        "weights as operands.",
+        "weights as operands. Then stores limit: threads with 8 outputs or more of their own write half a "
+        "sector at a time, unless outputs leave by shared memory.",
         ("µs", "GB/s", "registers", "FFMA in the loop", "L1 hits %", "memory %"),
         _explain(
             "conv1d",
             "n=16777216,taps=9,mask_in=array",
-            variants="naive,window,vectors",
+            variants="naive,window,vectors,staged",
         ),
     ),
     "E24": Row(
@@ -434,6 +435,16 @@ METHOD = (
     "*sectors* are those of one request of a warp. `make study-notes` measures all of it again and writes "
     "this page; `python benchmarks/study_notes.py --rows E08` measures one row."
 )
+
+
+def shown_of(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the results that the page shows: those with the most rows, and of these the newest."""
+
+    def rank(document: Mapping[str, Any]) -> tuple[int, str]:
+        rows = document["rows"]
+        return len(rows), max(row["date"] for row in rows.values())
+
+    return max(documents, key=rank)
 
 
 def page(results: Results) -> str:

@@ -145,6 +145,10 @@ _CONV = {
         for outputs in (4, 8)
         for mask in ("global", "registers")
     },
+    **{
+        f"16 outputs, staged, {mask}": {"BLOCK": 64, "OUTPUTS": 16, "INPUT": "staged", "MASK": mask}
+        for mask in ("global", "shared")
+    },
 }
 _TURNS: dict[str, Variant] = {
     "32 wide": "naive",
