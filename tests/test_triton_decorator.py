@@ -448,7 +448,8 @@ def test_check_verifies_each_recorded_call(add_file, capsys):
     """The default is pruned for the smallest; the largest, of another category, is wrong."""
     record(add_file, "64", "300:relu", "1000", "1000:none")
     code, said = checked(capsys, add_file, "--samples", "1")
-    assert code == 0 and "interpreter: verified on 4 of 4 problems" in said
+    assert code == 0, said
+    assert "interpreter: verified on 4 of 4 problems" in said
     assert "pruned" not in said
     types = [p["types"] for p in find_kernel(f"{add_file}:add").calls]
     assert types == ["fp32-fp32-fp32-int32"] * 3 + ["fp32-none-fp32-int32"]
