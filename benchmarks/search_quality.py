@@ -8,11 +8,16 @@ file that is there are kept where they are not measured anew.
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --seeds 30
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --noise 0.03 --out noise
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --compilers 15 --seeds 10
+    OMP_NUM_THREADS=1 python benchmarks/search_quality.py --grids --strategies random,surrogate,optuna:tpe
     python benchmarks/search_quality.py --show
 
 With ``--compilers`` time is what is limited, as in a run on a GPU, and is simulated: recorded compile
 times on so many compilers, which begin with what was hinted, a tenth of the recorded benchmark times,
 since a run stops early, one after the other, and the strategy's own processor time.
+
+With ``--grids`` spaces are small, as lists of `triton.Config` are: 24 to 60 configurations of a recorded
+space, two or three values of three to five parameters, drawn by the seed. A fifth is measured, one at random
+before the strategy begins; counted is the best time of the grid over the best that was found.
 """
 
 from __future__ import annotations
@@ -49,8 +54,10 @@ STRATEGIES = "random,kt:genetic_algorithm,kt:adaptive_tabu_greywolf,surrogate,op
 
 #: One search: its space, strategy and seed. Of a search ``evaluations_to_95``, until `FOUND`, None where
 #: the budget ended first, and its processor time, replaying included, as ``milliseconds_per_evaluation``;
-#: in simulated time ``seconds_to_95`` instead.
+#: in simulated time ``seconds_to_95`` instead, of a grid ``best_share``.
 Row = Mapping[str, Any]
+#: Configurations of a small grid, and the part of them that is measured.
+GRID, MEASURED = (24, 60), 5
 
 
 class UntilFound:
@@ -199,12 +206,47 @@ class TimedSession(UntilFound):
             self._compiled_s[index] = self._free_s[compiler]
 
 
+class WholeBudget(UntilFound):
+    """A session that goes on when a good configuration was found."""
+
+    def __init__(self, recording: Recording, budget: int) -> None:
+        super().__init__(recording, budget)
+        self._good = set()
+
+    @property
+    def best_share(self) -> float:
+        """Return the best time over the best that was measured; 0 where all failed."""
+        times_ms = [self.recording.measurements[index].median_ms for index in self.path]
+        found_ms = min((ms for ms in times_ms if ms is not None), default=np.inf)
+        return (self.recording.best_ms or 0.0) / found_ms
+
+
+def small_grid(recording: Recording, rng: np.random.Generator) -> Recording:
+    """Return neighbouring values of a few parameters around a random configuration of a space."""
+    space = recording.space
+    free = [name for name, values in space.parameters.items() if len(values) > 1]
+    while True:
+        centre = space.configuration(int(rng.integers(len(space))))
+        allowed = {name: [value] for name, value in centre.items()}
+        for name in rng.permutation(free)[: rng.integers(3, 6)]:
+            values, width = space.parameters[name], int(rng.integers(2, 4))
+            first = values.index(centre[name]) - int(rng.integers(width))
+            allowed[name] = list(values[max(0, min(first, len(values) - width)) :][:width])
+        grid = space.restricted(allowed)
+        if GRID[0] <= len(grid) <= GRID[1]:
+            found = tuple(recording.measurements[space.index(each) or 0] for each in grid)
+            if any(measured.median_ms is not None for measured in found):
+                return Recording(recording.kernel, grid, found)
+
+
 def main() -> None:
     options = _arguments()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     kind, run, extra = ("rows", _run, options.noise)
     if options.compilers:
         kind, run, extra = ("timed", _run_timed, options.compilers)
+    if options.grids:
+        kind, run = "grids", _run_grid
     if not options.show:
         jobs = [
             (strategy, path, seed, options.budget, extra)
@@ -222,6 +264,7 @@ def main() -> None:
         write(options.out, results)
     _print_table(results.get("rows", []))
     _print_timed(results.get("timed", []))
+    _print_grids(results.get("grids", []))
 
 
 def _command(strategy: str, options: argparse.Namespace) -> str:
@@ -230,6 +273,7 @@ def _command(strategy: str, options: argparse.Namespace) -> str:
     for name in ("seeds", "budget", "noise", "compilers"):
         if getattr(options, name):
             words += [f"--{name}", str(getattr(options, name))]
+    words += ["--grids"] * options.grids
     return f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join([*words, '--strategies', strategy])}"
 
 
@@ -245,6 +289,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=400, help="evaluations")
     parser.add_argument("--noise", type=float, default=0.0, help="of a time, as a share of it")
     parser.add_argument("--compilers", type=int, default=0, help="simulate time with so many")
+    parser.add_argument("--grids", action="store_true", help="a fifth of small grids")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
     options = parser.parse_args()
@@ -282,6 +327,18 @@ def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int
     seconds = None if found is None else round(session.ends_s[found - 1], 3)
     about = {"space": path.name.split(".")[0], "strategy": strategy, "seed": seed}
     return {**about, "seconds_to_95": seconds}
+
+
+def _run_grid(strategy: str, path: Path, seed: int, budget: int, noise: float) -> Row:
+    _import(strategy)
+    rng = np.random.default_rng(seed)
+    grid = small_grid(_load(path), rng)
+    session = WholeBudget(grid, max(2, len(grid.space) // MEASURED))
+    session.measure([int(rng.integers(len(grid.space)))])
+    with suppress(BudgetSpent):
+        find(strategy)(grid.space, session, rng)
+    about = {"space": path.name.split(".")[0], "strategy": strategy, "seed": seed}
+    return {**about, "best_share": round(session.best_share, 4)}
 
 
 @cache
@@ -326,6 +383,19 @@ def _print_timed(rows: Sequence[Row]) -> None:
             needed_s = [inf if (s := row["seconds_to_95"]) is None else s for row in mine]
             if needed_s:
                 print(f"  {strategy:28s}{median(needed_s):8.1f} ({len(needed_s)})")
+
+
+def _print_grids(rows: Sequence[Row]) -> None:
+    if rows:
+        print(
+            "best of a small grid over the best of a fifth of it: mean, lower tenth, share from 0.99 on"
+        )
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        shares = [row["best_share"] for row in rows if row["strategy"] == strategy]
+        good = mean(share >= 0.99 for share in shares)
+        print(
+            f"  {strategy:28s}{mean(shares):8.3f}{np.quantile(shares, 0.1):8.3f}{good:8.1%} ({len(shares)})"
+        )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ LINES = {
     "report": 1570,
     "retune": 1120,
     "run": 4815,
-    "search": 2425,
+    "search": 2431,
     "store": 1385,
     "triton": 1166,
     "tuned": 3605,

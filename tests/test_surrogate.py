@@ -6,6 +6,7 @@ import itertools
 import math
 import tracemalloc
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import optuna
@@ -14,6 +15,7 @@ import pytest
 from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
+from autotune.search.base import BudgetSpent
 from autotune.search.proposals import EndRule, Proposer
 from autotune.search.surrogate import Covariance, Encoding, Points, Posterior
 
@@ -165,35 +167,58 @@ def test_the_chance_of_a_gain_falls():
     assert chances[-1] == 0
 
 
+class Counted:
+    """A session of so many evaluations."""
+
+    problem_features = related = compiled = ()
+    outlook = None
+
+    def __init__(self, space, time_ms, budget):
+        self.space, self.time_ms, self.evaluations_left = space, time_ms, budget
+        self.times = []
+
+    def measure(self, indices):
+        configurations = [self.space.configuration(index) for index in indices]
+        if len(configurations) > self.evaluations_left:
+            raise BudgetSpent
+        self.evaluations_left -= len(configurations)
+        times = list(map(self.time_ms, configurations))
+        self.times += times
+        return [
+            Measurement(configuration, Status.OK, samples_ms=(time_ms,))
+            for configuration, time_ms in zip(configurations, times, strict=True)
+        ]
+
+    def best(self, count):
+        return []
+
+    def hint(self, indices):
+        pass
+
+
 def test_a_search_ends_when_little_is_left_to_gain():
-    class Counting:
-        evaluations_left = 400
-        problem_features = related = compiled = ()
-        outlook = None
-        best_ms = math.inf
-        count = 0
-
-        def measure(self, indices):
-            self.count += len(indices)
-            configurations = [BOWL.configuration(index) for index in indices]
-            times = [bowl(configuration) for configuration in configurations]
-            self.best_ms = min(self.best_ms, *times)
-            return [
-                Measurement(configuration, Status.OK, samples_ms=(time_ms,))
-                for configuration, time_ms in zip(configurations, times, strict=True)
-            ]
-
-        def best(self, count):
-            return []
-
-        def hint(self, indices):
-            pass
-
-    session = Counting()
+    session = Counted(BOWL, bowl, 400)
     surrogate(BOWL, session, np.random.default_rng(0), rule=EndRule())
-    assert session.best_ms == 1
-    assert session.count < 200
+    assert min(session.times) == 1
+    assert len(session.times) < 200
     assert session.outlook is not None and session.outlook.is_enough and session.outlook.gain < 0.01
+
+
+def test_a_search_of_few_evaluations_learns_from_the_first():
+    """Where eight of nine are far from each other, the best is found in 6 of 20 searches."""
+    grid = full(A=(1, 2, 4, 8), B=(1, 2, 3), T=("x", "y"), U=("x", "y"))
+
+    def time_ms(configuration):
+        slower = (configuration["T"] == "x") + 0.1 * (configuration["U"] == "x")
+        return 1 + abs(math.log2(configuration["A"]) - 2) + abs(configuration["B"] - 2) + slower
+
+    found = []
+    for seed in range(20):
+        session = Counted(grid, time_ms, 9)
+        with suppress(BudgetSpent):
+            surrogate(grid, session, np.random.default_rng(seed))
+        found.append(min(session.times) == 1)
+    assert sum(found) >= 15
 
 
 # --- hostile spaces

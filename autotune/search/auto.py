@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HELD = 40
 #: The model learns at most this many of the configurations measured before the strategy began.
 KNOWN = 256
+#: Fewest space-filling configurations, where they are a third of a counted budget.
+LEAST_START = 2
 
 
 def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None:
@@ -44,10 +46,11 @@ def surrogate(
     ``ahead`` proposals may wait for their result: as many as compilers and devices can take where
     time is scarce, 1 where evaluations are counted.
     """
-    from autotune.search.proposals import Proposer
+    from autotune.search.proposals import START, Proposer
 
     left = session.evaluations_left
     held = 0 if session.related else HELD if left is None else min(HELD, left // 5)
+    start = START if left is None else min(START, max(LEAST_START, left // 3))
     proposer = Proposer(
         space,
         np.random.default_rng(int(rng.integers(2**31))),
@@ -55,6 +58,7 @@ def surrogate(
         session.related,
         held,
         session.compiled,
+        start,
     )
     known = session.best(KNOWN)
     for number, measurement in zip(known, session.measure(known) if known else (), strict=True):

@@ -134,6 +134,8 @@ class Proposer:
         them for too long.
     compiled : collection of int
         Numbers of configurations that need no compiling.
+    start : int
+        Space-filling configurations before the first model.
     """
 
     def __init__(
@@ -144,8 +146,9 @@ class Proposer:
         related: Sequence[RelatedProblem] = (),
         held: int = 0,
         compiled: Collection[int] = (),
+        start: int = START,
     ) -> None:
-        self._held = held
+        self._held, self._spread_first = held, start
         self._encoding = Encoding(space)
         self._rng = rng
         self._features = features
@@ -271,7 +274,7 @@ class Proposer:
 
     def _next_of_start(self) -> int | None:
         if self._start is None:
-            self._start = self._spread(max(0, START - START_LESS * len(self._related)))
+            self._start = self._spread(max(0, self._spread_first - START_LESS * len(self._related)))
         while self._start:
             number = self._start.pop(0)
             if self._open[number]:
