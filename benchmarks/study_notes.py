@@ -362,10 +362,10 @@ def keep(document: Mapping[str, Any], folder: Path) -> None:
     for row in document["rows"].values():
         for measured in row.get("experiments", {}).values():
             record = records.get(measured["kernel"])
-            if record is None or measured.get("source") != source_fingerprint(
-                find_kernel(record.kernel)
-            ):
-                continue  # or figures of an older source replace those beside the record
+            if record is None or "source" not in measured:
+                continue
+            if measured["source"] != source_fingerprint(find_kernel(record.kernel)):
+                continue  # older than what may be beside the record
             counted = [
                 counted_variant(measured, variant, row["date"])
                 for variant in measured["variants"].values()

@@ -83,7 +83,7 @@ def loop_over_taps(MASK, INPUT):
 
 @conv1d.constraint
 def vectors_are_whole(INPUT, OUTPUTS):
-    """vectors, staged: a thread's outputs begin at 16 bytes; staged: not all at the same banks."""
+    """vectors: a thread's outputs begin at 16 bytes; staged: from 8 on they are kept out of each other's banks."""
     return {"vectors": 4, "staged": 8}.get(INPUT, 1) <= OUTPUTS
 
 
