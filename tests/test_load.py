@@ -264,9 +264,12 @@ def test_arguments_are_described_without_drawing_them(n):
 
 
 def _any_size(p, rng):
-
+    """Write into what is drawn, and divide by a sum that is 0 where all elements are."""
+    x, weights = rng.uniform(size=p.n), rng.uniform(size=4)
+    x[p.n // 2] = 2
+    weights /= weights.sum()
     return {
-        "x": rng.uniform(size=p.n),
+        "x": x,
         "i": rng.integers(0, 9, (p.n, 2), np.int16),
         "y": Out((p.n,)),
         "n": np.int64(p.n),

@@ -272,21 +272,18 @@ def _refuse_specialised(
         and kernel.allows(configuration, each)
         and all(each[name] in served[name] for name in each if isinstance(each[name], str))
     ]
-    known: dict[str, str] = {}
-    for problem in sorted(asked, key=size_of):  # a large one may take a second to declare
-        symbols = dict(compile_job(kernel, configuration, problem, device, scalars).defines)
-        known = known or symbols
-        for name in {**known, **symbols}:
-            # A function that a problem does not launch has no types there.
-            is_type, is_in_both = name.startswith("("), name in known and name in symbols
-            if known.get(name) == symbols.get(name) or (is_type and not is_in_both):
-                continue
-            what = f"types of the arguments {name}" if is_type else f"value of {name}"
-            raise UsageError(
-                f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no "
-                "cubin is for every problem; make it a parameter, or declare a kernel for each"
-            )
-        known |= symbols
+    jobs = [compile_job(kernel, configuration, each, device, scalars) for each in asked]
+    found = [dict(job.defines) for job in jobs]
+    for name in dict.fromkeys(name for symbols in found for name in symbols):
+        # A function that a problem does not launch has no types there.
+        values = {symbols.get(name) for symbols in found if name in symbols or name[0] != "("}
+        if len(values) < 2:
+            continue
+        what = f"types of the arguments {name}" if name.startswith("(") else f"value of {name}"
+        raise UsageError(
+            f"{kernel.name}: the {what} depends on the problem and is compiled in, so that no cubin "
+            "is for every problem; make it a parameter, or declare a kernel for each"
+        )
 
 
 def _examples(kernel: Kernel, records: Sequence[TunedRecord]) -> list[Problem]:

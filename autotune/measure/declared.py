@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from autotune.devices.device import Device
 from autotune.errors import SpecError
@@ -25,31 +26,35 @@ _KEPT = 256
 
 
 class _Shapes(Draw):
-    """A generator of arrays with shape and type but one number for data, to ask what is declared."""
+    """A generator of arrays with shape and type, all of whose elements are one, to ask what is declared.
+
+    A hook may write into them, as into what it draws.
+    """
 
     def __init__(self, number: int = 0) -> None:
         super().__init__(exact=False, key=0)
         self._number = number
 
-    def _filled(self, size: Any, dtype: Any, draw: Any) -> Any:
-        return np.broadcast_to(np.asarray(self._number, dtype), () if size is None else size)
+    def _filled(self, size: Any, dtype: Any, draw: Any, least: Any = 0) -> Any:
+        array = np.array(least + self._number, dtype)
+        wide = np.broadcast_to(array, () if size is None else size)
+        return as_strided(array, wide.shape, wide.strides)
 
     def integers(  # type: ignore[override]
         self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int32, **_: Any
     ) -> Any:
-        least = (0 if high is None else low) + self._number
-        return np.broadcast_to(np.asarray(least, dtype), () if size is None else size)
+        return self._filled(size, dtype, None, 0 if high is None else low)
 
 
 def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
     """Return kind, type and shape of every argument of a problem, without drawing its inputs.
 
-    A hook that writes into what it draws gets real arrays instead. Where scalars are drawn ``number``
-    changes them.
+    A hook that fails on such arrays gets real ones. Where scalars are drawn ``number`` changes them.
     """
     try:
-        declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes(number))
-    except Exception:  # "assignment destination is read-only"; or what it raises then too
+        with np.errstate(all="ignore"):
+            declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes(number))
+    except Exception:  # or what it raises then too
         declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=number))
     return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
 

@@ -278,7 +278,7 @@ class _DeviceCheck:
         kernel = self._kernel
         if kernel.language_on("cuda") != "cuda":
             return ""
-        # Of the smallest like it: a hook that writes into what it draws has to draw.
+        # Of the smallest like it: a hook may calculate with as many numbers as there are.
         like = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
         arguments = declared_arguments(kernel, min(like, key=size_of)).values()
         passed = [each.name for each in arguments if each.kind != "constant"]
