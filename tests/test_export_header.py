@@ -42,7 +42,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import RecordedDevice, TunedRecord
+from autotune.tuned.record import Cost, RecordedDevice, TunedRecord
 from autotune.tuned.table import SIXTEENTHS, sixteenths
 from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
@@ -183,6 +183,32 @@ def test_header_and_lookup_agree_at_bounds(bounded: list[TunedRecord], tmp_path:
     assert shares == [0.9, 0.5, 0.5, -1.0]
     default_on = [answer[10] for answer in answers[-4:] if answer[7] == 4]
     assert default_on == [0, 0]
+
+
+def test_header_and_lookup_agree_where_the_plan_of_no_row_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration of the nearest row's fit answers; where none of these runs either, the default does."""
+    own, *others = (
+        plan(bm, requires=["<=", "m", most], deterministic=True)
+        for bm, most in ((64, 100), (128, 5000), (256, 900))
+    )
+    costs = [
+        Cost(plan=each, fixed=(), waves=((2**31 - 1, ((factor, ("m",)),)),), misaligned={})
+        for each, factor in zip(others, (3e-6, 2e-6), strict=True)
+    ]
+    table = table_of(own, costs=costs)
+    entries = [entry(problem(64, 64, dtype), own) for dtype in CATEGORIES]
+    made = record(entries, portfolio=answering(table))
+    write(tmp_path / "given", made)
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
+    clear_cache()
+    folders = [made.device.folder]
+    asked = [("d", 0, m, 64, "float32", wanted) for m in (65, 500, 901) for wanted in (0, 1)]
+    answers = agreed(tmp_path, render([made]), asked, folders)
+    assert [(each[0], each[7]) for each in answers[::2]] == [(256, 1), (256, 1), (128, 1)]
+    (answer,) = agreed(tmp_path, render([made]), [("d", 0, 5001, 64, "float32", 0)], folders)
+    assert (answer[0], answer[7]) == (32, 4)
 
 
 def agreed(folder: Path, header: str, asked: list[Any], folders: list[str]) -> list[list[Any]]:

@@ -19,7 +19,13 @@ from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.rotation import first_time
 from autotune.run.bench import Bench
-from autotune.run.matrix import Binaries, candidates_of, fitted_to_sizes, random_sizes
+from autotune.run.matrix import (
+    Binaries,
+    SizeMatrix,
+    candidates_of,
+    fitted_to_sizes,
+    random_sizes,
+)
 from autotune.run.recording import plan_of, refitted
 from autotune.run.request import Request
 from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
@@ -240,6 +246,35 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     assert all(table.prediction for table in partial.portfolio.tables)
 
 
+def test_sizes_that_nothing_allows_are_left_out(tmp_path: Path) -> None:
+    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, [Configuration(BM=1)])
+    matrix.add([Problem(m=1), Problem(m=2), Problem(m=3)], [{0: 1.0}, {}, {0: 3.0}])
+    portfolio = matrix.portfolio()
+    assert portfolio.problems == ({"m": 1}, {"m": 3})
+    assert portfolio.median_ms == ((1.0, 3.0),)
+
+
+def test_what_was_not_measured_is_slower_than_the_best() -> None:
+    """No fit chooses a configuration for what it foretells where nobody looked."""
+    device, kernel = read(H100 / "sgemm.json").device.planned_for(), find_kernel("sgemm")
+    whole = sampled_matrix(120)
+    rows = [list(row) for row in whole.median_ms]
+    one = max(range(len(rows)), key=lambda number: sum(ms is not None for ms in rows[number]))
+    rows[one][60:] = [None] * 60
+    matrix = msgspec.structs.replace(whole, median_ms=tuple(map(tuple, rows)))
+    size = Problem(m=4096, n=4096, k=4096)
+    plans = [plan_of(kernel, Configuration(c), size, device) for c in matrix.configurations]
+    fit = SizeFit(matrix, plans, device.sm_count, kernel.layout)
+    completed, _ = fit.completed()
+    is_known = np.isfinite(fit.times[one])
+    assert not is_known[60:].any()
+    np.testing.assert_array_equal(completed[one, is_known], fit.times[one, is_known])
+    assert (completed[one, 60:] >= 1.3 * fit.best_ms[60:]).all()
+    held_out = fit.held_out([one])
+    np.testing.assert_array_equal(np.isfinite(held_out.shares), is_known)
+    assert fit.prediction([one], held_out).expected is not None
+
+
 def test_few_sizes_learn_from_the_errors_of_another_category() -> None:
     device, kernel = read(H100 / "sgemm.json").device.planned_for(), find_kernel("sgemm")
     matrices = (sampled_matrix(count, seed) for count, seed in ((60, 3), (240, 5)))
@@ -247,10 +282,10 @@ def test_few_sizes_learn_from_the_errors_of_another_category() -> None:
     configurations = sampled_matrix(1).configurations
     plans = [plan_of(kernel, Configuration(c), size, device) for c in configurations]
     few, many = (SizeFit(m, plans, device.sm_count, kernel.layout) for m in matrices)
-    every, times = range(len(plans)), few.completed()[0]
-    alone = few.held_out(every, times).shares
+    every = range(len(plans))
+    alone = few.held_out(every).shares
     few.others = [many]
-    together = few.held_out(every, times).shares
+    together = few.held_out(every).shares
     assert np.log(together).mean() > np.log(alone).mean()
 
 
@@ -285,7 +320,7 @@ def test_sizes_share_the_binaries_of_their_category() -> None:
             lambda matrix: {
                 "problems": (*matrix.problems[1:], {**matrix.problems[0], "dtype": "half"})
             },
-            "1 sizes of half are too few to fit, 60 are",
+            "1 sizes of half are too few to fit, 20 are",
         ),
     ],
 )

@@ -31,7 +31,7 @@ from autotune.run.bench import Bench
 from autotune.run.recording import plan_of, refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
-from autotune.tuned.dense import HeldOut, SizeFit
+from autotune.tuned.dense import MOST_CONFIGURATIONS, MOST_IN_ALL, HeldOut, SizeFit
 from autotune.tuned.fallback import counted
 from autotune.tuned.prediction import MULTIPLE, Predictor
 from autotune.tuned.record import (
@@ -58,8 +58,8 @@ _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 _AT_ONCE, _BEGUN, _PAIR_S = 8, 4, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
 _COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
-#: Sizes that a fit needs.
-_ENOUGH = 60
+#: Sizes that a fit needs, and those of each of several categories, which learn from each other.
+_ENOUGH, _ENOUGH_EACH = 60, 20
 
 
 @dataclass
@@ -127,12 +127,13 @@ class SizeMatrix:
         self.times_ms += map(dict, times_ms)
 
     def portfolio(self) -> Portfolio:
-        """Return the times as a portfolio without answers."""
+        """Return the times as a portfolio without answers; sizes that nothing allows are left out."""
         rows = range(len(self.configurations))
+        timed = [pair for pair in zip(self.problems, self.times_ms, strict=True) if pair[1]]
         return Portfolio(
             configurations=tuple(map(dict, self.configurations)),
-            problems=tuple(map(dict, self.problems)),
-            median_ms=tuple(tuple(times.get(row) for times in self.times_ms) for row in rows),
+            problems=tuple(dict(problem) for problem, _ in timed),
+            median_ms=tuple(tuple(times.get(row) for _, times in timed) for row in rows),
         )
 
 
@@ -407,11 +408,13 @@ def fitted_to_sizes(
         list[Any](),
         set[Configuration](),
     )
+    needed = _ENOUGH if len(categories) == 1 else _ENOUGH_EACH
+    most = min(MOST_CONFIGURATIONS, MOST_IN_ALL // len(categories))
     for category, columns in categories.items():
         count, of_category = len(columns), "".join(f" of {value}" for value in category)
-        if count < _ENOUGH:
+        if count < needed:
             raise UsageError(
-                f"{where}: {count} sizes{of_category} are too few to fit, {_ENOUGH} are needed"
+                f"{where}: {count} sizes{of_category} are too few to fit, {needed} are needed"
             )
         part = _columns(matrix, columns)
         plans = _plans(part, kernel, device)
@@ -419,8 +422,8 @@ def fitted_to_sizes(
     for category, fit in fits.items():
         fit.others = [other for other in fits.values() if other is not fit]
         completed, spreads = fit.completed()
-        chosen = fit.chosen(completed, spreads)
-        held_out = fit.held_out(chosen, completed)
+        chosen = fit.chosen(completed, spreads, most)
+        held_out = fit.held_out(chosen)
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         kept |= {Configuration(matrix.configurations[number]) for number in chosen}

@@ -26,8 +26,8 @@ from autotune.tuned.prediction import MULTIPLE, Curve, Predictor
 from autotune.tuned.record import Expected, Plan, Portfolio, Prediction, Tree
 from autotune.tuned.table import blocks_of, features_of, fillings
 
-#: Configurations that answer.
-MOST_CONFIGURATIONS = 32
+#: Configurations that answer, of a category and of all.
+MOST_CONFIGURATIONS, MOST_IN_ALL = 32, 288
 #: Parts of the sizes, each held out of a fit once.
 FOLDS = 5
 #: A time counts the more the faster its formula expects the configuration to be there: the share of the
@@ -37,6 +37,9 @@ PREFERENCE = 4.0
 ELSEWHERE = 0.3
 #: Spreads by which a configuration counts as slower; and the most by which, in logarithms.
 CAUTION, _SLOW = 0.5, 3.0
+#: How much slower than the best one a configuration is at least where it was not measured: there no fit, of those
+#: by which they were chosen, expected it to be the best.
+_UNMEASURED = 1.3
 #: Splits of an expectation, and the weight of no difference.
 _KINDS, _ALIKE = 3, 50.0
 #: Share of answers that are slower than the lower bound of an expectation.
@@ -63,13 +66,17 @@ class _Errors(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """The shares of the best speed that sizes get that are held out of the fit."""
+    """The shares of the best speed that sizes get that are held out of the fit.
+
+    NaN for a size where its answer was not measured.
+    """
 
     shares: Array
 
     def __str__(self) -> str:
-        mean = math.exp(np.log(self.shares).mean())
-        tenth, least = np.quantile(self.shares, 0.1), self.shares.min()
+        shares = self.shares[np.isfinite(self.shares)]
+        mean = math.exp(np.log(shares).mean())
+        tenth, least = np.quantile(shares, 0.1), shares.min()
         return f"{mean:.4f} of the best, tenth {tenth:.3f}, worst {least:.3f}"
 
 
@@ -91,6 +98,8 @@ class SizeFit:
         columns = range(len(matrix.problems))
         self.predictor = Predictor(matrix, columns, plans, sm_count)
         self.times = self.predictor.times
+        #: Of each size; infinite where none was timed.
+        self.best_ms = np.where(np.isfinite(self.times), self.times, np.inf).min(axis=0)
         self.allowed = np.array(
             [
                 [
@@ -158,11 +167,13 @@ class SizeFit:
         return times
 
     def completed(self) -> tuple[Array, Array]:
-        """Return the measured times, predicted ones where a pair was not measured; and the fits' spreads."""
+        """Return the measured times, or else predicted ones, with `_UNMEASURED`; and the fits' spreads."""
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
         fits = self.fitted(chosen, known)
         predicted = self.predicted(chosen, fits)
-        measured: Array = np.where(np.isfinite(self.times), self.times, predicted)
+        least = np.where(np.isfinite(self.best_ms), _UNMEASURED * self.best_ms, 0.0)
+        is_measured = np.isfinite(self.times)
+        measured: Array = np.where(is_measured, self.times, np.maximum(predicted, least))
         return measured, np.array([fit.spread if fit else np.inf for fit in fits])
 
     def chosen(
@@ -182,7 +193,7 @@ class SizeFit:
             best = np.minimum(best, logs[found[-1]])
         return sorted(found)
 
-    def held_out(self, chosen: Sequence[int], completed: Array) -> HeldOut:
+    def held_out(self, chosen: Sequence[int]) -> HeldOut:
         """Return what sizes get from fits to the others, as shares of the best of all configurations."""
         count = len(self.matrix.problems)
         order, shares = np.random.default_rng(0).permutation(count), np.zeros(count)
@@ -190,7 +201,7 @@ class SizeFit:
             held, known = order[part::FOLDS], np.delete(order, np.s_[part::FOLDS])
             predicted = self.predicted(chosen, self.fitted(chosen, np.sort(known)))
             answers = np.array(chosen)[predicted[:, held].argmin(axis=0)]
-            shares[held] = completed[:, held].min(axis=0) / completed[answers, held]
+            shares[held] = self.best_ms[held] / self.times[answers, held]
         return HeldOut(shares)
 
     def prediction(self, chosen: Sequence[int], held_out: HeldOut) -> Prediction:
@@ -210,11 +221,11 @@ class SizeFit:
         )
 
     def _expected(self, held_out: HeldOut) -> Expected:
-        logs, integers = np.log(held_out.shares), self.of_problem.shape[1] // 2
-        ones = np.ones(len(logs))
-        splits = best_splits(self.of_problem, logs - logs.mean(), ones, _KINDS, _ALIKE)
-        kinds = outcomes(splits, self.of_problem)
-        everything = held_out.shares
+        is_known, integers = np.isfinite(held_out.shares), self.of_problem.shape[1] // 2
+        everything, features = held_out.shares[is_known], self.of_problem[is_known]
+        logs = np.log(everything)
+        splits = best_splits(features, logs - logs.mean(), np.ones(len(logs)), _KINDS, _ALIKE)
+        kinds = outcomes(splits, features)
         shares = []
         for kind in range(1 << len(splits)):
             found = everything[kinds == kind]

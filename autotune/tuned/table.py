@@ -258,13 +258,19 @@ def _search(
         return Hit(plan, row, EXACT, share, share, known_ms)
     places = ((distance(asked.place, row.place), row) for row in group.near.values())
     known = [(apart, row) for apart, row in places if apart is not None]
-    for apart, row in sorted(known, key=itemgetter(0)):
+    known.sort(key=itemgetter(0))
+    for apart, row in known:
         plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
         plan = next(filter(is_able, plans), None)
         if plan is not None:
             chosen, least_ms = _fastest(row, asked, is_able) or (plan, None)
             shares = (None, None) if deterministic else row.expected_of(asked.problem, apart)
             return Hit(chosen, row, NEAREST_PROBLEM, *shares, least_ms)
+    # No row's own plan runs, but a configuration of the nearest one's fit may.
+    for apart, row in known[:1]:
+        if found := _fastest(row, asked, is_able):
+            shares = (None, None) if deterministic else row.expected_of(asked.problem, apart)
+            return Hit(found[0], row, NEAREST_PROBLEM, *shares, found[1])
     return None
 
 

@@ -1695,6 +1695,23 @@ struct found {
   bool exact;
 };
 
+/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
+                                      bool able_, int& least_) {
+  const place here_ = place_of(asked_);
+  const near_row* nearest_ = nullptr;
+  for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
+    const near_row& row_ = near_rows[i_];
+    const int away_ = distance(here_, row_.at);
+    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
+    if (row_.further && wanted_ == demand::none) continue;
+    if (able_ && !is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    nearest_ = &row_;
+    least_ = away_;
+  }
+  return nearest_;
+}
+
 /// The answer of a group's rows; plan -1 where there is none.
 constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
@@ -1702,21 +1719,14 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  const place here_ = place_of(asked_);
-  const near_row* nearest_ = nullptr;
   int least_ = 0;
-  for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
-    const near_row& row_ = near_rows[i_];
-    const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
-    if (row_.further && wanted_ == demand::none) continue;
-    if (!is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
-    nearest_ = &row_;
-    least_ = away_;
-  }
-  if (nearest_ == nullptr) return {-1, -1, -1, false};
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  // Where no row's own plan runs, a configuration of the nearest one's fit may.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
+  if (chosen_ < 0) return {-1, -1, -1, false};
   const answers& table_ = tables[nearest_->answers];
-  const int chosen_ = fastest(table_, asked_, wanted_, where_, nearest_->plan);
   if (wanted_ != demand::none) return {chosen_, -1, -1, false};
   if (table_.sizes >= 0) {
     const share expected_ = share_of(all_sizes[table_.sizes], asked_);
