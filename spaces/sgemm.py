@@ -1,10 +1,11 @@
 """sgemm: C = alpha A B + beta C in float32, without tensor cores.
 
-Three sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
+Four sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
 the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block,
 over a cluster and over the grid; `slim` (kernels/sgemm_slim.cu) is for a C of a few columns, or rows, and
-runs on both. Tuned are matrices that lie row by row without gaps; with ``view=1`` all take rows (or
-columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
+`outer` (kernels/sgemm_outer.cu) for a short k; both run on both. Tuned are matrices that lie row by row
+without gaps; with ``view=1`` all but `outer` take rows (or columns, with ``trans_a`` and ``trans_b``) any
+distance apart, and batches.
 """
 
 import dataclasses
@@ -67,6 +68,12 @@ def columns(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
     return {**usual, **sizes, "UNROLL": UNROLL, **others}
 
 
+def outer(BLOCK_THREADS, TEAM, TM, TN, VEC):
+    """A configuration of the source for a short k."""
+    sizes = {"BLOCK_THREADS": BLOCK_THREADS, "TEAM": TEAM, "TM": TM, "TN": TN}
+    return {"VARIANT": "outer", **sizes, "VEC": VEC}
+
+
 def rows(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
     """The same for a C of few rows."""
     few = columns(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others)
@@ -90,6 +97,9 @@ SLIM_SEEDS = [
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
 #: From what NVRTC 13 reports over a few hundred configurations of either source.
 REGISTERS_BESIDES = 24
+
+#: The longest k of the source for short ones.
+MOST_K = 64
 
 #: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
 MOST_SHARES = 1024
@@ -116,7 +126,12 @@ LAYOUT = {
 SLIM = 64
 
 sgemm = Kernel(
-    sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu", "slim": "sgemm_slim.cu"},
+    sources={
+        "portable": "sgemm.cu",
+        "cuda": "sgemm_cuda.cu",
+        "slim": "sgemm_slim.cu",
+        "outer": "sgemm_outer.cu",
+    },
     problems={
         "cuda": [
             *[square(n) for n in (256, 512, 1024, 2048, 4096, 8192, 1000)],
@@ -300,6 +315,9 @@ sgemm = Kernel(
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
         *SLIM_SEEDS,
+        outer(256, 32, 8, 4, VEC=4),
+        outer(256, 32, 8, 4, VEC=1),
+        outer(128, 8, 4, 4, VEC=1),
     ],
     default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
     variants={
@@ -308,9 +326,9 @@ sgemm = Kernel(
         "register": thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
         "double": thread_tiles(64, 64, 16, 4, 4, UNROLL=4, DOUBLE_SHARED=True),
     },
-    VARIANT=("portable", "cuda", "slim"),
+    VARIANT=("portable", "cuda", "slim", "outer"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
-    BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
+    BLOCK_X=(16, 32, 64),  # naive, tile: threads along a row of C
     BLOCK_Y=(2, 4, 8, 16),  # naive, tile: threads along a column of C
     BM=(16, 32, 48, 64, 96, 128, 256),  # rows of C per block
     BN=(16, 32, 48, 64, 96, 128, 256),  # columns of C per block
@@ -337,11 +355,11 @@ sgemm = Kernel(
     B_ROWS=("direct", "padded", "shifted"),
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 128),  # the same, said as a cap on registers; 0: no cap
-    # of the slim source
+    # of the slim source; BLOCK_THREADS and TEAM of the outer one too
     NARROW=("columns", "rows"),  # what C has few of
     FEW=(1, 2, 4, 8),  # of them at most
     BLOCK_THREADS=(128, 256, 512),
-    TEAM=(4, 8, 16, 32, 64, 256),  # threads that read the large matrix side by side
+    TEAM=(4, 8, 16, 32, 64, 256),  # threads that read the large matrix, or write C, side by side
     LINES=(1, 2, 4),  # its rows, or VEC of its columns, that each of them takes at once
     LOAD=("plain", "stream", "bypass"),  # what to tell the caches about it
     STAGED=(0, 1024),  # steps of k for which the small matrix lies in shared memory; 0: in caches
@@ -378,14 +396,19 @@ def one_element_per_thread(VARIANT, ALG):
     return VARIANT == "portable" and ALG != "register"
 
 
-@sgemm.applies("BM", "BN", "TM", "TN")
-def many_elements_per_thread(VARIANT, ALG):
+@sgemm.applies("BM", "BN")
+def tiles_are_given(VARIANT, ALG):
     return VARIANT == "cuda" or (VARIANT == "portable" and ALG == "register")
+
+
+@sgemm.applies("TM", "TN")
+def many_elements_per_thread(VARIANT, ALG):
+    return VARIANT in ("cuda", "outer") or (VARIANT == "portable" and ALG == "register")
 
 
 @sgemm.applies("MIN_BLOCKS")
 def registers_decide_occupancy(VARIANT, ALG):
-    return VARIANT != "portable" or ALG == "register"
+    return VARIANT in ("cuda", "slim") or (VARIANT == "portable" and ALG == "register")
 
 
 @sgemm.applies("PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT", "MAX_REGISTERS")
@@ -395,7 +418,7 @@ def portable_register(VARIANT, ALG):
 
 @sgemm.applies("VEC")
 def width_of_loads_is_free(VARIANT, ALG):
-    return VARIANT == "slim" or (VARIANT == "portable" and ALG == "register")
+    return VARIANT in ("slim", "outer") or (VARIANT == "portable" and ALG == "register")
 
 
 @sgemm.applies("BK")
@@ -410,12 +433,17 @@ def inner_loop_is_unrolled(VARIANT, ALG):
 
 @sgemm.applies("GRIDK")
 def k_may_be_split_over_the_grid(VARIANT):
-    return VARIANT != "portable"
+    return VARIANT in ("cuda", "slim")
 
 
-@sgemm.applies("NARROW", "FEW", "BLOCK_THREADS", "TEAM", "LINES", "LOAD", "STAGED", "WARP")
+@sgemm.applies("NARROW", "FEW", "LINES", "LOAD", "STAGED", "WARP")
 def slim(VARIANT):
     return VARIANT == "slim"
+
+
+@sgemm.applies("BLOCK_THREADS", "TEAM")
+def teams(VARIANT):
+    return VARIANT in ("slim", "outer")
 
 
 # ------------------------------------------------------------------ what both sources need
@@ -772,6 +800,34 @@ def hints_are_cuda(LOAD, device):
     return LOAD != "bypass" or compute_capability(device) >= 80
 
 
+# ------------------------------------------------------------------ outer
+
+
+def outer_tile(BLOCK_THREADS, TEAM, TM, TN, **others):
+    """Rows and columns of C of a block of the outer source."""
+    return BLOCK_THREADS // TEAM * TM, TEAM * TN
+
+
+@sgemm.constraint
+def outer_fits_registers(VARIANT, TM, TN):
+    """outer: at most 64 sums a thread, with four steps of B's columns beside them."""
+    return VARIANT != "outer" or TM * TN <= 64
+
+
+@sgemm.constraint
+def outer_fits_shared(VARIANT, BLOCK_THREADS, TEAM, TM, TN, device):
+    """outer: a block's rows of A fit in shared memory, of which a kernel may declare 48 KB."""
+    rows, _ = outer_tile(BLOCK_THREADS, TEAM, TM, TN)
+    needed = 4 * rows * (MOST_K + 4)
+    return VARIANT != "outer" or needed <= min(49152, device.shared_bytes_per_block)
+
+
+@sgemm.constraint
+def outer_columns_are_quads_or_single(VARIANT, VEC):
+    """outer: columns of a thread are neighbours by four, or not at all."""
+    return VARIANT != "outer" or VEC != 2
+
+
 # ------------------------------------------------------------------ running it
 
 
@@ -780,13 +836,17 @@ def tiles(c, p):
     if c.VARIANT == "slim":
         tile = slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b)
         return ceil_div(p.m if c.NARROW == "columns" else p.n, tile)
+    if c.VARIANT == "outer":
+        rows, columns = outer_tile(**c)
+        return ceil_div(p.m, rows) * ceil_div(p.n, columns)
     return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
 
 
 @sgemm.requires
 def requires(c, p):
     """Reads of many bytes are aligned; split over the grid is a long k that has few tiles; cuda: tiles
-    16 wide are for slim C; slim: C has as few columns or rows as it is made for, and over half of that.
+    16 wide are for slim C; slim: C has as few columns or rows as it is made for, and over half of that; outer:
+    k is short, and nothing is a view.
 
     Views are looked at in the kernels.
     """
@@ -796,6 +856,8 @@ def requires(c, p):
         few = p.n if c.NARROW == "columns" else p.m
         shares = (tiles(c, p) * p.batch <= MOST_SHARES) & (p.k >= 32 * c.GRIDK)
         return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares)
+    if c.VARIANT == "outer":
+        return (p.view == 0) & (p.k <= MOST_K) & (p.n % c.VEC == 0)
     split = c.SPLITK * c.GRIDK
     few = (tiles(c, p) * p.batch * c.SPLITK <= MOST_SHARES) & (2 * c.BK * split <= p.k)
     return (
@@ -872,6 +934,8 @@ def launch(c, p, device):
     if c.VARIANT == "slim":
         grid = (of_all_matrices(tiles(c, p), p), c.GRIDK)
         return Launch(grid=grid, block=(c.BLOCK_THREADS,), args=passed)
+    if c.VARIANT == "outer":
+        return Launch(grid=(tiles(c, p),), block=(c.BLOCK_THREADS,))
     if c.ALG == "register":
         blocks, block = tiles(c, p), (c.BM // c.TM * (c.BN // c.TN),)
     else:

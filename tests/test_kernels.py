@@ -293,6 +293,28 @@ def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
             np.testing.assert_array_equal(gemm(a, b), first)
 
 
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("team", "vec"), [(32, 1), (8, 4)])
+def test_a_short_k_of_host_arrays(team, vec, opencl_device, monkeypatch):
+    """The outer source on the CPU: parts of tiles, rows that are no whole quads, steps that go beyond k."""
+    kernel, device = find_kernel("sgemm"), choose_device(opencl_device)
+    chosen = {"VARIANT": "outer", "BLOCK_THREADS": 128, "TEAM": team, "TM": 4, "TN": 4, "VEC": vec}
+    assert is_member(kernel, kernel.completed(chosen), device)
+    assert not kernel.allows(kernel.completed(chosen), Problem(m=9, n=8, k=65))
+    assert kernel.allows(kernel.completed(chosen), Problem(m=9, n=9, k=64)) == (vec == 1)
+    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
+    gemm, rng = load(kernel), np.random.default_rng(3)
+    for m, n, k in ((70, 260, 1), (5, 132, 64), (33, 39, 7), (131, 17, 33), (9, 12, 0)):
+        n -= n % vec
+        a, b, c = (rng.standard_normal(shape, np.float32) for shape in ((m, k), (k, n), (m, n)))
+        product = a.astype(np.float64) @ b
+        np.testing.assert_allclose(gemm(a, b, out=np.full_like(c, np.nan)), product, atol=1e-4)
+        expected = 2 * product + 0.5 * c
+        np.testing.assert_allclose(gemm(a, b, out=c, alpha=2, beta=0.5), expected, atol=1e-4)
+
+
 # ---------------------------------------------------------------------- sgemm_tf32x3 without a GPU
 
 

@@ -12,7 +12,14 @@
 //   n=67108864: 0.09227 ms cold:graph, 727.3 GFLOP/s, 2909 GB/s, 1.072 [1.071, 1.073] times as fast as cub
 //   n=268435456: 0.3473 ms cold:graph, 772.9 GFLOP/s, 3091 GB/s, 1.023 [1.022, 1.024] times as fast as cub
 //   n=1073741824: 1.351 ms cold:graph, 794.8 GFLOP/s, 3179 GB/s, 1.032 [1.031, 1.032] times as fast as cub
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-28
+//   n=32: 0.001703 ms mixed:graph, 0.01878 GFLOP/s, 0.07749 GB/s, 0.943 [0.912, 0.986] times as fast as cub
+//   n=96: 0.001726 ms mixed:graph, 0.05564 GFLOP/s, 0.2249 GB/s, 0.982 [0.942, 1.018] times as fast as cub
+//   n=200: 0.001804 ms mixed:graph, 0.1109 GFLOP/s, 0.4457 GB/s, 0.989 [0.979, 1.010] times as fast as cub
+//   n=600: 0.001687 ms mixed:graph, 0.3557 GFLOP/s, 1.425 GB/s, 1.158 [1.131, 1.196] times as fast as cub
+//   n=1500: 0.001784 ms mixed:graph, 0.8408 GFLOP/s, 3.365 GB/s, 1.235 [1.212, 1.315] times as fast as cub, noise: the ratio to cub is known to within 6% only
+//   n=5000: 0.001926 ms mixed:graph, 2.596 GFLOP/s, 10.39 GB/s, 1.957 [1.925, 1.979] times as fast as cub
+//   n=20000: 0.002334 ms mixed:graph, 8.569 GFLOP/s, 34.28 GB/s, 1.839 [1.808, 1.852] times as fast as cub
 //   n=65536: 0.002626 ms mixed:graph, 24.96 GFLOP/s, 99.83 GB/s, 1.371 [1.361, 1.387] times as fast as cub
 //   n=262144: 0.002751 ms mixed:graph, 95.31 GFLOP/s, 381.2 GB/s, 1.375 [1.357, 1.392] times as fast as cub
 //   n=1048576: 0.003474 ms mixed:graph, 301.8 GFLOP/s, 1207 GB/s, 1.249 [1.234, 1.261] times as fast as cub
@@ -297,32 +304,41 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
     {VARIANT_value::cuda,768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,5,3,1023ULL,true},
     {VARIANT_value::cuda,1024,2,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
+    {VARIANT_value::cuda,128,4,1,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,8,6,1023ULL,true},
+    {VARIANT_value::cuda,64,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{64, 1, 1},0,true,true,8,6,1022ULL,true},
+    {VARIANT_value::cuda,128,1,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,9,7,1022ULL,true},
+    {VARIANT_value::cuda,128,2,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
     {VARIANT_value::cuda,256,2,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
     {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{256, 1, 1},0,true,true,8,6,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,8,6,1023ULL,true},
-    {VARIANT_value::cuda,768,2,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,9,7,1023ULL,true},
+    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{256, 1, 1},0,true,true,10,8,1023ULL,true},
+    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1023ULL,true},
+    {VARIANT_value::cuda,768,2,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,11,9,1023ULL,true},
     {VARIANT_value::cuda,1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
-    {VARIANT_value::cuda,768,1,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,9,7,1022ULL,true},
-    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,8,6,1023ULL,true},
-    {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,4,-1,1023ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,10,8,1023ULL,true},
+    {VARIANT_value::cuda,256,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,9,7,1022ULL,true},
+    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,10,8,1023ULL,true},
+    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,12,-1,1023ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,9,7,1022ULL,true},
+    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,13,10,1023ULL,true},
+    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
     {VARIANT_value::cuda,768,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
-    {VARIANT_value::cuda,256,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,11,9,1022ULL,true},
-    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,9,7,1023ULL,true},
-    {VARIANT_value::cuda,256,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,11,9,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{512, 1, 1},0,true,true,8,6,1023ULL,true},
+    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,11,9,1023ULL,true},
+    {VARIANT_value::cuda,256,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,9,7,1023ULL,true},
+    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{512, 1, 1},0,true,true,10,8,1023ULL,true},
     {VARIANT_value::cuda,512,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{512, 1, 1},0,true,true,2,1,226ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,8,6,1022ULL,true},
+    {VARIANT_value::cuda,512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1022ULL,true},
     {VARIANT_value::cuda,768,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
+    {VARIANT_value::cuda,768,1,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
     {VARIANT_value::cuda,768,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1022ULL,true},
-    {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,768,4,8,LOAD_value::plain,GRID_MODE_value::stride,8,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,12,-1,1022ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,13,-1,1023ULL,true}
+    {VARIANT_value::cuda,128,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
+    {VARIANT_value::cuda,128,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,2,1,1023ULL,true},
+    {VARIANT_value::cuda,128,4,2,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,1,0,1022ULL,true},
+    {VARIANT_value::cuda,128,1,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{128, 1, 1},0,true,true,1,0,1023ULL,true},
+    {VARIANT_value::cuda,128,2,1,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,14,11,1022ULL,true},
+    {VARIANT_value::cuda,128,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{128, 1, 1},0,true,true,2,1,1023ULL,true},
+    {VARIANT_value::cuda,256,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
+    {VARIANT_value::cuda,256,4,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{256, 1, 1},0,true,true,10,8,1022ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -381,7 +397,7 @@ struct answers {
 inline constexpr answers tables[] = {
     {0, 0, 0, 0, -1},
     {0, 32, 0, 0, 0},
-    {32, 62, 0, 0, 1}
+    {32, 64, 0, 0, 1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -435,7 +451,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{16}, {261401328}, {{0,5426296},{0,74408},{1,1},{0,9223372036854775807LL}},{{0.961, 1.0},{0.944, 0.988},{0.948, 0.997},{0.956, 0.984},{0.951, 0.985},{0.944, 0.988},{0.92, 0.97},{0.97, 0.994},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0},{0.961, 1.0}}},
-    {{24}, {455903136}, {{0,3488008},{0,63},{0,2310200},{0,9223372036854775807LL}},{{0.956, 0.99},{0.956, 0.99},{0.943, 0.983},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.976, 0.995},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99},{0.956, 0.99}}}
+    {{16}, {455903136}, {{0,8952408},{0,80640},{0,165},{0,9223372036854775807LL}},{{0.94, 0.973},{0.958, 0.996},{0.958, 0.996},{0.958, 0.996},{0.975, 0.996},{0.958, 0.996},{0.929, 0.982},{0.983, 1.0},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973},{0.94, 0.973}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -458,15 +474,22 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456}, 8, 1.0, {0, 0, 0}},
     {{1073741824}, 9, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{65536}, 14, 1.0, {0, 0, 0}},
-    {{262144}, 15, 1.0, {0, 0, 0}},
+    {{32}, 1, 1.0, {0, 0, 0}},
+    {{96}, 14, 1.0, {0, 0, 0}},
+    {{200}, 15, 1.0, {0, 0, 0}},
+    {{600}, 16, 1.0, {0, 0, 0}},
+    {{1500}, 17, 1.0, {0, 0, 0}},
+    {{5000}, 10, 1.0, {0, 0, 0}},
+    {{20000}, 8, 1.0, {0, 0, 0}},
+    {{65536}, 18, 1.0, {0, 0, 0}},
+    {{262144}, 19, 1.0, {0, 0, 0}},
     {{1048576}, 3, 1.0, {0, 0, 0}},
-    {{4194304}, 16, 1.0, {0, 0, 0}},
-    {{10000003}, 17, 1.0, {0, 0, 0}},
-    {{16777216}, 18, 1.0, {0, 0, 0}},
-    {{67108864}, 19, 1.0, {0, 0, 0}},
-    {{268435456}, 20, 1.0, {0, 0, 0}},
-    {{1073741824}, 20, 1.0, {0, 0, 0}},
+    {{4194304}, 20, 1.0, {0, 0, 0}},
+    {{10000003}, 21, 1.0, {0, 0, 0}},
+    {{16777216}, 22, 1.0, {0, 0, 0}},
+    {{67108864}, 23, 1.0, {0, 0, 0}},
+    {{268435456}, 24, 1.0, {0, 0, 0}},
+    {{1073741824}, 24, 1.0, {0, 0, 0}},
     // sm_90
     {{65536}, 1, 1.0, {0, 0, 0}},
     {{262144}, 2, 1.0, {0, 0, 0}},
@@ -477,6 +500,13 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864}, 7, 1.0, {0, 0, 0}},
     {{268435456}, 8, 1.0, {0, 0, 0}},
     {{1073741824}, 9, 1.0, {0, 0, 0}},
+    {{32}, 1, 1.0, {0, 0, 0}},
+    {{96}, 14, 1.0, {0, 0, 0}},
+    {{200}, 15, 1.0, {0, 0, 0}},
+    {{600}, 16, 1.0, {0, 0, 0}},
+    {{1500}, 17, 1.0, {0, 0, 0}},
+    {{5000}, 10, 1.0, {0, 0, 0}},
+    {{20000}, 8, 1.0, {0, 0, 0}},
     {{0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -499,22 +529,22 @@ inline constexpr near_row near_rows[] = {
     {{480}, 13, false, 1},
     // NVIDIA_H200
     {{256}, 11, false, 2},
-    {{256}, 21, true, 2},
+    {{256}, 25, true, 2},
     {{288}, 3, false, 2},
-    {{288}, 21, true, 2},
+    {{288}, 18, true, 2},
     {{320}, 3, false, 2},
-    {{320}, 21, true, 2},
-    {{352}, 22, false, 2},
-    {{352}, 21, true, 2},
-    {{384}, 23, false, 2},
-    {{384}, 21, true, 2},
-    {{416}, 24, false, 2},
-    {{416}, 21, true, 2},
-    {{448}, 24, false, 2},
-    {{448}, 21, true, 2},
-    {{480}, 24, false, 2},
-    {{372}, 22, false, 2},
-    {{372}, 21, true, 2},
+    {{320}, 23, true, 2},
+    {{352}, 26, false, 2},
+    {{352}, 18, true, 2},
+    {{384}, 22, false, 2},
+    {{384}, 18, true, 2},
+    {{416}, 27, false, 2},
+    {{416}, 23, true, 2},
+    {{448}, 27, false, 2},
+    {{448}, 23, true, 2},
+    {{480}, 27, false, 2},
+    {{372}, 26, false, 2},
+    {{372}, 23, true, 2},
     // sm_90
     {{256}, 10, false, 1},
     {{256}, 1, true, 1},
@@ -542,11 +572,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 9, 0, 15},  // NVIDIA_H100_80GB_HBM3
-    {90, 9, 18, 15, 32}  // NVIDIA_H200
+    {90, 9, 25, 15, 32}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 18, 27, 32, 47},
+    {90, 25, 41, 32, 47},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -563,10 +593,12 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 3: met_ = (n <= number{201326592}); break;
     case 4: met_ = (n <= number{805306368}); break;
     case 5: met_ = (n <= number{1073741824}); break;
-    case 6: met_ = (n <= number{536870912}); break;
-    case 7: met_ = (n <= number{402653184}); break;
-    case 8: met_ = (n <= number{1610612736}); break;
-    case 9: met_ = (n <= number{67108864}); break;
+    case 6: met_ = (n <= number{16777216}); break;
+    case 7: met_ = (n <= number{67108864}); break;
+    case 8: met_ = (n <= number{536870912}); break;
+    case 9: met_ = (n <= number{402653184}); break;
+    case 10: met_ = (n <= number{1610612736}); break;
+    case 11: met_ = (n <= number{8388608}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -592,12 +624,13 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 5: return maximum(number{1}, ceil_div(n, number{6144}));
     case 6: return maximum(number{1}, ceil_div(n, number{24576}));
     case 7: return maximum(number{1}, ceil_div(n, number{32768}));
-    case 8: return maximum(number{1}, ceil_div(n, number{16384}));
-    case 9: return maximum(number{1}, ceil_div(n, number{12288}));
-    case 10: return maximum(number{1}, ceil_div(n, number{49152}));
-    case 11: return maximum(number{1}, ceil_div(n, number{2048}));
-    case 12: return minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056});
-    case 13: return minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264});
+    case 8: return maximum(number{1}, ceil_div(n, number{512}));
+    case 9: return maximum(number{1}, ceil_div(n, number{2048}));
+    case 10: return maximum(number{1}, ceil_div(n, number{16384}));
+    case 11: return maximum(number{1}, ceil_div(n, number{12288}));
+    case 12: return minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264});
+    case 13: return maximum(number{1}, ceil_div(n, number{49152}));
+    case 14: return maximum(number{1}, ceil_div(n, number{256}));
     default: return {0, false};
   }
 }
@@ -614,12 +647,13 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 5: return extent_of(maximum(number{1}, ceil_div(n, number{6144})), number{1}, number{1});
     case 6: return extent_of(maximum(number{1}, ceil_div(n, number{24576})), number{1}, number{1});
     case 7: return extent_of(maximum(number{1}, ceil_div(n, number{32768})), number{1}, number{1});
-    case 8: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
-    case 9: return extent_of(maximum(number{1}, ceil_div(n, number{12288})), number{1}, number{1});
-    case 10: return extent_of(maximum(number{1}, ceil_div(n, number{49152})), number{1}, number{1});
-    case 11: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
-    case 12: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{1}, number{1});
-    case 13: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{1}, number{1});
+    case 8: return extent_of(maximum(number{1}, ceil_div(n, number{512})), number{1}, number{1});
+    case 9: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
+    case 10: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
+    case 11: return extent_of(maximum(number{1}, ceil_div(n, number{12288})), number{1}, number{1});
+    case 12: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{1}, number{1});
+    case 13: return extent_of(maximum(number{1}, ceil_div(n, number{49152})), number{1}, number{1});
+    case 14: return extent_of(maximum(number{1}, ceil_div(n, number{256})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -650,7 +684,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {1, 2, 3, 4, 6, 8, 11, 12, 25, 10, 13, 14, 15, 16, 18, 19, 24, 17, 26, 27, 20, 22, 28, 29, 30, 31, 32, 33, 34, 35, 21, 36, 0, 14, 15, 3, 16, 18, 19, 24, 17, 1, 11, 10, 37, 26, 27, 20, 22, 28, 29, 38, 39, 30, 31, 32, 33, 34, 35, 23, 21, 36};
+inline constexpr int cost_plans[] = {1, 2, 3, 4, 6, 8, 11, 12, 28, 10, 13, 18, 19, 20, 22, 23, 29, 21, 30, 31, 24, 26, 25, 32, 33, 34, 35, 36, 37, 38, 39, 40, 18, 19, 3, 20, 22, 23, 21, 1, 11, 10, 30, 31, 26, 25, 32, 27, 33, 34, 36, 37, 14, 16, 17, 8, 41, 42, 43, 44, 45, 46, 47, 48};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -778,110 +812,113 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.024);
     case 32:
-      return estimate{0.002716 + 4.259e-10 * n}
-          + in_waves(blocks_, 132, 0.0002188)
-          + in_waves(blocks_, 1056, 0.002124 + 4.259e-10 * n);
-    case 33:
-      return (estimate{0.001635 + 1.032e-09 * n}
-          + in_waves(blocks_, 132, 0.0)
-          + in_waves(blocks_, 264, 0.0))
-          * unless_multiple(n, 4, 1.007);
-    case 34:
-      return (estimate{0.001652 + 1.03e-09 * n}
-          + in_waves(blocks_, 132, 0.0))
-          * unless_multiple(n, 4, 1.017);
-    case 35:
-      return estimate{0.001644 + 9.7e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 36:
-      return estimate{0.001656 + 1.028e-09 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 37:
-      return estimate{0.001688 + 9.205e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 38:
-      return estimate{0.001734 + 9.416e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 39:
-      return estimate{0.00207 + 9.576e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 40:
-      return estimate{0.001673 + 9.589e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 41:
-      return estimate{0.001673 + 2.863e-09 * n}
+      return estimate{0.001641 + 1.032e-09 * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 528, 0.0);
-    case 42:
-      return (estimate{0.001649 + 1.043e-09 * n}
+    case 33:
+      return (estimate{0.001625 + 1.026e-09 * n}
           + in_waves(blocks_, 132, 0.0)
           + in_waves(blocks_, 528, 0.0))
-          * unless_multiple(n, 4, 1.011);
+          * unless_multiple(n, 4, 1.021);
+    case 34:
+      return estimate{0.001639 + 9.702e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 35:
+      return estimate{0.001662 + 1.022e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 36:
+      return estimate{0.001689 + 9.039e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 37:
+      return estimate{0.001735 + 9.239e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 38:
+      return estimate{0.001661 + 9.48e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 39:
+      return estimate{0.001672 + 2.853e-09 * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 0.0);
+    case 40:
+      return estimate{0.001642 + 1.039e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 41:
+      return estimate{0.001646 + 9.228e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 42:
+      return estimate{0.001717 + 9.154e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
     case 43:
-      return estimate{0.001652 + 9.395e-10 * n}
+      return estimate{0.001832 + 9.698e-10 * n}
           + in_waves(blocks_, 132, 0.0);
     case 44:
-      return estimate{0.001666 + 1.027e-09 * n}
+      return estimate{0.001667 + 9.458e-10 * n}
           + in_waves(blocks_, 132, 0.0);
     case 45:
-      return estimate{0.001731 + 9.276e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
+      return (estimate{0.001668 + 1.543e-09 * n}
+          + in_waves(blocks_, 132, 0.0))
+          * unless_multiple(n, 4, 1.009);
     case 46:
-      return estimate{0.001825 + 9.851e-10 * n}
+      return estimate{0.001733 + 9.229e-10 * n}
           + in_waves(blocks_, 132, 0.0);
     case 47:
-      return estimate{0.001954 + 9.647e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
+      return estimate{0.0007297 + 4.519e-10 * n}
+          + in_waves(blocks_, 132, 0.001351)
+          + in_waves(blocks_, 264, 0.0001762 + 4.519e-10 * n);
     case 48:
-      return estimate{0.001689 + 9.563e-10 * n}
+      return estimate{0.001652 + 1.528e-09 * n}
           + in_waves(blocks_, 132, 0.0);
     case 49:
-      return (estimate{0.001679 + 1.546e-09 * n}
+      return estimate{0.001711 + 9.115e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 50:
+      return (estimate{0.001625 + 1.005e-09 * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.011);
-    case 50:
-      return estimate{0.001764 + 9.38e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
     case 51:
-      return estimate{0.001005 + 4.497e-10 * n}
-          + in_waves(blocks_, 132, 0.0005661)
-          + in_waves(blocks_, 1056, 0.0004123 + 4.497e-10 * n);
-    case 52:
-      return estimate{0.0008654 + 4.629e-10 * n}
-          + in_waves(blocks_, 132, 0.00113)
-          + in_waves(blocks_, 264, 0.0002732 + 4.629e-10 * n);
-    case 53:
-      return estimate{0.001665 + 1.539e-09 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 54:
-      return estimate{0.001708 + 9.271e-10 * n}
-          + in_waves(blocks_, 132, 0.0);
-    case 55:
-      return (estimate{0.001648 + 1.471e-09 * n}
+      return (estimate{0.001694 + 9.771e-10 * n}
           + in_waves(blocks_, 132, 0.0))
           * unless_multiple(n, 4, 1.006);
+    case 52:
+      return estimate{0.001613 + 3.633e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 53:
+      return estimate{0.001582 + 1.259e-09 * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 0.0);
+    case 54:
+      return estimate{0.001565 + 1.323e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 55:
+      return (estimate{0.001714 + 9.804e-10 * n}
+          + in_waves(blocks_, 132, 0.0))
+          * unless_multiple(n, 4, 1.005);
     case 56:
-      return (estimate{0.001631 + 1.002e-09 * n}
-          + in_waves(blocks_, 132, 0.0))
-          * unless_multiple(n, 4, 1.008);
+      return estimate{0.001576 + 1.217e-09 * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 1056, 0.0);
     case 57:
-      return (estimate{0.001694 + 9.857e-10 * n}
-          + in_waves(blocks_, 132, 0.0))
-          * unless_multiple(n, 4, 1.01);
+      return estimate{0.001536 + 1.149e-09 * n}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 528, 0.0);
     case 58:
-      return estimate{0.001884 + 1.006e-09 * n}
+      return estimate{0.001608 + 1.925e-09 * n}
           + in_waves(blocks_, 132, 0.0);
     case 59:
-      return estimate{0.0006866 + 4.539e-10 * n}
-          + in_waves(blocks_, 132, 0.0009783)
-          + in_waves(blocks_, 264, 9.439e-05 + 4.539e-10 * n);
+      return estimate{0.001602 + 1.934e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
     case 60:
-      return estimate{0.001778 + 9.441e-10 * n}
+      return estimate{0.001641 + 6.937e-09 * n}
           + in_waves(blocks_, 132, 0.0);
     case 61:
-      return (estimate{0.001831 + 1.017e-09 * n}
-          + in_waves(blocks_, 132, 0.0))
-          * unless_multiple(n, 4, 1.008);
+      return estimate{0.001548 + 1.035e-09 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 62:
+      return estimate{0.001557 + 9.254e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
+    case 63:
+      return estimate{0.001758 + 9.536e-10 * n}
+          + in_waves(blocks_, 132, 0.0);
     default:
       return {0, false};
   }
@@ -954,7 +991,9 @@ inline constexpr correction corrections[] = {
     {464, 472, 132},
     {472, 480, 132},
     {480, 488, 132},
-    {488, 496, 132}
+    {488, 496, 132},
+    {496, 504, 132},
+    {504, 512, 132}
 };
 
 struct tree {
@@ -1219,246 +1258,262 @@ inline constexpr tree trees[] = {
 {{{0,24089112},{2,1},{2,2},{3,20}},{.995,1.0,1.024,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,.994}},
 {{{2,981},{0,4288},{1,4},{3,4}},{1.004,1.0,1.011,1.0,.987,1.0,1.005,1.0,1.0,1.0,.998,.992,1.0,1.0,1.003,.998}},
 {{{2,2345},{2,1},{2,2},{0,3239488}},{.997,1.0,1.014,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,.995}},
-{{{0,3488008},{0,42255440},{4,0},{0,27817344}},{.999,1.0,1.0,1.0,1.006,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.001}},
-{{{2,852},{0,42255440},{0,32206},{1,4096}},{.999,1.0,1.0,1.0,1.005,.998,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{4,29},{0,27817344},{0,32206},{1,32}},{1.0,1.0,1.0,1.0,1.004,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.001,1.0,1.0}},
-{{{5,30},{0,42255440},{0,32206},{1,4096}},{.999,1.0,1.0,1.0,1.004,.999,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{5,19},{0,32206},{0,27817344},{0,11168064}},{.999,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
-{{{4,25},{0,8080},{0,74786368},{1,8}},{1.0,1.0,1.002,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.001}},
-{{{5,19},{0,32206},{4,25},{1,2}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,.999,1.0,1.003,1.0,1.0,1.0,1.0,1.0}},
-{{{5,19},{0,6101},{4,25},{0,27817344}},{.999,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{2,1},{0,3808600},{0,252608},{0,11168064}},{.95,1.089,1.0,1.0,1.0,1.05,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
-{{{2,1},{5,20},{4,29},{2,1735}},{.968,1.05,1.0,1.018,1.0,1.002,1.0,1.007,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.987}},
-{{{0,4074},{3,25},{0,17089216},{1,1}},{1.003,1.037,1.0,1.009,1.0,1.0,1.0,.993,.973,1.03,1.0,1.009,1.0,1.0,1.0,.991}},
-{{{0,4074},{4,14},{0,7103216},{0,1536}},{.983,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.022,1.0,1.008,1.0,1.0,1.0,.994}},
-{{{0,4074},{0,252608},{1,1},{0,7103216}},{1.006,1.02,1.0,1.009,.987,1.013,1.0,1.004,1.0,1.0,1.0,.996,1.0,1.0,1.0,.997}},
-{{{0,704},{4,29},{1,1},{3,1}},{.997,1.013,1.0,1.0,.987,1.0,1.0,1.0,1.0,1.012,1.0,.998,1.0,1.008,1.0,.997}},
-{{{0,1152},{0,252608},{0,38456},{3,16}},{.993,1.002,1.0,1.0,1.0,1.013,1.0,.989,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{1,64},{0,177},{0,5393537},{1,1}},{.992,1.0,1.011,1.0,1.0,1.0,.997,1.0,.997,.996,1.003,.996,1.0,1.0,.998,.999}},
-{{{2,1},{0,3808600},{4,14},{0,11168064}},{.951,1.082,1.0,1.0,1.0,1.042,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982}},
-{{{0,4074},{0,5393537},{0,252608},{4,29}},{.969,1.052,1.0,1.0,1.0,1.028,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.988}},
-{{{0,4074},{0,7103216},{5,14},{0,17089216}},{.979,1.03,1.0,1.0,1.0,1.013,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
-{{{0,4074},{4,29},{1,2},{2,62}},{1.003,1.021,1.0,1.0,.98,1.019,1.0,1.0,1.0,1.006,1.0,.996,1.0,1.01,1.0,.997}},
-{{{0,3520},{2,1735},{1,2},{3,1}},{1.001,1.013,1.0,1.0,.986,1.003,1.0,1.0,1.0,1.008,1.0,.994,1.0,1.011,1.0,.997}},
-{{{0,704},{3,25},{1,256},{0,38456}},{.989,1.005,1.0,1.0,.997,.997,1.0,1.0,1.0,1.012,1.0,1.0,1.0,.998,1.0,.997}},
-{{{0,1152},{0,252608},{0,38456},{1,16}},{.996,1.007,1.0,1.0,1.0,1.007,1.0,1.001,.99,.996,1.0,1.0,1.0,1.013,1.0,.998}},
-{{{0,128},{0,27133936},{1,256},{0,4074}},{.989,.999,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.004,1.0,.995,1.0,.997,1.0,.999}},
-{{{2,1},{0,6858880},{0,389319},{2,2087}},{.959,1.104,1.0,1.0,1.0,1.051,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.979}},
-{{{2,1},{0,5089384},{0,389319},{0,27133936}},{.974,1.064,1.0,1.0,1.0,1.034,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.985}},
-{{{0,5248},{3,29},{2,1},{5,1}},{.979,1.005,1.0,1.0,1.0,1.041,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.022,1.0,.994}},
-{{{0,3792},{2,1322},{1,2},{2,1}},{.999,1.006,1.0,1.0,.979,1.0,1.0,1.0,1.0,1.028,1.0,.995,1.0,1.017,1.0,.994}},
-{{{0,1280},{0,5089384},{1,64},{0,9752}},{.986,1.004,1.0,1.0,.991,.997,1.0,1.0,1.0,1.017,1.0,.997,1.0,1.003,1.0,.999}},
-{{{0,842},{0,39781325},{1,2},{4,3}},{.996,1.017,1.0,1.0,.985,1.005,1.0,1.0,1.0,1.002,1.0,.995,1.0,1.003,1.0,.992}},
-{{{0,5248},{3,7},{0,38456},{0,16000}},{.994,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.014,1.0,1.0}},
-{{{2,1},{2,4857},{1,2},{4,3}},{1.001,1.013,1.0,1.0,.993,1.003,1.0,1.0,1.0,1.001,1.0,.996,1.0,1.002,1.0,.995}},
-{{{2,1},{0,3488008},{5,2},{0,10824600}},{.957,1.117,1.0,1.0,1.0,1.063,1.0,1.019,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982}},
-{{{2,1},{0,5089384},{3,14},{0,5248}},{.968,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.071,1.0,1.0,1.0,1.038,1.0,.993}},
-{{{2,1},{2,622},{5,1},{0,1280}},{.973,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993,1.046,1.0,1.0,1.0,1.025,1.0,.995}},
-{{{2,1},{3,29},{1,2},{0,3792}},{1.001,1.0,1.0,1.0,.978,1.0,1.0,1.0,1.001,1.031,1.0,.999,.998,1.02,1.0,.994}},
-{{{0,5248},{2,838},{1,2},{2,1}},{1.0,1.002,1.0,1.0,.986,.999,1.0,1.0,1.0,1.021,1.0,.995,1.0,1.012,1.0,.996}},
-{{{0,1280},{5,5},{2,1},{1,256}},{.99,1.001,1.0,1.0,1.0,1.013,1.0,1.0,.996,.997,1.0,1.0,1.0,1.001,1.0,.992}},
-{{{0,842},{0,17089216},{1,8},{3,4}},{.997,1.01,1.0,1.0,.987,1.001,1.0,1.0,1.0,1.003,1.0,.995,1.0,1.003,1.0,.996}},
-{{{2,1},{3,7},{0,38456},{0,16000}},{.996,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.012,1.0,1.0}},
-{{{0,14881},{0,5089384},{3,12},{0,17089216}},{.971,1.111,1.0,1.0,1.0,1.052,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
-{{{2,1},{5,15},{0,562461},{0,27817344}},{.981,1.074,1.0,1.0,1.0,1.038,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.986}},
-{{{0,6101},{0,6858880},{2,1},{2,24}},{.98,1.005,1.0,1.0,1.0,1.047,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.024,1.0,.994}},
-{{{0,4074},{0,11168064},{2,1},{3,14}},{.984,1.004,1.0,1.0,1.0,1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,.995}},
-{{{0,1384},{3,29},{2,1},{1,2}},{.996,1.012,1.0,1.0,1.0,1.018,1.0,.998,.981,.996,1.0,1.0,1.0,1.012,1.0,.996}},
-{{{0,1384},{0,42255440},{1,64},{5,11}},{.991,1.011,1.0,1.0,.991,.998,1.0,1.0,1.0,1.002,1.0,.994,1.0,1.001,1.0,.997}},
-{{{2,1},{3,5},{1,16},{0,65600}},{.999,1.009,1.0,1.0,.99,.997,1.0,1.0,1.0,1.006,1.0,1.002,1.0,1.017,1.0,.998}},
-{{{0,896},{0,74786368},{0,32206},{4,1}},{.993,1.0,1.0,1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.995}},
-{{{2,1},{0,6563280},{5,24},{3,11}},{.966,1.103,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.062,1.0,1.017,1.0,1.024,1.0,.981}},
-{{{2,1},{0,10466799},{3,7},{0,23051520}},{.978,1.065,1.0,1.0,1.0,1.038,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.984}},
-{{{0,7808},{2,852},{2,1},{0,4748600}},{.982,1.004,1.0,1.0,1.0,1.036,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,.993}},
-{{{0,4074},{2,1177},{2,1},{2,20}},{.985,1.003,1.0,1.0,1.0,1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.0,.993}},
-{{{0,1384},{0,38503104},{2,1},{5,1}},{.986,1.001,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.992}},
-{{{0,512},{5,29},{1,64},{2,1}},{.99,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.0,1.01,1.0,.995,1.0,.998,1.0,.997}},
-{{{0,512},{3,25},{0,63049},{0,242112}},{.991,1.001,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,.998}},
-{{{0,192},{2,4690},{1,64},{2,387}},{.992,1.005,1.0,1.0,.997,.997,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.002,1.0,.998}},
-{{{2,348},{0,32206},{4,6},{2,1}},{.979,1.0,1.034,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.136,1.0,1.0,1.0,1.042,.978}},
-{{{2,566},{0,32206},{2,26},{2,1}},{.987,1.0,1.025,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.091,1.0,1.0,1.0,1.027,.982}},
-{{{5,12},{0,14881},{0,1267056},{2,1}},{.982,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.056,1.0,1.0,1.0,1.022,.992}},
-{{{2,860},{0,21912},{3,20},{0,8080}},{.985,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.029,1.0,1.0,1.0,1.006,.986}},
-{{{2,1522},{0,11126},{3,4},{2,1}},{.991,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.027,1.0,1.0,1.0,1.006,.989}},
-{{{2,860},{0,32206},{2,20},{1,2}},{1.005,1.0,1.017,1.0,1.0,1.0,1.005,.996,.992,1.0,1.013,1.0,1.0,1.0,1.003,.994}},
-{{{0,98693888},{0,8080},{3,3},{2,1}},{.994,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,1.0,1.0,1.002,.993}},
-{{{3,24},{0,8080},{1,64},{1,2}},{1.0,1.0,1.01,.998,1.0,1.0,1.0,1.0,.995,1.0,1.004,.998,.996,1.0,.999,1.001}},
-{{{0,14881},{0,5089384},{3,12},{2,1}},{.967,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.136,1.0,1.0,1.0,1.067,1.0,.992}},
-{{{0,14881},{2,682},{0,562461},{2,1}},{.98,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.086,1.0,1.0,1.0,1.042,1.0,.984}},
-{{{0,8080},{2,419},{2,1},{3,9}},{.98,1.01,1.0,1.0,1.0,1.052,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.027,1.0,.993}},
-{{{0,4074},{2,1044},{2,1},{2,24}},{.983,1.005,1.0,1.0,1.0,1.034,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.0,.989}},
-{{{0,1384},{2,1698},{0,11126},{1,32}},{.987,1.007,1.0,1.0,1.0,1.019,1.0,.992,.986,.988,1.0,1.0,1.0,1.009,1.0,.993}},
-{{{0,1384},{5,14},{0,21912},{1,64}},{.991,1.003,1.0,1.0,1.0,1.017,1.0,.997,.99,.996,1.0,1.0,1.0,1.001,1.0,.999}},
-{{{0,42255440},{0,8080},{1,2},{5,11}},{1.003,1.0,1.014,1.0,.991,1.0,1.005,1.0,1.0,1.0,1.004,.995,1.0,1.0,1.001,.993}},
-{{{0,512},{0,42255440},{1,2},{3,0}},{.998,1.008,1.0,1.0,.989,.997,1.0,1.0,1.0,1.006,1.0,.996,1.0,1.004,1.0,.995}},
-{{{2,1},{4,15},{0,1457656},{0,2608696}},{.934,1.073,1.0,1.032,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
-{{{2,1},{5,14},{0,2608696},{0,92080}},{.955,1.046,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.026,1.0,1.012,1.0,1.0,1.0,.997}},
-{{{2,1},{0,27520},{3,8},{0,389319}},{.97,1.032,1.0,1.0,1.0,1.0,1.0,1.02,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003}},
-{{{0,842},{5,14},{2,1},{0,27520}},{.978,1.0,1.0,1.0,1.0,1.02,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,1.003}},
-{{{0,842},{3,30},{2,9},{0,27520}},{.985,1.006,1.0,1.0,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.999}},
-{{{2,1},{0,562461},{0,92080},{1,16}},{.991,1.01,1.0,1.0,1.0,1.001,1.0,.999,.993,1.003,1.0,1.0,1.0,1.006,1.0,.999}},
-{{{0,842},{4,30},{2,9},{0,27520}},{.993,1.001,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,.997}},
-{{{0,120},{1,4},{1,32},{3,21}},{.986,1.0,1.0,1.007,1.0,1.0,1.0,.999,1.0,1.005,1.0,.998,1.0,1.0,1.0,1.002}},
-{{{0,4074},{2,1317},{4,29},{2,62}},{.951,1.082,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.054,1.0,1.018,1.0,1.018,1.0,.981}},
-{{{0,4074},{0,7103216},{3,25},{0,17089216}},{.968,1.049,1.0,1.0,1.0,1.025,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
-{{{0,4074},{2,1735},{2,736},{0,27133936}},{.979,1.029,1.0,1.0,1.0,1.011,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987}},
-{{{0,4074},{0,11168064},{2,62},{1,2}},{.999,1.025,1.0,1.0,1.0,1.007,1.0,.992,.981,1.017,1.0,1.0,1.0,1.01,1.0,.995}},
-{{{0,2368},{4,29},{1,64},{0,5393537}},{.991,1.012,1.0,1.003,.991,1.002,1.0,.997,1.0,1.002,1.0,.995,1.0,1.002,1.0,.998}},
-{{{0,4074},{0,33090272},{0,252608},{1,2}},{1.001,1.012,1.0,1.0,1.0,1.002,1.0,.994,.989,1.007,1.0,1.0,1.0,1.003,1.0,.994}},
-{{{0,1152},{0,33090272},{1,256},{2,78}},{.993,1.005,1.0,1.0,.996,1.002,1.0,1.0,1.0,1.003,1.0,.994,1.0,.992,1.0,.998}},
-{{{0,4074},{4,28},{1,8},{0,128}},{.991,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.003,1.005,1.0,.998,.993,1.002,1.0,.999}},
-{{{2,1},{0,6858880},{0,389319},{0,27133936}},{.96,1.098,1.0,1.0,1.0,1.053,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.976}},
-{{{2,1},{2,622},{3,29},{0,3792}},{.969,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993,1.054,1.0,1.014,1.0,1.012,1.0,.99}},
-{{{2,1},{0,10824600},{0,389319},{0,33090272}},{.983,1.039,1.0,1.0,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987}},
-{{{0,5248},{0,10824600},{3,7},{2,1}},{.987,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.025,1.0,1.0,1.0,1.011,1.0,.995}},
-{{{0,3200},{2,2087},{1,2},{2,1}},{1.0,1.005,1.0,1.0,.984,.998,1.0,1.0,1.0,1.02,1.0,.996,1.0,1.009,1.0,.995}},
-{{{0,1280},{0,5089384},{1,64},{0,12670}},{.991,1.003,1.0,1.0,.991,.996,1.0,1.0,1.0,1.011,1.0,.998,1.0,1.0,1.0,.997}},
-{{{0,1280},{5,1},{1,2},{0,38456}},{1.0,1.01,1.0,1.0,.99,.997,1.0,1.0,1.0,1.016,1.0,.998,1.0,1.01,1.0,1.0}},
-{{{0,842},{0,39781325},{1,2},{2,23}},{1.0,1.009,1.0,1.0,.991,1.001,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.002,1.0,.996}},
-{{{2,1},{2,426},{3,14},{0,10824600}},{.957,1.112,1.0,1.0,1.0,1.06,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
-{{{2,1},{2,622},{4,8},{0,5248}},{.969,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.067,1.0,1.0,1.0,1.035,1.0,.993}},
-{{{2,1},{3,28},{3,7},{0,10824600}},{.982,1.044,1.0,1.0,1.0,1.024,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
-{{{0,5248},{2,622},{1,2},{2,1}},{1.0,1.003,1.0,1.0,.981,.999,1.0,1.0,1.0,1.03,1.0,.996,1.0,1.019,1.0,.997}},
-{{{0,3200},{3,29},{1,256},{2,1}},{.989,1.001,1.0,1.0,.993,1.0,1.0,1.0,1.0,1.016,1.0,.996,1.0,.997,1.0,.998}},
-{{{0,1280},{0,1007713},{2,1},{1,2}},{.998,1.006,1.0,1.0,1.0,1.016,1.0,.999,.986,.997,1.0,1.0,1.0,1.009,1.0,.999}},
-{{{0,842},{4,3},{0,38456},{1,2}},{.999,1.007,1.0,1.0,1.0,1.018,1.0,.999,.989,1.0,1.0,1.0,1.0,1.01,1.0,1.0}},
-{{{0,1280},{2,3313},{1,64},{5,22}},{.996,1.006,1.0,1.0,.994,.997,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.001,1.0,.997}},
-{{{2,1},{2,387},{0,14454584},{5,2}},{.967,1.096,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.05,1.0,1.02,1.0,1.0,1.0,.982}},
-{{{2,1},{0,10466799},{3,7},{0,5916}},{.974,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.061,1.0,1.0,1.0,1.031,1.0,.99}},
-{{{2,1},{2,387},{0,23051520},{3,17}},{.986,1.036,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.018,1.0,1.008,1.0,1.0,1.0,.99}},
-{{{0,7808},{0,6563280},{1,64},{2,1}},{.991,1.001,1.0,1.0,.987,1.0,1.0,1.0,1.0,1.023,1.0,.997,1.0,1.008,1.0,.999}},
-{{{0,5916},{5,24},{1,2},{2,1}},{1.001,1.004,1.0,1.0,.987,.999,1.0,1.0,1.0,1.016,1.0,.996,1.0,1.011,1.0,.997}},
-{{{0,1384},{2,4690},{5,1},{0,46344}},{.991,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.0,1.0,1.0,1.002,1.0,.993}},
-{{{0,1384},{3,19},{0,46344},{1,16}},{.997,1.006,1.0,1.0,1.0,1.004,1.0,1.001,.991,.994,1.0,1.0,1.0,1.01,1.0,.996}},
-{{{0,57626448},{2,1},{0,242112},{2,6}},{.997,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,1.0,1.0,1.001,.996}},
-{{{2,1},{2,455},{0,963037},{0,27817344}},{.976,1.117,1.0,1.0,1.0,1.065,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.972}},
-{{{0,14881},{2,696},{4,3},{2,1}},{.979,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.073,1.0,1.0,1.0,1.039,1.0,.984}},
-{{{0,11126},{0,11168064},{2,1},{2,16}},{.983,1.009,1.0,1.0,1.0,1.048,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.027,1.0,.992}},
-{{{0,42255440},{0,14881},{3,24},{0,4074}},{.985,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.024,1.0,1.0,1.0,1.009,.986}},
-{{{0,33706817},{2,1},{3,3},{0,2310200}},{.995,1.0,1.021,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,.991}},
-{{{0,4074},{5,18},{1,2},{5,7}},{1.003,1.016,1.0,1.0,.986,1.004,1.0,1.0,1.0,1.005,1.0,.997,1.0,1.014,1.0,.996}},
-{{{2,3044},{2,1},{1,2},{3,20}},{1.005,1.0,1.012,1.0,.993,1.0,1.007,1.0,1.0,1.0,1.001,.996,1.0,1.0,1.001,.993}},
-{{{0,1384},{0,98693888},{1,64},{3,20}},{.994,1.006,1.0,1.0,.995,.998,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.003,1.0,.999}},
-{{{0,17089216},{2,1},{0,963037},{0,14881}},{.972,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,1.118,1.0,1.0,1.0,1.058,.977}},
-{{{0,27817344},{0,32206},{3,8},{0,8080}},{.978,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.072,1.0,1.0,1.0,1.033,.981}},
-{{{0,42255440},{2,1},{3,22},{0,14881}},{.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.041,1.0,1.0,1.0,1.012,.982}},
-{{{5,21},{0,32206},{0,562461},{0,4074}},{.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.031,1.0,1.0,1.0,1.014,.992}},
-{{{0,74786368},{0,21912},{5,14},{1,128}},{.995,1.0,1.017,1.0,1.0,1.0,1.002,.988,.997,1.0,1.005,1.0,1.0,1.0,1.002,.996}},
-{{{0,74786368},{0,32206},{0,562461},{0,4074}},{.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.014,1.0,1.0,1.0,1.003,.992}},
-{{{0,98693888},{0,32206},{2,12},{1,32}},{1.001,1.0,1.007,1.0,1.0,1.0,1.004,.994,.992,1.0,1.011,1.0,1.0,1.0,1.0,.996}},
-{{{5,19},{0,11126},{4,16},{3,9}},{.997,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.009,.998}},
-{{{0,14881},{0,5089384},{0,17089216},{3,9}},{.969,1.127,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.069,1.0,1.019,1.0,1.0,1.0,.978}},
-{{{2,1},{5,15},{3,29},{0,4074}},{.968,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.074,1.0,1.016,1.0,1.008,1.0,.986}},
-{{{2,1},{3,12},{0,11168064},{0,1384}},{.975,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.053,1.0,1.019,1.0,1.0,1.0,.992}},
-{{{0,8080},{0,6858880},{2,1},{2,24}},{.987,1.002,1.0,1.0,1.0,1.036,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.014,1.0,.996}},
-{{{0,8080},{0,27817344},{1,2},{2,1}},{1.001,1.012,1.0,1.0,.987,.995,1.0,1.0,1.0,1.021,1.0,.995,1.0,1.012,1.0,.994}},
-{{{0,6101},{4,2},{0,21912},{0,42255440}},{.994,1.003,1.0,1.0,1.0,1.018,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993}},
-{{{0,512},{5,11},{1,32},{3,0}},{.993,1.008,1.0,1.0,.991,.993,1.0,1.0,1.0,1.011,1.0,.999,1.0,1.006,1.0,.998}},
-{{{0,1384},{3,4},{0,46488},{1,16}},{.996,1.005,1.0,1.0,1.0,1.006,1.0,1.001,.993,.995,1.0,1.0,1.0,1.013,1.0,.996}},
-{{{2,1},{0,3445700},{5,9},{0,6563280}},{.941,1.073,1.0,1.0,1.0,1.038,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988}},
-{{{2,1},{0,4748600},{4,12},{0,9067328}},{.961,1.046,1.0,1.0,1.0,1.025,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
-{{{2,1},{3,30},{4,15},{0,9067328}},{.974,1.029,1.0,1.0,1.0,1.016,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992}},
-{{{2,1},{1,1},{4,29},{0,2331216}},{1.001,1.026,.977,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.997,1.0,.997}},
-{{{0,1384},{1,1},{3,12},{4,27}},{.998,1.022,.984,1.009,1.0,.999,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.999}},
-{{{0,1384},{1,1},{0,4748600},{0,120}},{.99,1.0,.994,1.0,1.0,1.0,1.0,1.0,1.006,1.013,.989,1.005,1.0,.997,1.0,.997}},
-{{{2,1},{3,8},{1,16},{4,26}},{.995,1.008,1.0,.998,.993,1.001,1.0,1.005,1.0,1.0,1.0,1.001,1.0,1.0,1.0,.997}},
-{{{0,600},{0,13931392},{1,1},{3,21}},{.997,1.01,1.0,1.0,.993,1.001,1.0,1.0,1.0,.999,1.0,.998,1.0,1.003,1.0,.996}},
-{{{2,1},{0,6563280},{4,5},{0,23051520}},{.967,1.101,1.0,1.0,1.0,1.055,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.978}},
-{{{2,1},{0,4748600},{0,14454584},{3,7}},{.978,1.064,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.038,1.0,1.014,1.0,1.0,1.0,.987}},
-{{{0,7808},{0,10466799},{5,24},{2,1}},{.983,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.034,1.0,1.002,1.0,1.004,1.0,.992}},
-{{{0,5916},{3,25},{0,38503104},{2,1}},{.987,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.022,1.0,1.004,1.0,1.0,1.0,.991}},
-{{{0,1384},{3,18},{2,1},{1,64}},{.987,1.005,1.0,1.0,1.0,1.019,1.0,1.001,.988,.995,1.0,1.0,1.0,1.006,1.0,.993}},
-{{{0,1384},{0,30427904},{0,242112},{2,1}},{.989,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.0,1.0,1.0,1.003,1.0,.995}},
-{{{0,1384},{0,57626448},{1,2},{0,29184}},{1.003,1.012,1.0,1.0,.987,.998,1.0,1.0,1.0,1.005,1.0,.996,1.0,1.004,1.0,.995}},
-{{{1,64},{0,4748600},{2,1},{3,7}},{.999,.993,1.0,1.0,1.007,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.005,.99,.998,1.0}},
-{{{2,455},{2,1},{5,14},{0,11126}},{.967,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.119,1.0,1.0,1.0,1.029,.978}},
-{{{0,11168064},{2,1},{0,963037},{0,4074}},{.972,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.083,1.0,1.0,1.0,1.041,.986}},
-{{{5,22},{2,1},{3,7},{0,14881}},{.985,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,1.051,1.0,1.0,1.0,1.028,.99}},
-{{{4,24},{2,1},{5,14},{0,6101}},{.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.029,1.002,1.0,1.0,1.007,.993}},
-{{{2,696},{0,14881},{0,562461},{3,16}},{.993,1.0,1.02,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,.995}},
-{{{4,18},{2,1},{1,2},{0,1384}},{.997,1.0,1.0,1.0,.988,1.0,1.0,1.0,1.007,1.0,1.018,.998,.996,1.0,1.01,.998}},
-{{{5,27},{2,1},{1,8},{3,8}},{1.001,1.0,1.01,1.0,.992,1.0,1.008,1.0,1.0,1.0,1.007,.998,1.0,1.0,.999,.997}},
-{{{0,1384},{5,9},{3,16},{3,12}},{.993,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.0,1.0,1.0,1.012,1.0,.999}},
-{{{5,7},{0,46488},{0,14881},{3,24}},{.972,1.0,1.0,1.0,1.013,1.0,1.12,1.012,1.0,1.0,1.0,1.0,1.0,1.0,1.032,.982}},
-{{{4,16},{0,32206},{3,15},{2,1}},{.985,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.081,1.0,1.0,1.0,1.033,.99}},
-{{{0,17089216},{0,32206},{3,6},{2,1}},{.99,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.056,1.0,1.0,1.0,1.023,.989}},
-{{{0,33706817},{0,21912},{4,14},{2,1}},{.991,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.03,1.0,1.0,1.0,1.006,.989}},
-{{{0,42255440},{0,11126},{0,1267056},{2,1}},{.99,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.024,1.0,1.0,1.0,1.006,.992}},
-{{{0,27817344},{0,14881},{2,20},{0,32206}},{.994,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.004,.996}},
-{{{0,74786368},{0,8080},{3,4},{2,1}},{.994,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.003,.995}},
-{{{0,98693888},{0,4074},{1,64},{4,10}},{.996,1.0,1.007,1.0,.996,1.0,.998,1.0,1.0,1.0,1.001,.996,1.0,1.0,1.0,.999}},
-{{{2,1},{0,2331216},{4,14},{0,4748600}},{.939,1.078,1.0,1.0,1.0,1.045,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
-{{{2,1},{0,3445700},{3,12},{2,4428}},{.96,1.05,1.0,1.0,1.0,1.031,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
-{{{2,1},{4,26},{3,30},{0,6563280}},{.973,1.029,1.0,1.009,1.0,1.001,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992}},
-{{{2,1},{5,9},{1,1},{0,4748600}},{.994,1.031,1.0,1.008,.98,1.015,1.0,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,.996}},
-{{{0,1384},{3,30},{1,1},{0,120}},{.985,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.005,1.019,1.0,.998,.984,1.008,1.0,.998}},
-{{{0,1384},{5,9},{1,1},{0,120}},{.987,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.004,1.015,1.0,1.001,.988,1.006,1.0,1.0}},
-{{{0,600},{0,9067328},{2,1},{3,12}},{.99,.999,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.995}},
-{{{2,1},{5,29},{1,1},{0,120}},{.99,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.003,1.008,1.0,.998,.995,1.002,1.0,.997}},
-{{{0,14881},{2,311},{0,17089216},{4,4}},{.967,1.127,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.068,1.0,1.023,1.0,1.0,1.0,.977}},
-{{{2,1},{0,6858880},{0,562461},{0,27817344}},{.979,1.083,1.0,1.0,1.0,1.044,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
-{{{0,6101},{0,6858880},{2,1},{3,17}},{.978,1.003,1.0,1.0,1.0,1.05,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.022,1.0,.994}},
-{{{0,4074},{0,11168064},{2,1},{3,5}},{.984,1.002,1.0,1.0,1.0,1.033,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.0,.994}},
-{{{0,1384},{2,1698},{2,1},{1,2}},{.998,1.012,1.0,1.0,1.0,1.019,1.0,.995,.981,.994,1.0,1.0,1.0,1.013,1.0,.994}},
-{{{0,1384},{5,16},{1,64},{2,1}},{.991,1.002,1.0,1.0,.991,.995,1.0,1.0,1.0,1.016,1.0,.998,1.0,1.001,1.0,.998}},
-{{{0,896},{3,14},{3,0},{1,16}},{.995,1.006,1.0,1.0,1.0,1.008,1.0,1.002,.989,.994,1.0,1.0,1.0,1.014,1.0,.995}},
-{{{0,8080},{3,6},{0,123048},{1,4}},{1.001,1.008,1.0,1.0,1.0,1.004,1.0,1.0,.993,1.0,1.0,1.0,1.0,1.015,1.0,.999}},
-{{{0,4074},{0,3010898},{0,252608},{0,11168064}},{.952,1.087,1.0,1.0,1.0,1.049,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.986}},
-{{{0,4074},{0,3808600},{2,32},{0,17089216}},{.969,1.055,1.0,1.0,1.0,1.033,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988}},
-{{{2,1},{0,5393537},{2,62},{3,16}},{.98,1.033,1.0,1.0,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,.994}},
-{{{0,4074},{3,29},{1,1},{0,1152}},{1.001,1.0,1.0,1.0,.977,1.0,1.0,1.0,1.008,1.026,1.0,.998,.993,1.016,1.0,.998}},
-{{{2,1},{3,25},{1,1},{0,128}},{.99,1.0,1.0,1.0,.989,1.0,1.0,1.0,1.011,1.017,1.0,1.002,.989,1.011,1.0,.999}},
-{{{0,704},{0,7103216},{1,1},{0,4074}},{.998,1.007,1.0,1.0,.987,.998,1.0,1.0,1.0,1.012,1.0,.997,1.0,1.006,1.0,.995}},
-{{{0,704},{0,130304},{0,38456},{0,27520}},{.992,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.013,1.0,1.001}},
-{{{0,177},{0,27133936},{1,256},{1,1}},{.995,1.008,1.0,.997,1.0,1.0,1.0,1.0,.993,1.002,1.0,.994,1.0,.996,1.0,.999}},
-{{{0,4074},{0,5393537},{4,29},{0,27133936}},{.948,1.078,1.0,1.019,1.0,1.019,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.973}},
-{{{2,1},{2,1735},{0,252608},{0,17089216}},{.967,1.057,1.0,1.0,1.0,1.027,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
-{{{0,4074},{2,736},{0,11168064},{2,62}},{.978,1.035,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.02,1.0,1.008,1.0,1.0,1.0,.99}},
-{{{0,4074},{2,736},{0,27133936},{0,704}},{.98,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.019,1.0,1.004,1.0,1.0,1.0,.99}},
-{{{0,4074},{3,18},{1,2},{0,11168064}},{1.002,1.02,1.0,1.004,.986,1.01,1.0,1.005,1.0,1.0,1.0,.995,1.0,1.0,1.0,.996}},
-{{{0,1152},{5,19},{1,8},{3,15}},{.993,1.013,1.0,1.0,.987,1.002,1.0,1.0,1.0,1.002,1.0,1.001,1.0,1.006,1.0,.998}},
-{{{0,1152},{0,33090272},{1,64},{2,78}},{.994,1.006,1.0,1.0,.991,1.002,1.0,1.0,1.0,1.005,1.0,.994,1.0,.993,1.0,.998}},
-{{{0,4074},{1,2},{0,252608},{0,38456}},{1.002,1.004,.992,.999,1.0,1.0,1.0,1.0,1.0,1.013,1.0,1.005,1.0,.998,1.0,1.001}},
-{{{0,14881},{0,5089384},{3,9},{2,1}},{.973,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.116,1.0,1.0,1.0,1.048,1.0,.992}},
-{{{0,8080},{0,6858880},{2,1},{2,24}},{.975,1.008,1.0,1.0,1.0,1.075,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.034,1.0,.991}},
-{{{0,4074},{0,11168064},{2,1},{0,562461}},{.978,1.006,1.0,1.0,1.0,1.045,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019,1.0,.991}},
-{{{0,4074},{0,17089216},{2,1},{3,4}},{.986,1.004,1.0,1.0,1.0,1.029,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,.992}},
-{{{0,1384},{3,29},{1,2},{0,14881}},{1.0,1.017,1.0,1.0,.981,.992,1.0,1.0,1.0,1.016,1.0,.995,1.0,1.012,1.0,.996}},
-{{{0,1384},{3,19},{2,1},{1,2}},{1.0,1.012,1.0,1.0,1.0,1.012,1.0,.997,.987,.995,1.0,1.0,1.0,1.011,1.0,.998}},
-{{{0,512},{3,19},{0,46488},{1,32}},{.993,1.006,1.0,1.0,1.0,1.009,1.0,1.0,.993,.994,1.0,1.0,1.0,1.007,1.0,.998}},
-{{{0,896},{3,4},{0,123048},{1,2}},{1.001,1.008,1.0,1.0,1.0,.999,1.0,1.0,.991,.999,1.0,1.0,1.0,1.013,1.0,.999}},
-{{{2,1},{0,11168064},{4,4},{0,8080}},{.966,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.122,1.0,1.0,1.0,1.053,1.0,.983}},
-{{{2,1},{5,18},{3,6},{0,4074}},{.974,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.076,1.0,1.0,1.0,1.036,1.0,.988}},
-{{{0,14881},{0,17089216},{4,5},{2,1}},{.987,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.046,1.0,1.0,1.0,1.02,1.0,.988}},
-{{{0,14881},{3,27},{0,562461},{2,1}},{.991,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.03,1.0,1.0,1.0,1.014,1.0,.995}},
-{{{2,1720},{0,11126},{5,0},{2,1}},{.993,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.02,1.0,1.0,1.0,1.008,.99}},
-{{{0,27817344},{0,4074},{1,1},{5,7}},{.997,1.0,1.018,1.0,.992,1.0,1.004,1.0,1.0,1.0,1.006,.997,1.0,1.0,1.012,.994}},
-{{{5,25},{0,1384},{2,1},{2,16}},{.992,1.0,1.001,1.0,1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,.996}},
-{{{0,512},{3,20},{4,14},{2,52}},{.993,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.984,1.0,.991,1.0,1.017,1.0,1.0}},
-{{{2,1},{5,7},{0,17089216},{4,21}},{.96,1.105,1.0,.982,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.018,1.0,1.0,1.0,.989}},
-{{{2,1},{0,562461},{0,11168064},{0,42255440}},{.974,1.069,1.0,1.014,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
-{{{0,6101},{0,963037},{0,8080},{0,74786368}},{.981,1.001,1.0,1.0,1.0,1.041,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992}},
-{{{0,4074},{2,48},{2,1},{0,6858880}},{.985,1.001,1.0,1.0,1.0,1.027,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
-{{{0,1384},{4,15},{2,1},{3,23}},{.986,1.001,1.0,1.0,1.0,1.016,1.0,.981,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.001}},
-{{{0,1384},{5,1},{1,2},{0,8080}},{1.001,1.007,1.0,1.0,.987,.995,1.0,1.0,1.0,1.019,1.0,1.0,1.0,1.009,1.0,1.0}},
-{{{0,896},{4,3},{1,2},{0,32206}},{1.001,1.008,1.0,1.0,.989,.999,1.0,1.0,1.0,1.014,1.0,1.0,1.0,1.009,1.0,1.0}},
-{{{1,256},{0,33706817},{0,1384},{1,2}},{1.0,1.0,1.0,1.0,1.007,1.0,.997,1.0,.994,.997,1.0,1.0,1.003,.991,.997,1.0}},
-{{{2,1},{0,10466799},{3,7},{0,23051520}},{.967,1.098,1.0,1.0,1.0,1.057,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.978}},
-{{{2,1},{2,535},{0,30427904},{0,4074}},{.973,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993,1.052,1.0,1.004,1.0,1.0,1.0,.984}},
-{{{2,1},{0,4748600},{0,14454584},{4,3}},{.986,1.04,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,1.008,1.0,1.0,1.0,.991}},
-{{{0,7808},{5,20},{2,1},{3,18}},{.989,1.001,1.0,1.0,1.0,1.024,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,.997}},
-{{{0,1384},{0,14454584},{0,46344},{0,242112}},{.987,1.003,1.0,1.0,1.0,1.024,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.995}},
-{{{0,879},{0,57626448},{2,1},{3,4}},{.989,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.994}},
-{{{0,879},{5,24},{0,63049},{2,20}},{.993,1.0,1.0,1.0,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,.998}},
-{{{0,86580224},{2,6},{3,4},{5,7}},{.999,1.0,1.01,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.996}},
-{{{0,21912},{0,11168064},{3,6},{2,1}},{.978,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.115,1.0,1.0,1.0,1.056,1.0,.982}},
-{{{0,14881},{0,17089216},{0,963037},{2,1}},{.981,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.069,1.0,1.0,1.0,1.033,1.0,.984}},
-{{{0,11126},{5,18},{2,1},{2,16}},{.985,1.011,1.0,1.0,1.0,1.046,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.024,1.0,.992}},
-{{{0,4074},{0,27817344},{2,1},{0,562461}},{.984,1.007,1.0,1.0,1.0,1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.0,.99}},
-{{{0,4074},{0,33706817},{1,2},{2,1}},{1.002,1.017,1.0,1.0,.983,.996,1.0,1.0,1.0,1.018,1.0,.994,1.0,1.011,1.0,.993}},
-{{{0,1384},{0,6858880},{4,14},{3,11}},{.989,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.0,1.0,1.0,1.018,1.0,.997}},
-{{{0,14881},{1,2},{2,1720},{2,16}},{1.006,1.013,.989,1.008,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.002,1.0,.995,1.0,.995}},
-{{{1,128},{5,25},{0,32206},{5,0}},{.999,.994,1.0,1.0,1.008,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.99,.997,.999}}
+{{{2,1},{2,930},{4,11},{0,11195016}},{.948,1.083,1.0,1.0,1.0,1.043,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
+{{{2,1},{0,5699576},{0,242112},{4,29}},{.967,1.053,1.0,1.0,1.0,1.029,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.009,1.0,.988}},
+{{{2,1},{0,7611408},{2,236},{1,1}},{1.0,1.036,1.0,1.0,1.0,1.017,1.0,.995,.973,1.027,1.0,1.0,1.0,1.011,1.0,.992}},
+{{{2,1},{0,7611408},{3,13},{0,1280}},{.982,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.021,1.0,1.0,1.0,1.01,1.0,.995}},
+{{{2,1},{4,29},{1,1},{0,192}},{.991,1.0,1.0,1.0,.988,1.0,1.0,1.0,1.012,1.019,1.0,.999,.988,1.009,1.0,.996}},
+{{{0,3183},{3,25},{1,1},{0,20057408}},{1.001,1.013,1.0,1.006,.989,1.006,1.0,1.001,1.0,1.0,1.0,.996,1.0,1.0,1.0,.995}},
+{{{0,1280},{1,64},{4,19},{0,33425}},{.994,1.002,.995,.996,1.0,1.0,1.0,1.0,1.0,1.011,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,1280},{3,13},{0,33425},{0,16000}},{.995,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.01,1.0,1.0}},
+{{{2,1},{2,1013},{0,389319},{0,13931392}},{.952,1.086,1.0,1.0,1.0,1.044,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.981}},
+{{{2,1},{0,7611408},{3,14},{4,29}},{.969,1.054,1.0,1.0,1.0,1.029,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.988}},
+{{{2,1},{5,20},{3,30},{1,2}},{.997,1.03,1.0,1.002,1.0,.999,1.0,.991,.973,1.028,1.0,1.01,1.0,1.004,1.0,.995}},
+{{{2,1},{2,138},{0,7611408},{4,22}},{.987,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.0,.994}},
+{{{0,1212},{4,29},{2,1},{3,14}},{.987,.999,1.0,1.0,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.997}},
+{{{0,1212},{0,20664256},{0,38456},{4,6}},{.991,1.002,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.995}},
+{{{0,128},{1,256},{0,4148875},{0,38456}},{.988,1.001,1.0,.993,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.998,1.0,.999,1.0,.999}},
+{{{0,283},{1,2},{2,7},{3,14}},{1.0,1.011,.99,.997,1.0,1.002,1.0,1.006,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.001}},
+{{{2,1},{0,5995112},{3,11},{0,15459876}},{.956,1.1,1.0,1.0,1.0,1.047,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
+{{{2,1},{0,7103216},{4,4},{0,34417976}},{.972,1.062,1.0,1.0,1.0,1.029,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
+{{{0,4862},{3,29},{3,11},{2,1}},{.977,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.037,1.0,1.0,1.0,1.019,1.0,.995}},
+{{{0,4862},{0,4091648},{1,2},{0,22346176}},{.998,1.027,1.0,1.005,.98,1.015,1.0,1.004,1.0,1.0,1.0,.992,1.0,1.0,1.0,.992}},
+{{{0,789},{0,10466799},{2,1},{3,7}},{.983,.999,1.0,1.0,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.996}},
+{{{0,789},{0,39781325},{1,64},{3,27}},{.991,1.009,1.0,1.0,.988,.997,1.0,1.0,1.0,1.001,1.0,.993,1.0,1.003,1.0,.996}},
+{{{2,1},{4,3},{1,2},{2,4}},{1.001,1.015,1.0,1.0,.991,.997,1.0,1.0,1.0,1.011,1.0,1.001,1.0,1.009,1.0,1.001}},
+{{{0,256},{0,39781325},{1,2},{0,12709}},{.995,1.008,1.0,1.0,.991,.995,1.0,1.0,1.0,1.005,1.0,.996,1.0,1.002,1.0,.996}},
+{{{2,1},{0,3488008},{4,5},{0,7103216}},{.954,1.113,1.0,1.0,1.0,1.06,1.0,1.022,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.986}},
+{{{0,7808},{0,5120784},{3,14},{0,3200}},{.964,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.068,1.0,1.0,1.0,1.035,1.0,.993}},
+{{{2,1},{3,29},{2,30},{0,13931392}},{.98,1.044,1.0,1.0,1.0,1.024,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{0,5916},{0,3488008},{1,2},{2,1}},{1.001,1.004,1.0,1.0,.978,.998,1.0,1.0,1.0,1.031,1.0,.998,1.0,1.02,1.0,.998}},
+{{{0,1232},{3,29},{2,1},{0,242112}},{.984,1.0,1.0,1.0,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.0,.997}},
+{{{0,1232},{0,13931392},{1,2},{2,1}},{.999,1.008,1.0,1.0,.985,.995,1.0,1.0,1.0,1.013,1.0,.997,1.0,1.006,1.0,.997}},
+{{{0,1232},{4,9},{1,2},{0,1418240}},{1.0,1.011,1.0,.997,.99,1.004,1.0,.992,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.001}},
+{{{2,1},{3,26},{1,8},{0,161188}},{1.0,1.01,1.0,1.0,.991,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.997}},
+{{{0,7784984},{2,1},{3,12},{0,5248}},{.958,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991,1.0,1.11,1.0,1.0,1.0,1.047,.99}},
+{{{0,18637504},{2,1},{0,553512},{5,17}},{.98,1.0,1.071,1.0,1.0,1.0,1.036,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.013,.99}},
+{{{0,24089112},{0,11456},{3,9},{5,18}},{.983,1.0,1.04,1.0,1.0,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,.993}},
+{{{2,684},{2,1},{3,5},{0,1344}},{.981,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.029,1.0,1.0,1.0,1.012,.996}},
+{{{0,39781325},{0,11456},{0,4148875},{1,2}},{1.003,1.0,1.016,1.0,1.0,1.0,1.001,.995,.987,1.0,1.012,1.0,1.0,1.0,1.003,.996}},
+{{{0,3565},{3,30},{1,64},{3,13}},{.993,1.009,1.0,1.0,.99,1.006,1.0,1.0,1.0,1.007,1.0,.998,1.0,.991,1.0,.998}},
+{{{0,17600},{4,2},{4,10},{5,11}},{.995,1.01,1.0,.994,1.0,1.0,1.0,1.02,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
+{{{0,1344},{0,67338688},{0,42793},{3,3}},{.994,.999,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.998}},
+{{{0,10611806},{2,1},{3,11},{0,23051520}},{.963,1.0,1.102,1.0,1.0,1.0,1.054,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982}},
+{{{0,7103216},{2,1},{5,24},{4,3}},{.977,1.0,1.064,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.042,1.007,1.0,1.0,1.015,.991}},
+{{{0,15459876},{2,1},{0,4148875},{0,4854}},{.979,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.035,1.0,1.0,1.0,1.011,.993}},
+{{{0,36959729},{0,7168},{2,488},{2,1}},{.987,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,1.0,1.0,1.004,.993}},
+{{{0,1232},{0,5995112},{2,1},{3,4}},{.986,1.0,1.0,1.0,1.0,1.019,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.999}},
+{{{0,56180496},{0,7168},{1,64},{0,4148875}},{.994,1.0,1.011,1.0,.998,1.0,.998,1.0,1.0,1.0,1.003,.996,1.0,1.0,1.002,.997}},
+{{{0,1232},{0,56180496},{2,5},{3,4}},{.992,1.0,1.0,1.0,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.997}},
+{{{0,176},{3,19},{4,16},{2,5}},{.99,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.992,1.0,1.007,1.0,1.001}},
+{{{0,9067328},{2,1},{3,9},{0,9752}},{.961,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,1.138,1.0,1.0,1.0,1.06,.985}},
+{{{5,21},{0,14400},{2,34},{0,20664256}},{.977,1.0,1.083,1.0,1.0,1.0,1.043,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987}},
+{{{0,5393537},{2,1},{3,5},{0,1402}},{.974,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.055,1.0,1.0,1.0,1.031,.996}},
+{{{0,14454584},{2,1},{0,3497120},{0,2560}},{.984,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.029,1.0,1.0,1.0,1.007,.994}},
+{{{0,36959729},{2,1},{2,34},{0,1457656}},{.994,1.0,1.023,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.01,.994}},
+{{{5,15},{0,6136},{1,64},{3,14}},{.996,1.0,1.013,1.0,.987,1.0,1.006,1.0,1.0,1.0,1.014,.998,1.0,1.0,.989,.999}},
+{{{0,905},{5,28},{1,2},{3,0}},{.998,1.014,1.0,1.0,.986,.996,1.0,1.0,1.0,1.008,1.0,.997,1.0,1.005,1.0,.996}},
+{{{5,11},{0,1457656},{4,6},{2,1}},{.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,1.0,1.0,.988,1.0,1.018,.999}},
+{{{2,1},{4,15},{2,1260},{0,3010898}},{.933,1.071,1.0,1.031,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{2,1},{4,10},{0,1814208},{0,512000}},{.955,1.046,1.0,1.023,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,.998}},
+{{{2,1},{3,6},{2,247},{3,8}},{.969,1.031,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019,1.0,1.0,1.0,1.006}},
+{{{0,1026},{4,10},{0,3010898},{4,11}},{.979,1.018,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.0,1.0,.996}},
+{{{2,1},{0,188296},{3,30},{2,9}},{.986,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,1.004,1.0,1.002,1.0,.997}},
+{{{2,1},{0,25168},{2,9},{4,0}},{.99,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.014,1.0,1.003}},
+{{{0,97},{0,1026},{3,6},{1,16}},{.985,1.0,1.0,1.009,1.0,1.0,1.0,.999,1.001,.996,1.0,1.001,1.0,1.0,1.0,1.004}},
+{{{0,166},{1,256},{2,9},{2,25}},{.991,1.0,1.0,1.001,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.996}},
+{{{2,1},{0,5699576},{4,29},{0,252608}},{.95,1.081,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.053,1.0,1.017,1.0,1.019,1.0,.982}},
+{{{2,1},{0,7611408},{3,25},{0,20057408}},{.967,1.048,1.0,1.0,1.0,1.025,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982}},
+{{{2,1},{2,1142},{0,28328120},{0,2560}},{.977,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.027,1.0,1.004,1.0,1.0,1.0,.987}},
+{{{2,1},{5,25},{1,2},{4,6}},{.999,1.028,1.0,1.0,.981,1.016,1.0,1.0,1.0,1.007,1.0,.998,1.0,1.012,1.0,.997}},
+{{{0,3740},{2,3311},{1,64},{4,9}},{.992,1.013,1.0,1.0,.988,1.008,1.0,1.0,1.0,1.01,1.0,.994,1.0,.995,1.0,.998}},
+{{{0,2560},{0,4676736},{1,2},{3,6}},{1.0,1.013,1.0,1.0,.989,1.003,1.0,1.0,1.0,1.004,1.0,.996,1.0,1.007,1.0,.999}},
+{{{0,1280},{0,33901568},{1,64},{0,4676736}},{.995,1.006,1.0,1.0,.994,.999,1.0,1.0,1.0,1.001,1.0,.994,1.0,1.002,1.0,.997}},
+{{{2,1},{2,4},{1,1},{2,8}},{1.001,.999,1.0,1.007,.994,1.008,1.0,.993,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.001}},
+{{{2,1},{0,6158445},{3,11},{0,22346176}},{.958,1.098,1.0,1.0,1.0,1.049,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
+{{{2,1},{2,951},{0,396032},{0,30427904}},{.973,1.06,1.0,1.0,1.0,1.03,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
+{{{0,4544},{3,29},{2,1},{0,261840}},{.978,1.002,1.0,1.0,1.0,1.038,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,.996}},
+{{{0,3183},{0,11168064},{0,9760},{3,9}},{.984,1.002,1.0,1.0,1.0,1.024,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,.996}},
+{{{0,1026},{0,17089216},{1,2},{0,38272}},{.998,1.017,1.0,1.0,.981,.998,1.0,1.0,1.0,1.012,1.0,.997,1.0,1.01,1.0,.997}},
+{{{0,4544},{4,12},{1,2},{5,8}},{1.001,1.015,1.0,1.002,.989,1.007,1.0,.986,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
+{{{2,1},{0,4148875},{1,64},{5,7}},{.996,1.007,1.0,1.0,.991,1.001,1.0,1.0,1.0,1.013,1.0,.998,1.0,.988,1.0,.999}},
+{{{0,265},{0,37615968},{1,64},{3,19}},{.992,1.005,1.0,1.0,.994,.996,1.0,1.0,1.0,1.002,1.0,.997,1.0,1.002,1.0,.998}},
+{{{0,10824600},{2,1},{3,10},{0,23051520}},{.966,1.0,1.098,1.0,1.0,1.0,1.048,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.985}},
+{{{0,7070558},{2,1},{3,18},{0,17089216}},{.978,1.0,1.057,1.0,1.0,1.0,1.028,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{0,7070558},{0,8608},{5,1},{5,28}},{.983,1.0,1.037,1.0,1.0,1.0,1.02,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.993}},
+{{{5,23},{2,1},{3,7},{0,57617808}},{.99,1.0,1.024,1.0,1.0,1.0,1.012,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994}},
+{{{0,4519},{0,5699576},{1,2},{2,1}},{1.0,1.007,1.0,1.0,.986,.998,1.0,1.0,1.0,1.015,1.0,.998,1.0,1.011,1.0,.999}},
+{{{0,3200},{3,25},{1,64},{2,1}},{.995,1.0,1.0,1.0,.989,1.004,1.0,1.0,1.0,1.01,1.0,.999,1.0,1.001,1.0,.998}},
+{{{0,580},{0,38503104},{1,64},{3,16}},{.994,1.005,1.0,1.0,.993,1.003,1.0,1.0,1.0,1.003,1.0,.998,1.0,.996,1.0,.998}},
+{{{0,7064},{4,3},{4,0},{1,16}},{.998,1.005,1.0,1.0,1.0,1.002,1.0,1.001,.991,.993,1.0,1.0,1.0,1.018,1.0,.999}},
+{{{2,576},{2,1},{3,9},{0,12352}},{.965,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.115,1.0,1.0,1.0,1.063,.981}},
+{{{0,30427904},{2,1},{3,25},{0,12352}},{.977,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.063,1.0,1.0,1.0,1.02,.981}},
+{{{0,22101144},{2,1},{0,389319},{0,57888960}},{.989,1.0,1.048,1.0,1.0,1.0,1.022,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.985}},
+{{{3,29},{0,16000},{5,1},{4,12}},{.991,1.0,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.018,.993}},
+{{{0,10466799},{2,1},{1,2},{0,4544}},{1.0,1.0,1.0,1.0,.983,1.0,1.0,1.0,1.007,1.0,1.02,.997,.998,1.0,1.014,.996}},
+{{{0,38503104},{0,4544},{5,14},{2,1}},{.992,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.002,.995}},
+{{{0,135297680},{0,1344},{1,64},{3,20}},{.993,1.0,1.008,1.0,.995,1.0,.997,1.0,1.0,1.0,1.001,.994,1.0,1.0,1.003,.998}},
+{{{0,12352},{0,389319},{4,12},{2,194}},{.996,1.006,1.0,.994,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
+{{{2,514},{2,1},{3,12},{0,8256}},{.961,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.134,1.0,1.0,1.0,1.059,.987}},
+{{{5,21},{2,1},{3,6},{0,27887296}},{.981,1.0,1.085,1.0,1.0,1.0,1.045,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.985}},
+{{{0,11960},{0,4748600},{0,20040586},{3,9}},{.984,1.049,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.029,1.0,1.007,1.0,1.0,1.0,.992}},
+{{{0,4074},{0,4748600},{0,17984},{4,2}},{.983,1.002,1.0,1.0,1.0,1.036,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019,1.0,.998}},
+{{{2,2115},{0,17984},{3,5},{0,3008}},{.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.022,1.0,1.0,1.0,1.009,.994}},
+{{{2,851},{0,17984},{1,2},{0,1088}},{1.0,1.0,1.0,1.0,.983,1.0,1.0,1.0,1.008,1.0,1.014,.997,.997,1.0,1.008,.997}},
+{{{5,16},{0,5916},{1,64},{4,7}},{.997,1.0,1.007,1.0,.991,1.0,1.003,1.0,1.0,1.0,1.014,.998,1.0,1.0,.988,.999}},
+{{{0,580},{5,11},{4,10},{3,13}},{.992,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.0,1.0,1.0,1.02,1.0,.999}},
+{{{2,1},{0,3440640},{4,12},{0,4930064}},{.94,1.075,1.0,1.0,1.0,1.041,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
+{{{2,1},{3,30},{5,9},{0,7611408}},{.96,1.045,1.0,1.004,1.0,1.023,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
+{{{2,1},{0,4930064},{0,107809},{1,1}},{.995,1.037,1.0,1.0,1.0,1.009,1.0,.996,.969,1.025,1.0,1.0,1.0,1.017,1.0,.995}},
+{{{2,1},{4,26},{0,7611408},{1,1}},{.996,1.022,1.0,1.006,1.0,1.0,1.0,.997,.979,1.015,1.0,1.003,1.0,1.0,1.0,.994}},
+{{{0,1026},{3,30},{1,1},{5,2}},{.995,1.02,1.0,1.0,.983,1.009,1.0,1.0,1.0,1.002,1.0,.996,1.0,1.007,1.0,.998}},
+{{{2,1},{4,12},{0,564864},{2,2408}},{.991,1.008,1.0,.998,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996}},
+{{{0,1026},{4,26},{1,1},{4,5}},{.998,1.011,1.0,1.0,.991,1.003,1.0,1.0,1.0,.997,1.0,1.002,1.0,1.004,1.0,.998}},
+{{{2,1},{0,3288},{2,6},{4,4}},{.995,1.011,1.0,.997,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{0,11168064},{2,1},{3,11},{0,25779912}},{.968,1.0,1.108,1.0,1.0,1.0,1.052,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983}},
+{{{0,5995112},{2,1},{5,24},{0,1344}},{.968,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.0,1.058,1.011,1.0,1.0,1.011,.992}},
+{{{0,18637504},{2,1},{3,7},{0,5248}},{.981,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.045,1.0,1.0,1.0,1.017,.993}},
+{{{2,2693},{2,1},{3,18},{0,1344}},{.984,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.026,1.0,1.0,1.0,1.008,.994}},
+{{{0,5995112},{0,8256},{1,64},{3,7}},{.995,1.0,1.018,1.0,.987,1.0,1.008,1.0,1.0,1.0,1.012,.998,1.0,1.0,.996,.998}},
+{{{0,39781325},{2,1},{3,4},{1,2}},{1.005,1.0,1.013,1.0,1.0,1.0,1.004,.996,.991,1.0,1.012,1.0,1.0,1.0,1.004,.996}},
+{{{0,1344},{0,3808600},{4,16},{4,4}},{.993,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.015,1.0,.999}},
+{{{0,74855488},{2,1},{1,8},{0,248}},{.993,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.005,1.0,1.004,.997,.991,1.0,1.002,.998}},
+{{{4,14},{0,38456},{0,14400},{2,1}},{.97,1.0,1.0,1.0,1.007,1.0,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.12,.989}},
+{{{4,18},{0,38456},{3,15},{0,31577478}},{.988,1.0,1.082,1.0,1.0,1.0,1.031,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
+{{{0,4930064},{2,1},{0,14400},{3,6}},{.983,1.0,1.0,1.0,1.009,1.0,1.058,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.028,.996}},
+{{{0,21778460},{0,23765},{4,10},{2,1}},{.991,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.032,1.0,1.0,1.0,1.01,.995}},
+{{{0,21778460},{0,14400},{3,4},{2,1}},{.992,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.026,1.0,1.0,1.0,1.009,.997}},
+{{{0,57312576},{0,9928},{3,6},{2,1}},{.993,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.004,.997}},
+{{{3,29},{0,23765},{3,4},{1,64}},{.997,1.0,1.01,1.0,1.0,1.0,1.005,.998,.998,1.0,1.004,1.0,1.0,1.0,.997,1.0}},
+{{{0,111605560},{0,9928},{3,4},{2,6}},{.996,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.0,1.0,1.0,1.002,.998}},
+{{{2,1},{2,1381},{2,124},{0,6858880}},{.939,1.077,1.0,1.0,1.0,1.044,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987}},
+{{{2,1},{2,1860},{3,12},{0,11168064}},{.959,1.05,1.0,1.0,1.0,1.031,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
+{{{2,1},{0,1739328},{4,29},{3,30}},{.973,1.027,1.0,1.005,1.0,1.003,1.0,1.003,1.0,1.001,1.0,1.003,1.0,1.0,1.0,.993}},
+{{{0,1402},{5,9},{1,1},{0,97}},{.981,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.006,1.029,1.0,1.007,.978,1.015,1.0,1.004}},
+{{{2,1},{2,2501},{1,1},{0,97}},{.984,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.004,1.019,1.0,.997,.986,1.009,1.0,.994}},
+{{{0,1026},{3,12},{1,16},{0,317696}},{.99,1.012,1.0,.995,.989,1.002,1.0,1.009,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.998}},
+{{{0,1026},{2,2501},{1,1},{0,97}},{.988,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.006,1.009,1.0,.997,.989,1.003,1.0,.996}},
+{{{2,1},{0,55000},{0,11960},{0,3960}},{.994,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.007,1.0,1.0}},
+{{{0,8952408},{0,16000},{2,41},{0,5229}},{.955,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.0,1.131,1.0,1.0,1.0,1.061,.987}},
+{{{0,14454584},{0,16000},{3,13},{0,4930064}},{.979,1.0,1.078,1.0,1.0,1.0,1.046,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,.989}},
+{{{0,20664256},{0,11456},{0,4930064},{0,16000}},{.982,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.042,1.0,1.0,1.0,1.011,.992}},
+{{{4,28},{0,11456},{4,3},{0,16000}},{.988,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.035,1.0,1.0,1.0,1.011,.995}},
+{{{0,28670656},{0,5229},{0,396032},{0,16000}},{.989,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.022,1.0,1.0,1.0,1.007,.996}},
+{{{5,21},{0,11456},{1,2},{1,64}},{1.006,1.0,1.013,.998,.991,1.0,1.011,.999,1.0,1.0,1.0,1.0,.989,1.0,1.0,.998}},
+{{{0,1344},{3,6},{3,0},{4,10}},{.99,1.003,1.0,1.0,1.0,1.016,1.0,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{5,19},{4,10},{3,13},{5,11}},{1.003,1.0,1.0,1.0,.989,1.0,1.019,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,.998}},
+{{{2,1},{0,4676736},{0,14571164},{4,9}},{.946,1.084,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.049,1.0,1.013,1.0,1.0,1.0,.973}},
+{{{2,1},{0,5995112},{3,14},{0,25779912}},{.966,1.052,1.0,1.0,1.0,1.031,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
+{{{2,1},{4,29},{5,5},{0,1384}},{.973,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.031,1.0,1.0,1.0,1.018,1.0,.992}},
+{{{2,1},{0,5995112},{1,2},{4,29}},{.996,1.023,1.0,1.0,.981,1.015,1.0,1.003,1.0,1.002,1.0,.993,1.0,1.006,1.0,.993}},
+{{{0,1384},{0,9879232},{2,1},{3,14}},{.987,.999,1.0,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.994}},
+{{{0,512},{0,33090272},{1,256},{4,27}},{.989,1.007,1.0,1.0,.996,.995,1.0,1.0,1.0,1.002,1.0,.992,1.0,1.0,1.0,.998}},
+{{{2,1},{0,3440640},{1,16},{2,28}},{.998,1.01,1.0,1.0,.989,.997,1.0,1.0,1.0,1.003,1.0,.999,1.0,1.005,1.0,.999}},
+{{{0,1384},{2,8079},{1,2},{2,28}},{1.0,1.008,1.0,1.0,.992,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,1.002,1.0,.996}},
+{{{0,15168},{2,313},{4,4},{0,11640200}},{.972,1.112,1.0,1.0,1.0,1.049,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.986}},
+{{{0,11126},{5,15},{2,1},{3,5}},{.978,1.005,1.0,1.0,1.0,1.074,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.034,1.0,.998}},
+{{{0,5248},{0,8538521},{2,1},{3,11}},{.978,1.006,1.0,1.0,1.0,1.043,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019,1.0,.993}},
+{{{0,5248},{4,25},{1,2},{2,1}},{1.003,1.016,1.0,1.0,.977,.996,1.0,1.0,1.0,1.023,1.0,.994,1.0,1.02,1.0,.996}},
+{{{0,1512},{0,8538521},{2,1},{3,4}},{.985,1.002,1.0,1.0,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.996}},
+{{{0,1512},{3,30},{1,64},{3,14}},{.991,1.01,1.0,1.0,.992,1.004,1.0,1.0,1.0,1.006,1.0,.996,1.0,.991,1.0,.997}},
+{{{2,1},{1,2},{3,5},{2,6}},{1.008,1.011,.99,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.0,1.0,1.0,1.0}},
+{{{0,1512},{0,27817344},{1,64},{0,33425}},{.995,1.002,1.0,1.0,.995,.994,1.0,1.0,1.0,1.006,1.0,.997,1.0,1.0,1.0,.998}},
+{{{2,1},{0,198150},{3,12},{0,328779}},{.914,1.093,1.0,1.0,1.0,1.056,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{2,1},{5,13},{0,328779},{0,769506}},{.937,1.051,1.0,1.02,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996}},
+{{{2,1},{0,46272},{0,257416},{3,30}},{.954,1.036,1.0,1.017,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.999}},
+{{{2,1},{5,1},{2,9},{5,22}},{.967,1.011,1.0,1.0,1.0,1.032,1.0,1.012,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,1},{3,7},{2,5},{0,328779}},{.976,1.005,1.0,1.0,1.0,1.02,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{2,1},{3,7},{4,1},{3,30}},{.982,1.006,1.0,1.0,1.0,1.015,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{0,809},{1,1},{2,503},{4,3}},{.992,1.011,.99,1.006,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.0,1.0,.998,1.0,.999}},
+{{{2,1},{3,19},{2,9},{1,1}},{.993,.999,1.0,1.0,1.0,1.009,1.0,1.004,.992,1.001,1.0,1.0,1.0,1.003,1.0,1.0}},
+{{{2,1},{0,834240},{0,3497120},{3,12}},{.914,1.103,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.067,1.0,1.031,1.0,1.0,1.0,.987}},
+{{{2,1},{5,23},{4,16},{0,3497120}},{.942,1.06,1.0,1.0,1.0,1.029,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{2,1},{5,23},{3,8},{0,6774096}},{.962,1.041,1.0,1.0,1.0,1.023,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988}},
+{{{2,1},{4,27},{4,3},{0,12171}},{.974,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.031,1.0,1.0,1.0,1.014,1.0,.999}},
+{{{2,1},{0,2660905},{4,3},{0,26096}},{.983,1.012,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.022,1.0,1.0,1.0,1.009,1.0,.997}},
+{{{0,1212},{0,6774096},{0,568068},{0,6336}},{.987,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.0,1.0,1.003,1.0,.993}},
+{{{0,1920},{0,6774096},{4,3},{0,26096}},{.992,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.003,1.0,.995}},
+{{{0,905},{3,26},{0,15465024},{4,30}},{.993,1.004,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.996}},
+{{{2,1},{0,722894},{0,3239488},{4,16}},{.913,1.105,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.046,1.0,1.024,1.0,1.0,1.0,.985}},
+{{{2,1},{2,353},{0,3239488},{3,8}},{.942,1.069,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.044,1.0,1.016,1.0,1.0,1.0,.99}},
+{{{2,1},{0,722894},{0,3239488},{0,87794}},{.961,1.042,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.026,1.0,1.01,1.0,1.0,1.0,.993}},
+{{{2,1},{5,12},{5,27},{0,4091648}},{.974,1.024,1.0,1.009,1.0,1.0,1.0,.999,1.0,1.0,1.0,.999,1.0,1.0,1.0,.994}},
+{{{2,1},{5,25},{0,64325},{0,9600}},{.983,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.02,1.0,1.0,1.0,1.008,1.0,.998}},
+{{{0,1176},{5,9},{0,4519},{0,3239488}},{.987,1.001,1.0,1.0,1.0,1.01,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{0,809},{5,1},{5,0},{5,27}},{.99,1.003,1.0,1.0,1.0,1.013,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{0,1176},{0,64325},{0,34599},{3,4}},{.993,1.003,1.0,1.0,1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.001}},
+{{{0,17968},{0,10776518},{3,6},{2,1}},{.966,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.127,1.0,1.0,1.0,1.067,1.0,.979}},
+{{{0,21778460},{0,17968},{0,838960},{0,9774}},{.968,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.074,1.0,1.0,1.0,1.039,.98}},
+{{{0,30119936},{2,1},{4,2},{0,3840}},{.972,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.049,1.0,1.0,1.0,1.024,.984}},
+{{{0,48400699},{0,13661},{3,23},{2,1}},{.987,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.026,1.0,1.0,1.0,1.009,.987}},
+{{{0,4992},{0,48400699},{2,1},{3,4}},{.986,1.001,1.0,1.0,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.992}},
+{{{0,77950400},{0,13661},{1,2},{0,582664}},{1.004,1.0,1.017,1.0,.989,1.0,1.008,1.0,1.0,1.0,1.002,.992,1.0,1.0,1.004,.993}},
+{{{0,2492},{3,28},{4,16},{3,9}},{.991,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,.997,1.0,1.014,1.0,.997}},
+{{{2,1},{5,19},{1,64},{4,16}},{.997,1.005,1.0,1.0,.995,.994,1.0,1.0,1.0,1.012,1.0,.998,1.0,1.009,1.0,.997}},
+{{{2,1},{0,705464},{0,3016576},{0,5426296}},{.913,1.1,1.0,1.034,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.98}},
+{{{2,1},{4,19},{0,3016576},{3,8}},{.941,1.068,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.045,1.0,1.023,1.0,1.0,1.0,.992}},
+{{{2,1},{4,16},{0,3990848},{5,24}},{.961,1.038,1.0,1.017,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,.991}},
+{{{2,1},{5,24},{0,64325},{0,5426296}},{.973,1.026,1.0,1.0,1.0,1.014,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{0,1728},{5,14},{0,5426296},{0,9600}},{.982,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.016,1.0,1.005,1.0,1.0,1.0,.994}},
+{{{2,1},{4,3},{4,1},{0,3016576}},{.988,1.007,1.0,1.0,1.0,1.02,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{0,809},{3,7},{5,0},{2,5729}},{.989,1.004,1.0,1.0,1.0,1.013,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996}},
+{{{0,809},{5,1},{3,3},{1,8}},{.993,1.001,1.0,1.0,1.0,1.011,1.0,1.003,.996,1.004,1.0,1.0,1.0,1.003,1.0,.999}},
+{{{2,1},{5,8},{0,3658128},{0,10611806}},{.924,1.111,1.0,1.04,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.979}},
+{{{2,1},{5,3},{0,2895017},{0,4844621}},{.951,1.071,1.0,1.03,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988}},
+{{{2,1},{4,5},{0,2895017},{0,10611806}},{.968,1.044,1.0,1.02,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
+{{{2,1},{4,7},{3,29},{0,2944}},{.978,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.026,1.0,1.011,1.0,1.0,1.0,.996}},
+{{{2,1},{3,8},{0,4844621},{0,18709}},{.986,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,1.007,1.0,1.0,1.0,.995}},
+{{{0,2176},{0,2895017},{5,23},{4,22}},{.989,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993,1.0,1.003,1.0,1.018,1.0,.997}},
+{{{0,4288},{0,119528},{0,18709},{0,2895017}},{.993,1.004,1.0,1.0,1.0,1.01,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
+{{{0,1495},{4,2},{2,3},{0,7187}},{.994,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.006,1.0,1.0}},
+{{{2,1},{4,22},{0,1382778},{0,834240}},{.915,1.083,1.0,1.03,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,.993}},
+{{{2,1},{5,14},{5,2},{2,1351}},{.939,1.059,1.0,1.0,1.0,1.035,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{2,1},{5,15},{3,7},{0,2119342}},{.957,1.039,1.0,1.0,1.0,1.023,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{2,1},{0,582664},{3,7},{2,5}},{.969,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.028,1.0,1.0,1.0,1.014,1.0,.998}},
+{{{2,1},{5,17},{3,7},{2,9}},{.979,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019,1.0,1.0,1.0,1.009,1.0,1.0}},
+{{{2,1},{3,30},{5,1},{3,9}},{.985,1.01,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,.998}},
+{{{2,1},{5,10},{2,3},{2,2877}},{.989,1.0,1.0,1.0,1.0,1.006,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996}},
+{{{2,1},{5,2},{0,92032},{5,10}},{.992,1.004,1.0,.996,1.0,1.0,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,1},{0,568068},{5,9},{0,2017580}},{.914,1.09,1.0,1.0,1.0,1.048,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992}},
+{{{2,1},{2,555},{4,4},{5,27}},{.939,1.062,1.0,1.0,1.0,1.039,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.995}},
+{{{2,1},{0,366135},{3,18},{0,1316659}},{.957,1.036,1.0,1.0,1.0,1.021,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{2,1},{0,568068},{3,7},{0,3712}},{.97,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.027,1.0,1.0,1.0,1.015,1.0,1.001}},
+{{{2,1},{4,16},{0,2895017},{0,6336}},{.979,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.0,1.005,1.0,1.0,1.0,.994}},
+{{{2,1},{4,3},{0,12626},{2,1286}},{.985,1.006,1.0,1.0,1.0,1.017,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{0,809},{3,7},{0,12626},{1,2}},{.99,1.001,1.0,1.0,1.0,1.001,1.0,1.001,.992,1.004,1.0,1.0,1.0,1.014,1.0,1.003}},
+{{{0,809},{5,25},{1,4},{3,9}},{.993,1.002,1.0,1.0,.994,1.007,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.003,1.0,.996}},
+{{{2,1},{5,16},{0,130944},{0,160759}},{.919,1.064,1.0,1.019,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{2,1},{5,9},{0,130944},{0,160759}},{.939,1.044,1.0,1.019,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{2,1},{3,13},{0,130944},{4,28}},{.953,1.032,1.0,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.999}},
+{{{2,1},{3,8},{5,23},{0,1024}},{.965,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.025,1.0,1.01,1.0,1.0,1.0,.999}},
+{{{2,1},{2,31},{4,23},{3,10}},{.973,1.016,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.001}},
+{{{2,1},{0,9600},{0,1328},{0,160759}},{.98,1.002,1.0,1.0,1.0,1.013,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{2,1},{4,20},{2,31},{0,2032}},{.985,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.003,1.0,1.0}},
+{{{0,237},{3,16},{2,87},{4,17}},{.988,1.005,1.0,.996,1.0,.998,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,1},{2,707},{5,8},{2,6822}},{.936,1.102,1.0,1.0,1.0,1.045,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.985}},
+{{{2,1},{4,26},{0,6603264},{0,27941312}},{.953,1.06,1.0,1.016,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99}},
+{{{2,1},{0,1894016},{5,3},{0,6603264}},{.966,1.044,1.0,1.0,1.0,1.019,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994}},
+{{{2,1},{2,463},{3,15},{0,6603264}},{.976,1.027,1.0,1.0,1.0,1.013,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.996}},
+{{{2,1},{0,1894016},{3,0},{3,15}},{.982,1.005,1.0,1.0,1.0,1.022,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.999}},
+{{{0,2314},{0,6603264},{2,3},{3,15}},{.985,1.003,1.0,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.998}},
+{{{0,1212},{4,28},{2,2},{0,1894016}},{.988,1.0,1.0,1.0,1.0,1.008,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.999}},
+{{{0,2314},{0,27941312},{3,4},{3,9}},{.991,1.002,1.0,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.998}},
+{{{0,7784984},{2,1},{3,25},{0,11514256}},{.949,1.0,1.106,1.0,1.0,1.0,1.046,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989}},
+{{{5,26},{2,1},{3,13},{0,18637504}},{.964,1.0,1.073,1.0,1.0,1.0,1.034,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993}},
+{{{0,6310016},{2,1},{4,4},{0,11514256}},{.975,1.0,1.047,1.0,1.0,1.0,1.025,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{0,7096},{5,21},{0,11514256},{0,4862}},{.978,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.026,1.0,1.006,1.0,1.0,1.0,.997}},
+{{{2,1},{3,29},{3,8},{5,10}},{.987,1.021,1.0,1.0,1.0,.998,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.015,1.0,.999}},
+{{{0,4862},{2,360},{0,32448},{3,7}},{.988,1.005,1.0,1.0,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.999}},
+{{{0,2144},{2,771},{1,1},{4,25}},{.998,1.014,1.0,1.0,.988,1.003,1.0,.998,1.0,1.001,1.0,1.0,1.0,1.012,1.0,1.0}},
+{{{0,7096},{4,10},{5,10},{5,16}},{.994,1.007,1.0,.992,1.0,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{5,13},{2,1},{0,14136280},{0,34417976}},{.968,1.0,1.069,1.016,1.0,1.0,1.0,.987,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{0,6310016},{2,1},{0,722472},{0,14136280}},{.972,1.0,1.056,1.0,1.0,1.0,1.021,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995}},
+{{{0,8418048},{2,1},{3,12},{4,10}},{.976,1.0,1.037,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,.997}},
+{{{4,18},{2,1},{0,437512},{4,10}},{.979,1.0,1.028,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.018,.999}},
+{{{5,9},{2,1},{0,14136280},{0,27509440}},{.982,1.0,1.016,1.003,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,1},{3,8},{0,8418048},{4,10}},{.984,1.014,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.0,1.0,1.0,.999}},
+{{{2,1},{0,2514212},{5,29},{3,6}},{.986,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.998,1.0,1.0,1.0,1.001}},
+{{{0,46272},{5,1},{4,10},{5,9}},{.99,1.009,1.0,.996,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
@@ -1641,23 +1696,37 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 65536).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 32).plan == 1);
+static_assert(lookup(device::NVIDIA_H200, 32).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 96).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 96).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 200).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 200).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 600).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 600).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1500).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 1500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 5000).plan == 10);
+static_assert(lookup(device::NVIDIA_H200, 5000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 20000).plan == 8);
+static_assert(lookup(device::NVIDIA_H200, 20000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 65536).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 262144).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 262144).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1048576).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4194304).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 4194304).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 4194304).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000003).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 10000003).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 10000003).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 16777216).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 16777216).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 67108864).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 67108864).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 268435456).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 268435456).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1073741824).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 1073741824).hit == quality::exact);
 static_assert(lookup(90, 65536).plan == 1);
 static_assert(lookup(90, 65536).hit == quality::exact);
@@ -1677,6 +1746,20 @@ static_assert(lookup(90, 268435456).plan == 8);
 static_assert(lookup(90, 268435456).hit == quality::exact);
 static_assert(lookup(90, 1073741824).plan == 9);
 static_assert(lookup(90, 1073741824).hit == quality::exact);
+static_assert(lookup(90, 32).plan == 1);
+static_assert(lookup(90, 32).hit == quality::exact);
+static_assert(lookup(90, 96).plan == 14);
+static_assert(lookup(90, 96).hit == quality::exact);
+static_assert(lookup(90, 200).plan == 15);
+static_assert(lookup(90, 200).hit == quality::exact);
+static_assert(lookup(90, 600).plan == 16);
+static_assert(lookup(90, 600).hit == quality::exact);
+static_assert(lookup(90, 1500).plan == 17);
+static_assert(lookup(90, 1500).hit == quality::exact);
+static_assert(lookup(90, 5000).plan == 10);
+static_assert(lookup(90, 5000).hit == quality::exact);
+static_assert(lookup(90, 20000).plan == 8);
+static_assert(lookup(90, 20000).hit == quality::exact);
 
 }  // namespace autotune::reduce
 

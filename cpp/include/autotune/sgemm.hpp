@@ -56,7 +56,7 @@
 //   m=10000 n=64 k=64: 0.005062 ms mixed:graph, 1.618e+04 GFLOP/s, 1015 GB/s, 1.255 [1.252, 1.261] times as fast as cublas
 //   m=16000 n=192 k=48: 0.01246 ms mixed:graph, 2.368e+04 GFLOP/s, 1236 GB/s, 1.065 [1.056, 1.071] times as fast as cublas
 //   m=16384 n=512 k=1024: 0.3394 ms cold:graph, 5.062e+04 GFLOP/s, 302.8 GB/s, 1.014 [1.013, 1.014] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-23
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-28
 //   m=1 n=4096 k=4096: 0.01965 ms cold:graph, 1708 GFLOP/s, 3417 GB/s, 1.067 [1.062, 1.071] times as fast as cublas
 //   m=4 n=4096 k=4096: 0.02147 ms cold:graph, 6251 GFLOP/s, 3132 GB/s, 3.282 [3.267, 3.296] times as fast as cublas
 //   m=13 n=128 k=2000: 0.005657 ms mixed:graph, 1177 GFLOP/s, 200.6 GB/s, 1.327 [1.321, 1.335] times as fast as cublas
@@ -145,7 +145,7 @@ enum class device {
 
 /// Values of VARIANT.
 enum class VARIANT_value {
-  portable, cuda, slim
+  portable, cuda, slim, outer
 };
 
 /// Values of ALG.
@@ -479,10 +479,19 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17280,false,true,44,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},23040,false,true,44,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,5,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,45,23,224ULL,true}
+    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,8,16,16,4,4,2,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,23,1023ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,32,64,16,16,16,8,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,5,17,1023ULL,true},
+    {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::rows,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,24,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,25,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,33,0,992ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,0,26,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,27,1023ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,47,17,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -599,7 +608,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{1,1600},{0,344},{0,9223372036854775807LL}},{{0.908, 1.0},{0.955, 1.0},{0.706, 0.955},{0.917, 1.0},{0.873, 0.989},{0.927, 1.0},{0.88, 0.974},{0.948, 0.985},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0}}},
-    {{1, 1, 1}, {16288, 9764, 64792}, {{5,4},{1,152},{0,10304},{0,9223372036854775807LL}},{{0.901, 1.0},{0.948, 1.0},{0.802, 0.97},{0.936, 1.0},{0.915, 1.0},{0.811, 0.987},{0.915, 1.0},{0.952, 0.971},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0},{0.901, 1.0}}}
+    {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{4,2},{1,24},{0,9223372036854775807LL}},{{0.98, 1.0},{1.0, 1.0},{0.929, 1.0},{0.896, 1.0},{0.846, 1.0},{0.915, 1.0},{0.904, 1.0},{0.951, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0},{0.98, 1.0}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -868,18 +877,18 @@ inline constexpr near_row near_rows[] = {
     {{144, 144, 240}, 20, false, 2},
     {{147, 147, 147}, 21, false, 2},
     {{151, 165, 127}, 22, false, 2},
-    {{151, 165, 127}, 55, true, 2},
+    {{151, 165, 127}, 7, true, 2},
     {{153, 153, 153}, 21, false, 2},
     {{154, 161, 135}, 50, false, 2},
     {{159, 159, 159}, 23, false, 2},
     {{159, 159, 159}, 14, true, 2},
-    {{159, 159, 159}, 55, true, 2},
+    {{159, 159, 159}, 7, true, 2},
     {{159, 160, 160}, 51, false, 2},
     {{159, 160, 160}, 7, true, 2},
     {{160, 160, 96}, 52, false, 2},
     {{160, 160, 160}, 23, false, 2},
     {{160, 160, 160}, 14, true, 2},
-    {{160, 160, 160}, 55, true, 2},
+    {{160, 160, 160}, 7, true, 2},
     {{160, 160, 208}, 53, false, 2},
     {{161, 157, 151}, 28, false, 2},
     {{161, 157, 151}, 7, true, 2},
@@ -887,11 +896,11 @@ inline constexpr near_row near_rows[] = {
     {{167, 167, 167}, 55, false, 2},
     {{169, 169, 169}, 56, false, 2},
     {{169, 172, 166}, 32, false, 2},
-    {{169, 172, 166}, 55, true, 2},
+    {{169, 172, 166}, 7, true, 2},
     {{175, 106, 184}, 57, false, 2},
     {{176, 176, 176}, 34, false, 2},
     {{176, 176, 176}, 28, false, 2},
-    {{176, 176, 176}, 55, true, 2},
+    {{176, 176, 176}, 7, true, 2},
     {{179, 179, 179}, 54, false, 2},
     {{184, 184, 184}, 29, false, 2},
     {{191, 122, 175}, 35, false, 2},
@@ -904,11 +913,11 @@ inline constexpr near_row near_rows[] = {
     {{192, 112, 192}, 7, true, 2},
     {{192, 192, 96}, 58, false, 2},
     {{192, 192, 192}, 40, false, 2},
-    {{192, 192, 192}, 55, true, 2},
+    {{192, 192, 192}, 7, true, 2},
     {{208, 64, 192}, 59, false, 2},
     {{208, 208, 112}, 0, false, 2},
     {{208, 208, 208}, 40, false, 2},
-    {{208, 208, 208}, 55, true, 2},
+    {{208, 208, 208}, 7, true, 2},
     {{212, 96, 96}, 60, false, 2},
     {{223, 121, 89}, 42, false, 2},
     {{224, 144, 160}, 34, false, 2},
@@ -941,7 +950,7 @@ inline constexpr near_row near_rows[] = {
     {{144, 144, 240}, 17, false, 1},
     {{147, 147, 147}, 21, false, 2},
     {{151, 165, 127}, 22, false, 2},
-    {{151, 165, 127}, 55, true, 2},
+    {{151, 165, 127}, 7, true, 2},
     {{153, 153, 153}, 21, false, 2},
     {{154, 161, 135}, 29, false, 1},
     {{159, 159, 159}, 31, false, 1},
@@ -949,7 +958,7 @@ inline constexpr near_row near_rows[] = {
     {{160, 160, 96}, 29, false, 1},
     {{160, 160, 160}, 23, false, 2},
     {{160, 160, 160}, 14, true, 2},
-    {{160, 160, 160}, 55, true, 2},
+    {{160, 160, 160}, 7, true, 2},
     {{160, 160, 208}, 29, false, 1},
     {{161, 157, 151}, 28, false, 2},
     {{161, 157, 151}, 7, true, 2},
@@ -957,11 +966,11 @@ inline constexpr near_row near_rows[] = {
     {{167, 167, 167}, 29, false, 1},
     {{169, 169, 169}, 29, false, 1},
     {{169, 172, 166}, 32, false, 2},
-    {{169, 172, 166}, 55, true, 2},
+    {{169, 172, 166}, 7, true, 2},
     {{175, 106, 184}, 18, false, 1},
     {{176, 176, 176}, 34, false, 2},
     {{176, 176, 176}, 28, false, 2},
-    {{176, 176, 176}, 55, true, 2},
+    {{176, 176, 176}, 7, true, 2},
     {{179, 179, 179}, 29, false, 1},
     {{184, 184, 184}, 29, false, 1},
     {{191, 122, 175}, 35, false, 2},
@@ -974,11 +983,11 @@ inline constexpr near_row near_rows[] = {
     {{192, 112, 192}, 7, true, 2},
     {{192, 192, 96}, 30, false, 1},
     {{192, 192, 192}, 40, false, 2},
-    {{192, 192, 192}, 55, true, 2},
+    {{192, 192, 192}, 7, true, 2},
     {{208, 64, 192}, 8, false, 1},
     {{208, 208, 112}, 0, false, 2},
     {{208, 208, 208}, 40, false, 2},
-    {{208, 208, 208}, 55, true, 2},
+    {{208, 208, 208}, 7, true, 2},
     {{212, 96, 96}, 8, false, 1},
     {{223, 121, 89}, 42, false, 2},
     {{224, 144, 160}, 34, false, 2},
@@ -1035,7 +1044,11 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 20: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 21: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 22: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
-    case 23: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{2}) <= number{1024}), (number{640} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 23: met_ = ((number{1} * (((((k % number{2}) == number{0}) * number{0}) + (((n % number{2}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
+    case 24: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 25: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 26: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
+    case 27: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -1102,7 +1115,9 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 42: return (ceil_div(m, number{64}) * ceil_div(n, number{16}));
     case 43: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{8});
     case 44: return (ceil_div(m, number{48}) * ceil_div(n, number{128}));
-    case 45: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{5}) * number{2});
+    case 45: return (ceil_div(m, number{8}) * ceil_div(n, number{16}));
+    case 46: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{8});
+    case 47: return (ceil_div(m, number{16}) * ceil_div(n, number{64}));
     default: return {0, false};
   }
 }
@@ -1160,7 +1175,9 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 42: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{1});
     case 43: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{8});
     case 44: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 45: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{5}, number{2});
+    case 45: return extent_of((ceil_div(m, number{8}) * ceil_div(n, number{16})), number{1}, number{1});
+    case 46: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{8});
+    case 47: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{64})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1191,7 +1208,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 61, 62, 74, 63, 6, 43, 2, 44, 5, 7, 9, 14, 17, 55, 36, 46, 49, 54, 64, 65, 66, 75, 67, 18, 68, 69, 76, 70, 71, 77, 72, 73};
+inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 43, 44, 7, 9, 14, 17, 36, 54, 38, 64, 65, 66, 18, 68, 69, 76, 70, 71, 72, 73, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1378,177 +1395,182 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(blocks_, 528, 0.0008227 + 7.547e-08 * k))
           * unless_multiple(n, 4, 1.382);
     case 32:
-      return (estimate{0.001458 + 6.713e-07 * k + 1.291e-09 * m * n + 1.246e-09 * m * k + 4.702e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0001276 + 4.584e-06 * k)
-          + in_waves(blocks_, 528, 0.0001671 + 7.077e-06 * k))
-          * unless_multiple(n, 4, 1.435)
-          * unless_multiple(k, 4, 1.05);
-    case 33:
-      return (estimate{0.001826 + 1.113e-05 * k + 7.983e-10 * m * k + 6.139e-10 * n * k}
-          + in_waves(blocks_, 132, 1.987e-06 * k)
-          + in_waves(blocks_, 264, 0.0007673 + 2.384e-05 * k))
-          * unless_multiple(n, 4, 1.362)
-          * unless_multiple(k, 4, 1.171);
-    case 34:
-      return (estimate{0.001663 + 7.553e-06 * k + 4.826e-10 * m * k + 3.194e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003146 + 2.399e-05 * k)
-          + in_waves(blocks_, 264, 0.0008089 + 5.053e-10 * n + 7.098e-06 * k))
-          * unless_multiple(n, 4, 1.636)
-          * unless_multiple(k, 4, 1.16);
-    case 35:
-      return (estimate{0.001391 + 1.178e-05 * k + 1.104e-09 * m * k + 6.824e-10 * n * k}
-          + in_waves(blocks_, 132, 1.737e-05 * k)
-          + in_waves(blocks_, 264, 0.001078 + 1.876e-06 * k))
-          * unless_multiple(n, 4, 1.75)
-          * unless_multiple(k, 4, 1.138);
-    case 36:
-      return (estimate{0.000884 + 2.939e-07 * k + 1.557e-09 * m * k + 5.841e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000187 + 8.108e-06 * k)
-          + in_waves(blocks_, 528, 0.001159 + 7.535e-06 * k))
-          * unless_multiple(n, 4, 1.648)
-          * unless_multiple(k, 4, 1.078);
-    case 37:
-      return estimate{0.001046 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k + 4.608e-08 * m * n + 2.242e-07 * m * k + 4.614e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000162 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k)
-          + in_waves(blocks_, 264, 0.000162 + 0.000162 * m + 4.608e-08 * n + 2.242e-07 * k);
-    case 38:
-      return (estimate{0.001019 + 7.725e-08 * m * k + 5.249e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000926 + 4.672e-05 * m + 1.186e-07 * n + 1.713e-06 * k)
-          + in_waves(blocks_, 264, 0.0001352))
-          * unless_multiple(n, 4, 1.039)
-          * unless_multiple(k, 4, 1.039);
-    case 39:
-      return (estimate{0.001816 + 5.26e-06 * m + 2.718e-06 * n + 4.882e-08 * k + 4.813e-10 * m * k + 5.36e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0001652 + 1.422e-08 * m + 1.949e-09 * n + 1.103e-07 * k)
-          + in_waves(blocks_, 1056, 0.00179 + 7.76e-08 * k))
-          * unless_multiple(n, 4, 1.36);
-    case 40:
-      return (estimate{0.000884 + 1.252e-05 * m + 6.779e-11 * n * k}
-          + in_waves(blocks_, 132, 0.004179 + 1.427e-07 * n + 2.015e-07 * k)
-          + in_waves(blocks_, 528, 0.0006384 + 1.531e-06 * m))
-          * unless_multiple(n, 4, 1.133);
-    case 41:
-      return (estimate{0.000884 + 3.424e-07 * m + 3.809e-07 * n + 4.961e-09 * m * n + 3.353e-10 * m * k + 2.18e-10 * n * k}
-          + in_waves(blocks_, 132, 0.001392 + 2.16e-06 * k)
-          + in_waves(blocks_, 264, 0.001692 + 2.009e-07 * k))
-          * unless_multiple(n, 4, 1.118);
-    case 42:
-      return (estimate{0.002494 + 3.903e-06 * m + 1.212e-07 * k + 4.856e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0008166 + 3.32e-07 * k)
-          + in_waves(blocks_, 528, 0.001261 + 2.902e-07 * m))
-          * unless_multiple(n, 4, 1.606);
-    case 43:
-      return (estimate{0.001999 + 7.106e-07 * m + 3.695e-07 * k + 3.869e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0005342 + 2.046e-06 * k)
-          + in_waves(blocks_, 528, 0.00167))
-          * unless_multiple(n, 4, 1.785);
-    case 44:
-      return (estimate{0.004704 + 1.28e-06 * m + 2.85e-08 * k + 1.662e-10 * m * k + 1.859e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001388 + 3.955e-08 * n + 3.197e-06 * k)
-          + in_waves(blocks_, 1056, 7.671e-07 * k))
-          * unless_multiple(m, 4, 1.011)
-          * unless_multiple(n, 4, 1.442);
-    case 45:
-      return (estimate{0.00116 + 6.282e-06 * k + 3.608e-10 * m * n + 8.042e-11 * m * k}
-          + in_waves(blocks_, 132, 0.002759 + 7.015e-05 * k)
-          + in_waves(blocks_, 264, 0.002475))
-          * unless_multiple(n, 4, 1.37)
-          * unless_multiple(k, 4, 1.076);
-    case 46:
-      return estimate{0.0009596 + 1.064e-07 * m + 7.564e-05 * n + 8.387e-07 * k + 1.064e-07 * m * n + 8.387e-07 * n * k}
-          + in_waves(blocks_, 132, 2.952e-05 + 2.952e-05 * n + 2.729e-10 * k)
-          + in_waves(blocks_, 264, 9.259e-05 + 9.259e-05 * n + 1.886e-08 * k);
-    case 47:
-      return (estimate{0.002027 + 1.112e-07 * m + 4.434e-07 * k + 2.626e-10 * m * k + 8.551e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0005888 + 9.249e-09 * n + 4.518e-06 * k)
-          + in_waves(blocks_, 528, 0.001024 + 1.377e-08 * m + 2.428e-06 * k))
-          * unless_multiple(n, 4, 1.112)
-          * unless_multiple(k, 4, 1.026);
-    case 48:
-      return (estimate{0.004682 + 1.054e-06 * m + 5.748e-07 * k + 2.604e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0008668 + 1.094e-07 * n + 2.373e-06 * k)
-          + in_waves(blocks_, 264, 0.001556 + 2.595e-08 * k))
-          * unless_multiple(n, 4, 1.486)
-          * unless_multiple(k, 4, 1.007);
-    case 49:
-      return (estimate{0.001834 + 2.424e-08 * n + 3.526e-06 * k + 5.513e-10 * m * k + 3.813e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0004117 + 1.702e-05 * k)
-          + in_waves(blocks_, 264, 0.001093 + 2.613e-06 * k))
-          * unless_multiple(n, 4, 1.544)
-          * unless_multiple(k, 4, 1.047);
-    case 50:
-      return estimate{0.0035 + 3.017e-07 * m + 2.161e-07 * k + 3.895e-10 * m * k + 2.113e-09 * n * k}
-          + in_waves(blocks_, 132, 0.00082 + 1.041e-08 * n + 1.034e-06 * k)
-          + in_waves(blocks_, 264, 0.0002492 + 2.113e-07 * k);
-    case 51:
-      return (estimate{0.00187 + 3.844e-07 * m + 1.463e-07 * k + 2.305e-09 * m * n + 4.929e-10 * m * k + 3.398e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0004321 + 2.79e-06 * n + 9.025e-07 * k)
-          + in_waves(blocks_, 528, 0.0005096 + 3.509e-07 * k))
-          * unless_multiple(n, 4, 1.06);
-    case 52:
-      return (estimate{0.002291 + 2.501e-06 * m + 6.458e-09 * m * n + 2.695e-09 * m * k + 1.785e-10 * n * k}
-          + in_waves(blocks_, 132, 9.051e-09 * n + 2.012e-06 * k)
-          + in_waves(blocks_, 528, 0.0001966 + 1.004e-07 * n + 9.389e-07 * k))
-          * unless_multiple(n, 4, 1.687)
-          * unless_multiple(k, 4, 1.049);
-    case 53:
-      return (estimate{0.001262 + 1.434e-08 * m + 1.653e-08 * n + 9.212e-07 * k + 1.531e-09 * m * n + 6.342e-10 * m * k + 9.841e-11 * n * k}
-          + in_waves(blocks_, 132, 0.000305 + 1.123e-09 * n + 2.904e-06 * k)
-          + in_waves(blocks_, 528, 0.001116 + 2.442e-07 * k))
-          * unless_multiple(n, 4, 1.541);
-    case 54:
-      return estimate{0.001014 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k + 6.696e-07 * m * n + 7.05e-08 * m * k + 2.688e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0001299 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k)
-          + in_waves(blocks_, 264, 0.0001299 + 6.494e-05 * m + 1.339e-06 * n + 1.41e-07 * k);
-    case 55:
-      return (estimate{0.001358 + 1.027e-06 * k + 6.347e-10 * m * k + 2.083e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0009145 + 4.816e-10 * n + 4.908e-06 * k)
-          + in_waves(blocks_, 1056, 0.001088))
-          * unless_multiple(n, 4, 1.723);
-    case 56:
-      return (estimate{0.001416 + 1.871e-09 * m + 3.7e-09 * n + 1.283e-06 * k + 9.893e-10 * m * n + 6.03e-10 * m * k + 6.089e-12 * n * k}
-          + in_waves(blocks_, 132, 0.0002116 + 5.811e-06 * k)
-          + in_waves(blocks_, 528, 0.0004035 + 8.339e-07 * k))
-          * unless_multiple(n, 4, 1.62)
-          * unless_multiple(k, 4, 1.007);
-    case 57:
-      return (estimate{0.001586 + 4.391e-06 * k + 4.7e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0001432 + 1.503e-05 * k)
-          + in_waves(blocks_, 264, 0.0009878))
-          * unless_multiple(n, 4, 1.597)
-          * unless_multiple(k, 4, 1.058);
-    case 58:
-      return (estimate{0.000884 + 5.489e-06 * k + 2.924e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0006375 + 3.246e-05 * k)
-          + in_waves(blocks_, 1056, 0.002341 + 9.61e-06 * k))
-          * unless_multiple(n, 4, 2.098)
+      return (estimate{0.001351 + 8.053e-10 * m + 7.196e-06 * k + 6.252e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004627 + 2.679e-05 * k)
+          + in_waves(blocks_, 528, 0.0009623 + 3.082e-06 * k))
+          * unless_multiple(n, 4, 1.643)
           * unless_multiple(k, 4, 1.121);
+    case 33:
+      return (estimate{0.001237 + 2.444e-08 * m + 4.286e-07 * k + 7.949e-10 * m * k + 2.341e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002596 + 8.933e-10 * n + 5.45e-06 * k)
+          + in_waves(blocks_, 528, 0.0004094 + 3.915e-06 * k))
+          * unless_multiple(n, 4, 1.489)
+          * unless_multiple(k, 4, 1.036);
+    case 34:
+      return (estimate{0.0008403 + 0.0001263 * m + 2.103e-07 * k + 2.103e-07 * m * k + 6.394e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001263 + 0.0001263 * m + 2.103e-07 * k)
+          + in_waves(blocks_, 264, 0.0001263 + 0.0001263 * m + 2.103e-07 * k))
+          * unless_multiple(n, 4, 1.078)
+          * unless_multiple(k, 4, 1.065);
+    case 35:
+      return (estimate{0.001829 + 2.56e-06 * m + 1.723e-06 * n + 7.35e-08 * k + 5.446e-10 * m * k + 3.594e-11 * n * k}
+          + in_waves(blocks_, 132, 0.000214 + 2.59e-08 * m + 1.083e-07 * k)
+          + in_waves(blocks_, 1056, 0.001691 + 8.579e-08 * k))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.407);
+    case 36:
+      return (estimate{0.000714 + 3.995e-07 * m + 4.692e-07 * n + 6.801e-09 * m * n + 3.292e-10 * m * k + 1.766e-10 * n * k}
+          + in_waves(blocks_, 132, 0.001044 + 2.213e-06 * k)
+          + in_waves(blocks_, 264, 0.00219 + 1.332e-07 * k))
+          * unless_multiple(n, 4, 1.125);
+    case 37:
+      return (estimate{0.003005 + 3.073e-06 * m + 1.448e-07 * k + 3.815e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0007655 + 2.671e-08 * m + 3.178e-07 * k)
+          + in_waves(blocks_, 264, 0.0006601 + 5.636e-08 * m + 3.338e-08 * k))
+          * unless_multiple(n, 4, 1.648);
+    case 38:
+      return (estimate{0.003145 + 4.204e-07 * m + 3.627e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0009624 + 1.955e-06 * k)
+          + in_waves(blocks_, 1056, 5.303e-07 * k))
+          * unless_multiple(n, 4, 1.871);
+    case 39:
+      return (estimate{0.004868 + 2.267e-07 * m + 6.828e-07 * k + 2.493e-10 * m * k}
+          + in_waves(blocks_, 132, 0.00147 + 5.991e-08 * m + 3.477e-08 * n + 3.101e-06 * k)
+          + in_waves(blocks_, 264, 1.7e-07 * k))
+          * unless_multiple(n, 4, 1.489);
+    case 40:
+      return (estimate{0.001053 + 2.557e-07 * m + 0.0003386 * n + 2.593e-07 * k + 2.557e-07 * m * n + 2.593e-07 * n * k}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 264, 7.281e-05 + 4.811e-09 * m + 7.281e-05 * n + 1.016e-07 * k))
+          * unless_multiple(k, 4, 1.045);
+    case 41:
+      return (estimate{0.001724 + 4.819e-06 * k + 3.732e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004677 + 1.835e-05 * k)
+          + in_waves(blocks_, 264, 0.001029 + 7.814e-09 * m))
+          * unless_multiple(n, 4, 1.524)
+          * unless_multiple(k, 4, 1.042);
+    case 42:
+      return (estimate{0.001064 + 5.348e-08 * m + 4.22e-08 * n + 9.221e-07 * k + 9.47e-11 * m * n + 4.67e-10 * m * k + 1.028e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003081 + 3.203e-06 * k)
+          + in_waves(blocks_, 528, 0.001357))
+          * unless_multiple(n, 4, 1.531)
+          * unless_multiple(k, 4, 1.011);
+    case 43:
+      return estimate{0.003132 + 3.289e-07 * m + 1.521e-07 * k + 2.884e-10 * m * k + 2.073e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0007846 + 1.048e-08 * n + 1.08e-06 * k)
+          + in_waves(blocks_, 528, 0.0006523 + 2.459e-07 * k);
+    case 44:
+      return (estimate{0.001657 + 3.764e-07 * m + 4.006e-07 * k + 3.214e-09 * m * n + 3.642e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003825 + 2.359e-06 * n + 1.027e-06 * k)
+          + in_waves(blocks_, 528, 0.0007536))
+          * unless_multiple(n, 4, 1.064)
+          * unless_multiple(k, 4, 1.014);
+    case 45:
+      return (estimate{0.002359 + 8.077e-09 * m * n + 2.075e-09 * m * k + 1.016e-10 * n * k}
+          + in_waves(blocks_, 132, 3.142e-08 * n + 2.169e-06 * k)
+          + in_waves(blocks_, 528, 0.0001845 + 1.414e-06 * m + 1.095e-08 * n + 8.131e-07 * k))
+          * unless_multiple(n, 4, 1.778)
+          * unless_multiple(k, 4, 1.045);
+    case 46:
+      return (estimate{0.00173 + 4.389e-08 * m + 2.669e-08 * n + 1.102e-06 * k + 4.833e-10 * m * k + 5.737e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0008727 + 4.839e-06 * k)
+          + in_waves(blocks_, 528, 0.0006979))
+          * unless_multiple(n, 4, 1.712)
+          * unless_multiple(k, 4, 1.018);
+    case 47:
+      return (estimate{0.001088 + 2.652e-08 * m + 2.571e-08 * n + 1.077e-06 * k + 4.028e-10 * m * k + 2.217e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0002864 + 6.039e-06 * k)
+          + in_waves(blocks_, 528, 0.0006499 + 8.647e-07 * k))
+          * unless_multiple(n, 4, 1.622)
+          * unless_multiple(k, 4, 1.019);
+    case 48:
+      return (estimate{0.001665 + 4.223e-06 * k + 5.569e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000292 + 1.6e-09 * m + 1.449e-05 * k)
+          + in_waves(blocks_, 264, 0.0006848 + 5.358e-07 * k))
+          * unless_multiple(n, 4, 1.569)
+          * unless_multiple(k, 4, 1.072);
+    case 49:
+      return (estimate{0.002328 + 2.68e-09 * m + 8.289e-06 * k + 2.819e-09 * m * k}
+          + in_waves(blocks_, 132, 0.0006614 + 3.167e-05 * k)
+          + in_waves(blocks_, 264, 0.0003026 + 8.802e-06 * k))
+          * unless_multiple(n, 4, 2.067)
+          * unless_multiple(k, 4, 1.072);
+    case 50:
+      return (estimate{0.00154 + 6.281e-08 * m + 2.358e-07 * k + 2.413e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000147 + 6.269e-06 * k)
+          + in_waves(blocks_, 264, 0.0003372 + 4.51e-10 * m + 3.674e-06 * k))
+          * unless_multiple(n, 4, 1.246)
+          * unless_multiple(k, 4, 1.096);
+    case 51:
+      return estimate{0.00419 + 4.603e-08 * m + 4.846e-10 * m * k + 1.781e-09 * n * k}
+          + in_waves(blocks_, 132, 2.431e-05 + 1.193e-08 * m + 1.858e-05 * k)
+          + in_waves(blocks_, 264, 0.002717 + 4.215e-06 * k);
+    case 52:
+      return (estimate{0.001027 + 2.671e-08 * m + 2.213e-06 * k + 7.364e-10 * m * k + 3.723e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003753 + 9.056e-06 * k)
+          + in_waves(blocks_, 528, 0.00107 + 1.478e-06 * k))
+          * unless_multiple(n, 4, 1.639)
+          * unless_multiple(k, 4, 1.071);
+    case 53:
+      return (estimate{0.001677 + 2.109e-07 * m + 1.603e-07 * n + 2.133e-07 * k + 9.491e-09 * m * n + 5.445e-10 * m * k + 1.114e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004379 + 1.279e-09 * n + 8.166e-07 * k)
+          + in_waves(blocks_, 528, 0.0004963 + 7.616e-08 * k))
+          * unless_multiple(n, 4, 1.354);
+    case 54:
+      return (estimate{0.001534 + 1.246e-05 * k + 6.454e-10 * m * k + 1.184e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0003484 + 1.916e-05 * k)
+          + in_waves(blocks_, 264, 0.0001873 + 8.066e-09 * m + 2.619e-05 * k))
+          * unless_multiple(n, 4, 1.098)
+          * unless_multiple(k, 4, 1.094);
+    case 55:
+      return (estimate{0.001898 + 9.678e-06 * k + 3.815e-10 * n * k}
+          + in_waves(blocks_, 132, 6.416e-07 * k)
+          + in_waves(blocks_, 264, 0.0007 + 2.637e-05 * k))
+          * unless_multiple(n, 4, 1.133)
+          * unless_multiple(k, 4, 1.108);
+    case 56:
+      return (estimate{0.001241 + 5.195e-09 * m + 2.884e-07 * k + 3.157e-09 * m * n + 7.705e-10 * m * k + 1.141e-09 * n * k}
+          + in_waves(blocks_, 132, 3.738e-06 * k)
+          + in_waves(blocks_, 1056, 1.455e-05 * k))
+          * unless_multiple(k, 4, 1.085);
+    case 57:
+      return (estimate{0.00145 + 4.189e-08 * m + 1.819e-06 * k + 3.625e-10 * m * k + 2.31e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001325 + 4.383e-09 * m + 4.908e-09 * n + 7.257e-06 * k)
+          + in_waves(blocks_, 264, 0.0003245 + 9.589e-07 * k))
+          * unless_multiple(n, 4, 1.512)
+          * unless_multiple(k, 4, 1.044);
+    case 58:
+      return (estimate{0.001479 + 6.521e-07 * n + 8.109e-08 * k + 4.669e-10 * m * k + 6.517e-12 * n * k}
+          + in_waves(blocks_, 132, 0.0002887 + 4.621e-08 * m + 5.743e-08 * k)
+          + in_waves(blocks_, 1056, 0.002207 + 2.967e-09 * k))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.247);
     case 59:
-      return (estimate{0.001409 + 5.055e-08 * m + 5.596e-07 * k + 3.53e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0002959 + 5.821e-06 * k)
-          + in_waves(blocks_, 264, 0.0002625 + 4.074e-06 * k))
-          * unless_multiple(n, 4, 1.204)
-          * unless_multiple(k, 4, 1.15);
+      return estimate{0.004137 + 2.289e-06 * m + 3.098e-06 * n + 3.409e-09 * k + 2.804e-10 * m * k + 2.077e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005614 + 3.117e-08 * m + 1.101e-07 * k)
+          + in_waves(blocks_, 528, 0.001095 + 2.296e-07 * m + 2.419e-08 * k);
     case 60:
-      return estimate{0.004542 + 4.929e-10 * m * n + 4.349e-10 * m * k + 1.779e-09 * n * k}
-          + in_waves(blocks_, 132, 1.797e-05 * k)
-          + in_waves(blocks_, 264, 0.002332 + 1.784e-08 * m + 5.129e-06 * k);
+      return (estimate{0.000725 + 7.193e-08 * m + 1.597e-07 * n + 7.273e-07 * k + 4.713e-09 * m * n + 6.366e-10 * m * k + 1.061e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002206 + 1.771e-06 * k)
+          + in_waves(blocks_, 1056, 0.001549 + 8.52e-09 * n))
+          * unless_multiple(n, 4, 1.379);
     case 61:
-      return (estimate{0.001613 + 6.965e-07 * m + 2.16e-07 * k + 4.496e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0002569 + 6.099e-07 * k)
-          + in_waves(blocks_, 528, 0.002019 + 4.25e-07 * m))
-          * unless_multiple(n, 4, 1.58);
+      return (estimate{0.002057 + 1.747e-05 * k + 3.748e-11 * m * n}
+          + in_waves(blocks_, 132, 0.0003949 + 5.699e-05 * k)
+          + in_waves(blocks_, 528, 0.0009505 + 2.456e-05 * k))
+          * unless_multiple(k, 4, 1.092);
     case 62:
-      return (estimate{0.001046 + 2.582e-08 * m + 7.423e-07 * k + 1.065e-09 * m * k + 3.552e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002905 + 8.8e-06 * k)
-          + in_waves(blocks_, 528, 0.001233 + 3.032e-06 * k))
-          * unless_multiple(n, 4, 1.691)
-          * unless_multiple(k, 4, 1.07);
+      return (estimate{0.001983 + 4.291e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002967 + 6.249e-09 * n + 4.876e-05 * k)
+          + in_waves(blocks_, 528, 0.001419))
+          * unless_multiple(k, 4, 1.058);
     case 63:
-      return (estimate{0.001772 + 1.704e-07 * m + 7.957e-08 * n + 1.572e-07 * k + 9.182e-09 * m * n + 7.159e-10 * m * k + 6.684e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0004826 + 1.091e-09 * n + 8.041e-07 * k)
-          + in_waves(blocks_, 528, 0.0003477 + 1.12e-07 * k))
-          * unless_multiple(n, 4, 1.365);
+      return (estimate{0.001219 + 4.225e-06 * k + 1.09e-09 * n * k}
+          + in_waves(blocks_, 132, 8.243e-06 + 1.75e-09 * n + 5.126e-06 * k)
+          + in_waves(blocks_, 528, 0.0007299 + 1.71e-05 * k))
+          * unless_multiple(m, 4, 1.012)
+          * unless_multiple(n, 4, 1.098)
+          * unless_multiple(k, 4, 1.114);
     default:
       return {0, false};
   }
@@ -1614,7 +1636,6 @@ inline constexpr correction corrections[] = {
     {408, 416, 132},
     {416, 424, 132},
     {424, 432, 132},
-    {432, 432, 132},
     {432, 440, 132},
     {440, 448, 132},
     {448, 456, 132},
@@ -1623,7 +1644,8 @@ inline constexpr correction corrections[] = {
     {472, 480, 132},
     {480, 488, 132},
     {488, 496, 132},
-    {496, 504, 132}
+    {496, 504, 132},
+    {504, 512, 132}
 };
 
 struct tree {
@@ -1888,254 +1910,262 @@ inline constexpr tree trees[] = {
 {{{1,10},{0,391},{4,2},{2,256}},{.986,.98,1.003,.988,1.016,1.009,1.0,1.004,1.012,.999,1.075,1.013,.992,1.005,.996,.99}},
 {{{7,29},{9,12},{2,3746},{2,3080}},{1.0,1.014,.995,1.004,1.0,1.0,1.0,1.0,1.019,1.005,.998,.99,.997,1.059,.991,1.006}},
 {{{1,20},{1,32},{7,18},{1,47}},{1.002,.991,1.0,1.008,1.032,.974,1.0,1.032,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
-{{{2,41},{0,24},{9,25},{4,2}},{.994,.987,1.065,1.024,1.0,1.0,.998,.993,1.0,.984,1.04,.997,1.0,1.0,1.005,1.031}},
-{{{2,24},{0,18},{1,56},{2,648}},{1.0,.988,1.009,1.022,.994,.982,1.038,.996,1.0,1.0,1.0,.995,1.0,1.002,1.0,1.024}},
-{{{2,5},{1,19},{0,18},{4,16}},{1.0,1.0,1.0,.98,1.0,1.032,1.043,1.007,1.0,1.0,.996,.996,1.0,1.0,1.011,.999}},
-{{{2,41},{2,224},{6,78},{2,80}},{1.011,1.009,1.0,1.0,1.016,.987,1.0,1.0,1.0,.981,1.0,.976,1.0,.989,1.0,1.018}},
-{{{1,19},{2,41},{9,28},{1,576}},{1.003,1.006,1.025,.989,1.0,.996,1.0,1.014,1.0,1.021,1.0,1.002,1.0,.996,1.0,1.011}},
-{{{0,24},{4,4},{8,24},{1,80}},{.998,1.02,.989,.995,1.0,1.021,1.0,.996,.978,1.012,.999,.997,1.0,.983,1.0,1.015}},
-{{{2,5},{7,22},{2,80},{4,1}},{1.0,1.01,1.019,.995,1.0,.993,1.0,.977,.999,1.004,1.025,.991,1.0,.986,1.0,1.01}},
-{{{0,8128},{6,17},{1,94},{4,16}},{.997,1.0,1.022,.989,.994,1.0,1.001,.995,.991,1.0,.993,.987,.998,1.0,1.002,.999}},
-{{{2,6},{1,8585},{5,2},{2,88}},{1.293,1.003,.997,1.007,.994,1.006,1.0,1.001,1.0,.975,1.0,.996,1.0,1.035,1.0,1.026}},
-{{{2,6},{7,27},{6,1168},{7,8}},{1.014,1.052,1.0,1.0,1.0,1.0,1.0,1.0,1.204,.979,.988,.996,1.0,1.0,1.029,1.022}},
-{{{2,2},{1,5520},{2,22},{5,2}},{1.147,1.037,1.002,.995,1.0,.974,1.0,.999,1.0,1.013,1.0,.993,1.0,1.011,1.0,1.011}},
-{{{2,6},{4,16},{2,38},{2,152}},{1.117,1.02,1.005,.984,1.0,.978,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.006,1.0,1.021}},
-{{{8,17},{2,38},{4,2},{7,27}},{1.102,.992,1.0,.984,1.02,1.012,.996,.997,1.0,1.027,1.0,.973,1.0,.975,1.001,1.01}},
-{{{2,2},{9,4},{6,1168},{2,152}},{1.021,1.055,1.068,.973,1.0,1.0,1.007,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.012}},
-{{{2,2},{8,9},{8,27},{2,67}},{1.018,1.048,1.052,.978,1.0,1.0,1.006,1.001,1.0,.996,1.0,.998,1.0,1.0,1.0,1.004}},
-{{{8,17},{4,16},{2,38},{9,23}},{1.055,.99,.993,.985,1.001,.994,.996,1.002,1.0,1.016,1.0,1.006,1.0,.996,1.0,1.004}},
-{{{2,2},{2,128},{5,2},{1,8622}},{1.186,.996,1.0,.984,1.0,1.003,1.0,1.042,1.004,.995,1.0,1.0,1.0,1.0,1.0,1.032}},
-{{{2,2},{6,584},{2,192},{5,4}},{1.149,.99,1.018,1.0,1.0,.988,1.0,.998,1.0,.998,1.0,1.007,1.0,1.01,1.0,1.039}},
-{{{2,2},{6,584},{2,146},{6,34}},{1.016,1.045,1.0,1.0,1.0,.999,1.0,1.0,1.117,.984,1.016,1.003,1.0,1.003,1.0,1.022}},
-{{{2,2},{5,4},{2,48},{1,8622}},{1.094,1.003,1.0,.995,1.0,.982,1.0,1.01,1.001,.997,1.0,1.0,1.0,1.0,1.0,1.014}},
-{{{2,2},{6,584},{6,43},{2,97}},{1.011,1.041,1.0,1.0,1.077,.988,1.007,.999,1.0,.998,1.0,1.0,1.0,.999,1.0,1.011}},
-{{{2,2},{6,43},{7,28},{2,64}},{1.01,1.037,1.062,.985,1.0,1.0,1.007,1.002,1.0,.997,1.0,.999,1.0,1.0,1.0,1.005}},
-{{{2,15},{5,2},{1,7744},{0,8392}},{1.058,.986,.999,1.004,.996,.997,1.0,1.009,.995,.994,1.0,.999,1.0,1.0,1.0,.998}},
-{{{2,15},{9,13},{5,2},{2,36}},{1.052,.992,1.002,1.002,.999,1.005,1.0,.992,1.0,.994,1.0,.985,1.0,.999,1.0,1.004}},
-{{{2,3},{6,600},{2,38},{2,184}},{1.171,1.039,1.007,.999,1.0,.985,1.0,1.026,1.0,1.0,1.0,1.0,1.0,1.013,1.0,1.055}},
-{{{2,6},{6,486},{1,80},{6,22}},{1.003,1.009,1.0,1.0,1.006,1.027,1.0,1.0,1.007,1.044,1.0,1.0,1.125,.983,1.007,1.027}},
-{{{2,3},{7,28},{8,6},{2,88}},{1.031,1.047,1.0,1.0,1.093,.983,1.006,1.002,1.0,.995,1.0,1.0,1.0,1.003,1.0,1.025}},
-{{{2,20},{7,30},{0,4696},{7,24}},{1.025,.991,1.0,1.0,.998,.999,1.0,1.0,1.09,1.003,.991,1.015,.99,1.006,1.007,1.009}},
-{{{2,2},{5,2},{6,126},{2,24}},{1.016,1.028,1.0,1.025,1.059,.979,1.0,.988,1.0,.988,1.0,.996,1.0,.981,1.0,1.011}},
-{{{2,2},{4,64},{5,4},{6,1122}},{1.057,1.004,1.0,.999,1.0,1.005,1.0,.991,1.002,.968,1.0,1.0,1.0,1.013,1.0,1.01}},
-{{{2,3},{4,2},{9,18},{1,95}},{1.005,1.006,1.0,1.025,1.0,.998,1.0,.998,1.044,1.011,.997,.99,1.002,.962,1.022,1.006}},
-{{{2,20},{5,1},{6,486},{0,128}},{.995,1.0,1.0,1.014,1.0,1.0,1.0,1.0,1.01,.994,1.036,.991,1.002,.985,.994,1.004}},
-{{{2,24},{6,847},{0,27},{2,166}},{.999,.976,1.0,1.0,1.071,1.002,.996,1.009,1.0,1.006,1.0,1.0,1.0,1.017,1.0,1.04}},
-{{{2,20},{2,241},{7,10},{7,30}},{1.014,1.016,1.0,.995,1.06,.992,1.0,1.019,1.0,1.0,1.0,1.0,.994,1.005,1.0,1.023}},
-{{{2,4},{9,25},{4,16},{1,88}},{1.001,1.027,1.0,.989,1.0,.985,1.0,1.008,1.06,1.004,1.0,1.007,1.012,.996,1.0,1.026}},
-{{{2,44},{9,17},{4,2},{6,6}},{1.001,1.001,1.0,1.0,.987,.99,1.0,1.0,1.04,.991,1.0,.972,1.013,.989,1.036,1.016}},
-{{{2,4},{3,32},{1,576},{4,2}},{1.012,1.019,1.0,.992,1.02,.976,1.0,.997,1.003,1.002,1.004,.988,1.035,1.011,1.007,1.007}},
-{{{2,44},{9,17},{4,2},{5,1}},{1.014,.992,.991,.992,.99,1.004,1.033,.996,1.02,1.0,1.01,.981,1.015,.991,1.005,1.009}},
-{{{2,4},{0,21},{6,111},{2,67}},{1.0,.978,1.006,1.014,1.0,1.0,1.027,.987,1.0,.998,1.0,.995,1.0,1.0,1.0,1.003}},
-{{{2,4},{1,32},{6,9},{3,32}},{1.0,.995,.997,.989,1.0,1.032,1.021,1.002,1.0,1.0,.999,1.002,1.0,.999,1.002,.997}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.996,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.996,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.997,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{1,232},{1,1728},{0,9223372036854775807LL}},{1.0,.997,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{1,232},{1,1728},{0,9223372036854775807LL}},{1.0,.998,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,4},{2,2707},{0,9223372036854775807LL},{0,9223372036854775807LL}},{1.0,.998,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{4,8},{2,64},{1,336},{1,64}},{1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.012,.992}},
-{{{4,8},{2,64},{1,336},{1,64}},{1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.01,.993}},
-{{{4,8},{2,64},{7,2},{2,8576}},{1.0,.998,1.0,.998,1.0,1.007,1.009,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
-{{{4,8},{2,64},{7,2},{2,8576}},{1.0,.998,1.0,.998,1.0,1.006,1.008,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
-{{{4,8},{2,64},{1,336},{2,8576}},{1.0,.998,1.0,.998,1.0,1.006,1.007,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0}},
-{{{4,8},{2,64},{1,336},{5,16}},{1.0,1.0,1.0,.999,1.0,1.0,1.006,1.0,1.0,.998,1.0,1.0,1.0,1.005,1.0,.996}},
-{{{1,64},{2,2687},{7,17},{1,336}},{.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.0,.997,1.0,.998,1.0,1.0}},
-{{{1,64},{2,2687},{7,17},{1,514}},{.998,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.997,1.0,.999,1.0,1.0}},
-{{{1,10},{0,32},{1,120},{4,2}},{1.0,1.009,1.037,.993,1.0,.99,1.0,.997,1.0,1.017,1.0,.989,1.0,1.019,1.0,1.01}},
-{{{1,10},{6,120},{1,128},{4,2}},{1.007,1.01,1.032,.989,1.0,1.0,1.0,.993,1.0,1.016,1.0,.993,1.0,1.0,1.0,1.014}},
-{{{1,10},{6,120},{1,95},{6,720}},{1.006,1.013,1.006,.994,1.0,1.0,1.0,.996,1.0,1.0,1.029,.988,1.0,1.0,1.0,1.009}},
-{{{1,10},{7,14},{0,18},{4,2}},{1.0,1.0,1.0,.994,1.0,1.006,1.022,.994,1.0,1.0,1.0,1.015,1.0,1.013,1.0,.998}},
-{{{1,6},{6,120},{2,3237},{1,40}},{1.0,1.004,.998,.996,1.0,1.008,1.025,.991,1.0,.999,1.0,.995,1.0,1.006,1.0,1.003}},
-{{{1,6},{7,14},{6,720},{1,64}},{1.0,1.012,1.001,1.0,1.0,1.0,1.022,.993,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.005}},
-{{{1,6},{0,256},{2,33728},{2,10468}},{1.001,.999,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.019,.99,1.0,.995,1.0,1.001}},
-{{{1,6},{0,256},{4,4},{1,145}},{1.001,1.001,1.019,1.0,1.0,1.0,1.0,.993,1.0,.991,1.0,1.0,1.0,1.006,1.0,1.001}},
-{{{1,17},{1,633},{4,2},{0,4}},{1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.018,.99,1.0,1.002,.999,.997,1.0,1.005}},
-{{{1,17},{1,633},{4,2},{2,11528}},{1.001,1.0,1.0,1.0,.999,.997,1.0,1.0,1.016,.992,1.0,1.002,1.0,1.0,1.0,1.004}},
-{{{1,17},{1,633},{4,2},{2,11528}},{1.001,1.0,1.0,1.0,.999,.998,1.0,1.0,1.014,.993,1.0,1.002,1.0,1.0,1.0,1.004}},
-{{{1,17},{1,64},{4,2},{2,8885}},{1.0,1.0,1.0,1.0,.999,1.002,1.0,1.0,1.011,.996,1.0,.998,1.0,.997,1.0,1.004}},
-{{{1,17},{2,12312},{1,633},{0,5}},{1.0,1.002,1.0,1.001,1.0,1.0,1.0,1.0,.999,.999,1.011,.997,1.0,1.0,1.0,1.004}},
-{{{1,17},{4,2},{1,633},{2,11528}},{1.0,1.0,.999,.999,1.0,1.0,1.0,1.0,1.009,.994,1.0,1.001,1.0,1.002,1.0,1.003}},
-{{{1,17},{2,15736},{4,2},{5,2}},{1.0,1.0,1.0,1.001,1.0,.999,1.0,.999,1.0,1.0,1.008,.995,.999,.999,1.0,1.002}},
-{{{1,17},{2,12312},{1,336},{0,5}},{1.0,1.002,1.0,1.001,1.0,1.0,1.0,1.0,.999,.999,1.007,.997,1.0,1.0,1.0,1.003}},
-{{{7,29},{6,560},{0,4408},{7,11}},{1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.988,1.111,1.006,1.016,1.0,1.0,.988,.998}},
-{{{7,30},{6,272},{6,368},{6,1160}},{.993,1.097,1.029,1.0,1.0,1.0,.996,1.027,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.0}},
-{{{7,29},{6,368},{9,15},{6,120}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.982,1.073,1.0,1.0,1.024,1.0,.991,1.009}},
-{{{7,29},{6,792},{0,2432},{7,27}},{1.0,1.0,1.001,1.0,.992,1.0,1.0,1.0,.993,1.047,1.001,1.002,1.009,1.002,.994,.997}},
-{{{7,29},{6,368},{9,15},{6,120}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.044,1.0,1.0,1.021,1.0,.995,1.003}},
-{{{1,10},{1,56},{4,64},{1,288}},{1.024,.991,1.0,1.004,1.0,1.0,1.0,.997,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.018}},
-{{{1,10},{4,4},{7,28},{6,1160}},{1.008,.998,1.0,.997,1.019,.996,1.0,1.015,1.0,1.0,1.0,1.0,1.0,.993,1.0,.999}},
-{{{1,10},{0,640},{3,128},{2,46580}},{1.001,1.002,1.018,.996,1.004,1.021,1.0,.991,1.0,.995,1.0,1.007,1.0,1.0,1.0,.996}},
-{{{5,4},{0,600},{9,25},{4,2}},{.981,1.021,1.001,1.0,.988,1.001,.998,1.002,1.001,1.005,1.0,.995,1.008,1.027,.999,.995}},
-{{{5,8},{1,192},{4,2},{6,416}},{.991,1.016,.997,1.0,1.003,.999,.995,1.009,1.016,1.001,.98,.994,.99,1.001,1.009,1.02}},
-{{{4,1},{1,64},{0,88},{1,28}},{1.009,1.01,1.0,1.0,1.008,1.002,1.0,1.0,.994,1.001,.981,1.012,1.001,.985,.998,1.003}},
-{{{1,20},{4,2},{1,160},{4,32}},{1.024,.998,1.0,1.004,1.0,.984,1.0,1.006,1.0,1.0,1.0,.991,1.0,1.0,1.0,1.006}},
-{{{1,20},{4,2},{8,30},{1,64}},{1.017,.995,1.0,.997,1.007,1.0,1.0,.993,1.0,1.004,1.0,1.004,1.0,.976,1.0,1.004}},
-{{{1,20},{4,2},{0,47},{5,1}},{1.0,.988,1.0,1.002,1.0,1.008,1.0,.999,1.0,.997,1.0,1.006,1.021,.99,1.0,.999}},
-{{{1,20},{4,2},{8,30},{7,25}},{1.012,.989,.999,.998,1.0,1.0,1.0,1.0,1.002,1.008,1.001,1.003,1.006,.982,1.0,1.001}},
-{{{1,20},{4,2},{0,965},{2,13584}},{1.012,1.005,1.0,1.001,1.0,1.0,1.0,.995,1.006,.987,1.0,1.002,1.001,1.001,1.0,.995}},
-{{{1,640},{4,2},{7,23},{1,64}},{1.004,1.0,1.005,1.0,.997,1.0,.981,1.0,1.002,1.015,1.004,1.004,.986,.975,1.005,1.03}},
-{{{0,312},{4,1},{9,21},{4,32}},{.982,1.006,1.012,1.0,1.0,.987,1.031,1.008,1.0,1.0,1.006,.99,1.0,1.0,1.014,.997}},
-{{{1,512},{5,2},{4,1},{8,11}},{1.001,1.006,1.001,1.0,1.005,1.007,1.004,1.0,.993,.976,.997,1.006,1.016,1.002,.995,1.014}},
-{{{0,256},{4,1},{2,18560},{4,32}},{.98,1.0,1.016,1.004,1.008,.993,1.001,1.0,1.0,1.0,1.005,.994,1.0,1.0,1.003,1.0}},
-{{{4,2},{7,23},{1,128},{3,8}},{1.0,1.001,1.006,1.005,1.016,1.002,.977,1.006,1.002,.999,.995,.989,1.0,.999,1.0,1.005}},
-{{{2,2171},{9,21},{6,920},{6,95}},{.999,1.011,1.0,1.0,1.0,1.0,1.0,1.0,.998,.996,1.034,1.002,1.0,1.0,.995,.998}},
-{{{1,34},{1,64},{0,29},{4,2}},{1.0,1.0,1.0,1.002,1.009,.992,1.0,.986,1.001,.999,1.0,1.01,1.009,.99,1.0,1.002}},
-{{{6,550},{9,21},{2,2171},{4,2}},{.991,.998,1.003,.999,1.013,.99,1.0,.991,1.001,1.002,1.025,1.001,.998,.999,1.004,.999}},
-{{{1,598},{4,1},{6,420},{7,25}},{.993,1.0,1.0,1.006,1.0,1.0,1.0,1.0,1.007,1.001,.989,.997,.993,.986,1.001,1.017}},
-{{{1,64},{4,1},{1,199},{4,32}},{.996,1.008,.999,1.005,1.0,.981,1.0,1.006,1.0,1.0,.986,.995,1.0,1.0,1.0,1.009}},
-{{{9,18},{0,4480},{5,2},{6,420}},{1.009,1.003,1.0,1.0,.992,.998,1.0,1.0,.994,.997,1.0,1.001,.998,1.01,1.001,.995}},
-{{{1,64},{2,3080},{8,24},{1,34}},{1.002,1.0,1.006,1.0,1.0,1.0,1.0,1.0,.995,.996,.991,1.0,1.0,1.018,.992,1.0}},
-{{{0,384},{2,1344},{4,1},{1,199}},{1.0,1.0,1.0,1.004,1.001,.994,1.003,.998,.998,1.0,.997,.985,1.017,1.002,1.002,1.0}},
-{{{4,1},{1,199},{2,1344},{2,3376}},{1.0,.995,.998,1.015,.994,1.006,.997,1.001,1.0,1.0,1.0,1.0,1.01,.998,.987,1.001}},
-{{{4,1},{6,252},{4,4},{0,6592}},{1.004,1.008,.987,1.005,1.0,.995,1.0,1.002,1.0,1.0,1.001,.999,1.0,1.0,1.0,.996}},
-{{{4,1},{1,199},{2,1344},{4,32}},{1.0,1.0,.998,1.0,1.004,1.004,.989,1.001,1.0,.995,1.0,1.013,1.0,.997,1.0,.999}},
-{{{4,2},{2,6},{3,4},{4,4}},{1.007,1.0,.967,1.012,1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.056,1.0,1.024}},
-{{{4,2},{2,6},{2,256},{9,8}},{1.004,1.052,.999,.998,1.0,1.0,.987,1.002,1.003,1.0,.996,1.001,1.0,1.0,.981,1.021}},
-{{{2,6},{5,2},{2,320},{9,30}},{1.05,.998,1.0,1.001,1.0,.981,1.0,1.012,1.0,.997,1.0,.998,1.0,.999,1.0,.997}},
-{{{2,6},{4,2},{7,31},{3,4}},{1.005,.978,1.0,1.004,1.0,1.002,1.0,1.0,1.0,1.002,1.043,1.007,1.0,1.0,1.0,1.002}},
-{{{2,6},{5,2},{9,13},{2,4656}},{1.042,.991,1.0,.998,1.001,.993,1.0,1.002,1.0,.997,1.0,.997,1.0,.997,1.0,1.015}},
-{{{2,6},{5,2},{7,25},{2,12544}},{1.038,1.001,1.0,.999,1.001,.989,1.0,1.001,1.0,.999,1.0,.997,1.0,.998,1.0,1.01}},
-{{{2,6},{5,2},{9,13},{2,1399}},{1.035,.993,1.0,.999,1.001,1.0,1.0,1.0,1.0,.997,1.0,.997,1.0,.994,1.0,1.008}},
-{{{2,6},{5,2},{4,16},{4,256}},{1.031,.992,1.0,1.003,1.0,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.007}},
-{{{3,4},{0,7438},{0,64},{0,9223372036854775807LL}},{1.0,.997,1.0,1.0,.992,1.018,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{3,4},{0,7438},{0,64},{0,9223372036854775807LL}},{1.0,.998,1.0,1.0,.993,1.014,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.005,1.0,.993,1.011,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.004,1.0,.994,1.01,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{3,64},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.004,1.0,.994,1.009,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.003,1.0,.995,1.008,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.003,1.0,.996,1.008,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{2,6515},{2,456},{0,64},{0,9223372036854775807LL}},{.998,1.0,1.0,1.0,1.002,1.0,.997,1.007,.998,.998,.998,.998,.998,.998,.998,.998}},
-{{{2,110},{4,2},{2,744},{6,252}},{1.046,.994,.999,.988,1.0,.995,1.0,1.009,1.003,.999,1.0,1.002,1.0,.981,1.0,1.016}},
-{{{2,110},{4,2},{2,648},{2,256}},{1.031,1.007,.999,.994,1.0,1.0,1.0,1.0,1.0,.993,1.0,.996,1.0,.986,1.0,1.011}},
-{{{2,56},{1,16},{5,32},{2,1010}},{1.0,1.026,1.023,.994,1.0,1.001,1.0,.994,1.0,1.0,1.0,.996,1.0,1.001,1.0,1.011}},
-{{{2,110},{4,2},{2,474},{6,16}},{1.003,1.007,.996,.999,1.0,.999,1.0,.999,1.022,.999,1.0,.995,1.0,.99,1.0,1.005}},
-{{{1,16},{2,80},{4,32},{9,27}},{.999,1.015,1.023,.992,1.0,.995,1.0,1.002,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.004}},
-{{{1,16},{2,80},{4,32},{0,48}},{1.0,.999,1.0,1.003,1.0,1.0,1.0,1.0,.999,1.014,1.02,.995,1.0,.996,1.0,1.003}},
-{{{1,16},{2,80},{2,1010},{0,36}},{1.0,.996,1.0,1.002,1.0,1.0,1.0,1.0,.999,1.008,1.018,.992,1.0,1.0,1.0,1.003}},
-{{{1,16},{1,896},{3,256},{0,1560}},{1.0,.995,1.0,1.005,1.0,1.008,1.0,1.0,1.016,1.0,1.0,1.002,1.0,1.0,1.0,1.0}},
-{{{4,1},{1,128},{1,64},{7,23}},{1.001,.997,1.0,1.0,1.001,.998,.997,.999,.998,.988,1.0,1.0,1.0,1.001,.979,1.014}},
-{{{4,1},{1,192},{2,41856},{4,2}},{1.0,1.004,.98,.989,1.0,.998,.999,1.021,1.0,.997,1.0,1.007,1.0,1.0,1.0,1.012}},
-{{{4,1},{1,64},{1,296},{2,41856}},{.999,.992,1.002,1.002,1.0,1.0,.982,1.003,1.0,.995,1.0,1.002,1.0,1.0,.999,1.016}},
-{{{4,1},{1,128},{2,12321},{5,4}},{1.003,1.001,.995,.996,1.0,1.001,.986,1.017,.997,.993,1.001,1.002,1.0,.998,1.0,1.005}},
-{{{4,1},{9,21},{5,1},{4,2}},{.998,1.02,.993,.993,1.003,.993,.991,1.0,1.0,.998,1.0,1.0,1.0,.997,1.0,1.005}},
-{{{4,1},{1,64},{7,26},{6,112}},{1.001,1.0,.998,.999,1.0,1.0,1.0,1.015,.996,.997,1.002,.997,1.002,.994,.988,1.002}},
-{{{1,816},{6,112},{4,2},{8,22}},{1.001,1.015,1.005,1.001,.998,1.0,.995,.998,1.0,1.0,.989,.989,1.0,1.0,1.0,1.004}},
-{{{4,1},{2,12321},{5,4},{9,20}},{1.002,.998,.998,1.014,1.001,.999,1.001,.997,.999,.998,.991,1.0,.997,.998,1.0,1.003}},
-{{{2,6},{9,20},{5,2},{6,392}},{1.101,1.001,1.0,1.0,.999,.995,1.0,1.006,1.0,.995,1.011,.99,1.0,1.009,1.0,1.032}},
-{{{2,6},{4,2},{6,392},{5,32}},{1.06,1.004,1.041,1.005,1.007,.961,1.004,1.022,1.0,.995,1.0,.993,1.0,1.0,1.0,1.017}},
-{{{2,6},{5,2},{9,28},{2,128}},{1.072,1.001,.999,.993,1.0,1.0,1.0,1.004,1.0,.995,1.0,1.005,1.0,.991,1.0,1.016}},
-{{{2,6},{5,2},{8,25},{0,1536}},{1.06,1.001,.999,1.005,1.003,.993,1.0,1.011,1.0,1.002,1.0,.988,1.003,.995,1.0,1.007}},
-{{{2,6},{4,2},{9,12},{4,32}},{1.036,1.008,1.0,1.0,1.003,.973,1.027,1.012,1.0,1.0,1.0,.992,1.0,1.0,1.002,1.002}},
-{{{2,6},{0,8064},{4,32},{8,25}},{1.045,1.001,1.0,.999,.999,.997,1.0,.996,1.003,1.007,1.0,.992,1.003,1.002,1.0,1.002}},
-{{{2,6},{5,2},{1,488},{4,2}},{1.006,1.008,1.0,1.003,1.022,.978,1.0,.983,1.0,1.004,1.0,.996,1.023,1.004,.999,1.004}},
-{{{2,6},{7,8},{2,64},{0,1368}},{1.0,1.012,1.034,.989,1.0,1.001,1.0,1.002,1.0,.999,1.002,.999,1.0,1.0,1.0,.999}},
-{{{1,5},{7,30},{0,5427},{7,19}},{.998,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.037,.998,1.0,1.021,.995,.989,1.008,.993}},
-{{{1,5},{0,965},{7,30},{0,5427}},{1.001,.998,1.03,.994,1.0,1.021,1.0,1.002,1.0,1.0,.996,.99,1.0,1.0,1.007,.994}},
-{{{1,5},{0,965},{7,21},{1,615}},{1.001,.994,1.003,1.0,1.0,1.013,1.023,.99,1.0,.999,1.0,1.0,1.0,1.001,1.0,1.005}},
-{{{6,960},{1,70},{7,21},{1,103}},{1.0,1.0,1.0,1.0,1.024,.986,.99,.998,1.0,1.0,.996,1.0,1.0,1.0,1.006,1.004}},
-{{{1,5},{7,30},{6,960},{2,22772}},{1.013,.996,1.005,1.014,.995,.992,1.0,.997,1.0,1.003,1.0,1.0,1.0,.997,1.0,1.009}},
-{{{3,2},{4,1},{2,2118},{2,18408}},{.999,1.006,.996,1.008,.99,1.008,1.008,.998,1.0,1.0,1.0,1.0,1.003,1.0,1.003,.998}},
-{{{7,29},{6,960},{1,505},{2,456}},{1.007,1.0,.999,1.0,.999,1.001,1.0,1.0,.998,1.015,.992,.994,.997,1.0,1.0,1.004}},
-{{{1,5},{7,19},{6,960},{1,505}},{.996,.999,1.014,1.002,1.0,1.0,.996,.994,1.0,.998,1.0,.999,1.0,1.0,1.0,1.003}},
-{{{7,30},{0,2904},{7,19},{9,4}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.0,1.0,1.0,.992,1.046,.998,1.003}},
-{{{7,30},{6,632},{1,2},{7,19}},{1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.996,1.0,.993,1.037,.997,1.003}},
-{{{7,30},{0,5464},{1,2},{9,29}},{1.011,1.0,.996,1.0,.999,1.026,.996,.993,.999,1.0,1.001,1.0,1.0,1.002,1.001,1.006}},
-{{{7,29},{9,16},{1,40},{2,576}},{1.003,1.0,.999,1.003,1.0,1.003,1.001,1.0,1.004,1.021,.994,1.0,.988,1.005,.998,1.004}},
-{{{1,7},{1,16},{2,128},{8,18}},{1.001,1.001,1.0,1.005,1.014,.99,1.0,.998,1.001,1.0,1.0,1.0,1.0,.994,1.0,1.004}},
-{{{7,29},{9,16},{0,30},{7,19}},{.995,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.019,.995,1.002}},
-{{{7,29},{4,1},{2,576},{0,344}},{.997,1.0,1.005,1.002,.995,1.0,.995,1.004,.993,1.002,1.002,1.001,1.009,1.015,.997,.997}},
-{{{1,7},{1,16},{3,2},{0,604}},{1.001,1.0,1.0,.994,1.004,.996,1.0,1.004,1.01,1.0,1.0,1.003,1.003,.991,1.0,.998}},
-{{{4,2},{7,29},{2,821},{7,25}},{.972,1.03,1.0,1.0,.999,.994,1.0,1.0,.995,1.002,1.001,1.021,1.013,1.01,1.001,1.059}},
-{{{7,29},{4,2},{2,256},{6,112}},{.978,1.0,1.021,1.0,1.02,1.0,1.003,1.0,.992,1.0,1.005,1.01,.993,1.002,1.007,1.048}},
-{{{7,29},{4,2},{2,200},{6,112}},{.981,1.0,1.015,1.0,1.019,1.0,1.003,1.0,.993,1.0,1.004,1.009,.994,1.002,1.005,1.037}},
-{{{7,26},{7,6},{2,64},{0,3}},{1.008,1.0,.999,1.0,1.002,1.0,1.004,1.002,.991,1.0,1.002,1.0,1.014,1.0,.994,1.029}},
-{{{7,29},{1,40},{2,64},{7,22}},{.995,1.0,1.003,1.0,1.021,1.0,.996,1.0,1.0,1.0,1.001,.998,1.0,1.0,1.006,1.023}},
-{{{5,4},{7,29},{2,1472},{3,2}},{.999,1.013,1.0,1.0,.989,.991,1.0,1.003,.993,1.005,1.0,1.008,1.009,1.001,1.002,1.017}},
-{{{4,2},{2,821},{7,29},{1,4736}},{.982,1.005,1.018,.996,1.0,1.004,1.0,1.013,.996,1.013,.991,1.001,1.0,1.001,1.0,1.007}},
-{{{7,26},{9,20},{6,80},{1,40}},{1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,.99,1.015,1.011,1.0}},
-{{{1,16},{1,174},{4,1},{2,3008}},{1.011,.994,1.0,.989,1.046,1.004,1.0,1.017,1.005,1.002,1.0,.989,1.006,.981,1.0,1.025}},
-{{{1,16},{1,32},{7,3},{9,26}},{1.004,.995,1.0,.997,1.046,.985,1.0,1.006,1.0,1.0,1.0,1.0,1.001,.988,1.0,1.018}},
-{{{1,16},{1,600},{2,192},{4,2}},{.997,.984,1.0,.991,1.032,1.014,1.0,.989,1.004,1.011,1.0,1.013,1.023,.992,1.0,1.015}},
-{{{1,16},{1,32},{2,98},{5,32}},{1.0,.996,1.0,1.008,1.031,.985,1.0,.999,.995,.998,1.0,.997,1.01,1.004,1.0,1.009}},
-{{{1,16},{2,128},{1,1440},{4,2}},{.997,.986,1.025,1.012,1.0,.997,1.0,.987,.999,1.006,1.015,.996,1.0,1.0,1.0,1.013}},
-{{{1,16},{8,1},{2,79},{5,32}},{.999,.992,.999,1.009,1.001,1.006,1.024,.996,.996,.995,1.0,.998,1.001,.994,1.006,1.007}},
-{{{5,1},{7,30},{5,16},{6,192}},{1.006,1.001,.998,1.001,1.0,.994,1.0,.998,1.018,.992,.992,.996,1.0,1.005,1.0,1.017}},
-{{{1,16},{2,192},{4,2},{6,368}},{.996,.989,1.019,1.017,1.0,1.005,1.005,.993,1.0,.997,1.005,.984,1.0,1.003,1.004,1.005}},
-{{{1,552},{6,406},{4,2},{1,40}},{1.003,1.0,1.003,1.0,1.024,1.0,.998,1.0,.997,1.007,1.001,.972,.988,1.008,1.003,1.032}},
-{{{1,1848},{1,25},{1,64},{4,2}},{1.006,1.0,.998,1.0,1.0,1.0,.989,.996,1.022,1.0,.986,1.0,1.0,1.0,1.004,1.02}},
-{{{1,3648},{1,25},{1,128},{4,2}},{1.006,1.0,1.002,1.0,1.0,1.0,.981,1.004,1.019,1.0,.991,1.0,1.0,1.0,1.005,1.014}},
-{{{6,406},{4,2},{1,96},{2,1080}},{.999,1.0,1.011,1.007,1.019,.996,.998,1.014,1.004,1.007,.991,.987,.99,.979,.996,1.008}},
-{{{0,1472},{9,24},{4,16},{2,1216}},{1.012,1.009,1.008,.995,.995,.993,1.017,.998,.998,.998,1.003,1.001,.999,.989,1.007,.999}},
-{{{1,20},{1,192},{4,32},{0,21}},{1.001,.997,1.0,1.013,1.0,1.0,1.0,.997,1.017,1.003,1.0,1.001,1.0,.99,1.0,1.003}},
-{{{1,20},{5,1},{9,19},{8,14}},{1.002,.992,1.009,.998,1.0,1.0,1.0,1.0,1.0,1.021,1.007,.994,1.0,.999,1.001,1.003}},
-{{{1,40},{1,64},{8,30},{4,2}},{1.004,.998,1.0,1.003,1.0,1.0,1.0,.975,1.009,.992,1.0,1.002,1.0,.999,1.0,1.0}},
-{{{7,24},{2,16},{1,19},{7,0}},{1.0,1.0,1.007,1.0,.994,1.0,.991,1.0,1.0,1.0,1.045,1.043,1.032,1.045,1.004,1.021}},
-{{{1,19},{1,2392},{2,25},{0,16}},{1.0,.994,1.0,1.0,1.0,.986,1.0,1.002,.998,1.017,1.0,1.036,1.044,1.003,1.0,1.022}},
-{{{1,19},{1,629},{2,21},{5,64}},{.998,1.01,1.0,1.028,1.035,.998,1.0,1.008,1.0,1.0,1.0,1.0,.992,1.002,1.0,1.024}},
-{{{8,0},{1,19},{2,16},{3,128}},{1.0,1.0,.991,1.018,.998,1.036,.994,1.004,1.0,1.0,1.0,1.004,1.003,.991,1.0,.995}},
-{{{9,24},{0,8832},{4,2},{1,88}},{1.01,1.017,1.005,.996,1.002,1.004,1.002,.984,.995,.976,1.0,.991,1.0,1.021,1.0,1.006}},
-{{{0,16},{4,16},{1,74},{0,82}},{1.0,.992,.992,.999,.98,1.007,1.003,1.003,1.0,1.02,1.0,.986,1.0,.999,1.0,1.003}},
-{{{2,7},{6,12},{1,19},{2,128}},{1.0,.997,1.0,.993,.993,.992,1.015,1.0,1.0,1.002,1.0,1.028,1.0,1.003,1.0,1.0}},
-{{{5,1},{7,30},{7,29},{5,16}},{1.002,.999,1.0,1.0,1.04,.982,.986,1.0,1.0,.999,1.0,1.0,1.0,1.01,1.0,1.01}},
-{{{2,9},{6,440},{5,4},{0,2816}},{1.092,.999,1.0,1.005,1.0,1.004,1.0,1.034,.996,1.009,1.003,.987,1.0,.992,1.0,1.029}},
-{{{2,9},{6,440},{4,2},{1,88}},{1.0,1.007,1.0,1.0,1.0,1.002,1.0,.999,1.043,1.008,1.003,.963,1.055,.998,1.0,1.024}},
-{{{2,9},{6,616},{4,2},{9,11}},{1.041,1.015,1.0,1.0,1.013,.994,1.0,1.0,.996,.994,1.003,.97,1.048,1.004,1.0,1.017}},
-{{{2,9},{0,1416},{7,12},{2,100}},{1.002,1.024,1.0,1.0,1.049,.988,1.002,.998,1.0,.996,1.0,1.0,1.0,1.009,1.0,1.001}},
-{{{2,24},{1,3569},{6,28},{7,27}},{.997,1.011,1.0,1.0,1.041,.99,.995,1.001,1.0,1.0,1.0,1.0,1.001,1.001,1.001,1.009}},
-{{{2,2},{7,19},{2,41},{8,26}},{1.006,1.026,1.038,.981,1.0,1.001,1.0,.994,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.005}},
-{{{2,2},{7,19},{4,2},{8,13}},{1.009,1.019,1.01,1.002,.998,1.005,1.0,.981,1.0,1.001,1.002,.973,1.001,1.003,1.028,1.004}},
-{{{2,2},{4,16},{7,27},{0,32}},{1.0,.991,1.0,.996,1.0,1.0,1.0,1.0,1.035,1.008,.999,.994,1.002,.998,1.0,1.003}},
-{{{2,2},{2,100},{6,308},{5,2}},{1.136,1.001,1.0,.996,1.01,.994,1.0,1.004,1.0,.991,1.0,1.01,1.0,1.004,1.0,1.051}},
-{{{2,2},{2,146},{6,436},{1,1432}},{1.005,1.006,1.0,.99,1.014,1.01,1.0,1.01,1.114,.984,1.0,1.014,.996,.999,1.0,1.037}},
-{{{2,2},{1,8256},{2,200},{5,4}},{1.097,.997,.997,.994,1.0,.998,1.0,.996,1.0,1.003,1.0,.999,1.0,1.019,1.0,1.022}},
-{{{2,2},{6,370},{2,424},{4,2}},{1.003,.997,1.008,.999,1.0,.999,1.0,.985,1.084,.996,.997,1.003,1.0,.998,1.0,1.019}},
-{{{2,2},{1,8861},{5,4},{1,258}},{1.001,1.01,1.0,1.0,1.0,.993,1.0,1.0,1.069,.991,.997,.996,1.0,1.006,1.0,1.012}},
-{{{2,2},{6,436},{2,5122},{1,95}},{1.0,1.016,1.0,1.0,1.0,1.0,1.0,1.0,1.06,.994,1.001,1.001,1.0,.995,1.0,1.016}},
-{{{2,2},{9,15},{4,2},{2,24}},{.999,1.002,1.003,1.005,1.053,1.008,.997,.995,1.0,.996,1.0,.982,1.0,.994,1.0,1.005}},
-{{{2,2},{1,8861},{4,2},{2,64}},{1.002,.998,1.0,1.001,1.046,.997,.997,.995,1.0,.985,1.0,1.0,1.0,1.004,1.0,1.011}},
-{{{4,2},{6,98},{0,45},{2,1216}},{.999,.981,1.0,1.0,1.074,1.0,.998,1.016,1.0,1.0,1.0,1.0,1.0,1.001,1.013,.999}},
-{{{4,2},{5,2},{8,10},{1,56}},{.994,.978,1.058,1.001,1.007,1.001,1.007,1.001,1.0,.998,1.003,.999,1.0,1.022,1.001,1.001}},
-{{{4,2},{7,24},{5,2},{0,40}},{.988,.988,1.0,1.0,1.006,.991,1.0,1.0,1.009,.99,.994,1.02,1.038,1.003,1.0,1.002}},
-{{{2,96},{0,144},{0,9520},{4,2}},{1.008,.992,1.038,.993,1.0,1.0,.998,1.015,.989,.996,1.014,.995,1.0,1.0,1.0,.999}},
-{{{0,30},{2,32},{6,36},{1,9}},{.995,1.0,1.0,1.009,1.0,1.0,1.0,1.012,.995,1.007,.991,1.002,1.0,1.037,1.0,.996}},
-{{{6,483},{5,2},{2,104},{4,16}},{.997,1.0,1.016,.999,.981,1.0,.999,1.013,.998,1.022,.997,1.0,1.0,1.0,.997,1.001}},
-{{{6,483},{0,40},{0,10816},{7,24}},{.99,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.029,1.0,1.0,1.0,.999}},
-{{{6,483},{5,2},{2,32},{2,17}},{.993,1.021,1.013,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.001,1.0,.983,1.0,1.002,1.007}},
-{{{1,494},{1,11},{2,17},{0,12171}},{1.0,1.0,1.004,1.015,1.009,1.0,.989,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{2,17},{9,19},{1,11},{8,28}},{1.0,1.009,1.0,1.0,1.012,.991,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.001}},
-{{{2,17},{1,11},{8,25},{2,58}},{1.0,1.0,1.012,.999,1.0,1.0,1.006,.995,1.0,1.009,1.0,.993,1.0,1.0,1.0,1.005}},
-{{{2,17},{1,11},{1,3835},{2,36}},{1.0,1.0,1.015,1.001,1.0,1.0,1.0,.996,1.0,1.009,1.0,.998,1.0,1.0,1.0,1.006}},
-{{{2,17},{1,11},{1,79},{2,58}},{1.0,1.0,1.0,1.0,1.0,1.0,1.013,.995,1.0,1.009,1.0,.994,1.0,1.0,1.0,1.002}},
-{{{2,17},{1,25},{6,169},{8,28}},{1.0,1.009,1.011,.993,1.0,1.0,.999,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.005,.999}},
-{{{8,10},{5,64},{0,39},{8,26}},{.999,.999,1.0,1.0,1.016,.998,.998,.998,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0}},
-{{{2,17},{1,11},{6,5336},{0,12423}},{1.0,1.008,1.012,.998,1.0,1.0,1.0,1.006,1.0,1.0,.999,1.001,1.0,1.0,1.0,.998}},
-{{{1,168},{4,2},{1,48},{1,15}},{1.04,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,.982,1.0,.99,.98,1.0,1.03}},
-{{{5,8},{2,10440},{6,160},{5,1}},{.998,1.0,.999,1.0,1.023,1.0,.991,1.0,.999,1.004,1.001,1.007,.998,1.02,.982,1.014}},
-{{{1,10},{1,145},{4,2},{7,28}},{1.031,.991,1.0,1.005,1.0,1.0,1.0,1.008,1.005,1.0,1.0,.974,1.0,.989,1.0,1.015}},
-{{{1,10},{1,561},{4,2},{1,37}},{1.029,.999,1.0,1.0,1.0,.987,1.0,1.0,1.0,.989,1.0,.992,1.0,1.002,1.0,1.015}},
-{{{1,6},{0,261},{4,1},{1,88}},{.999,1.0,1.013,1.001,1.005,1.002,1.016,.987,1.0,.984,1.0,.991,1.0,1.008,1.0,1.0}},
-{{{1,6},{1,561},{2,5056},{5,32}},{1.006,1.001,1.0,1.015,1.012,.99,1.0,.996,1.0,.998,1.0,1.005,1.014,1.004,1.0,1.006}},
-{{{1,6},{4,2},{0,3080},{2,2707}},{1.0,1.003,1.0,1.002,1.0,1.0,1.0,1.0,1.024,.988,1.0,1.003,1.002,1.003,1.0,.986}},
-{{{1,10},{0,896},{4,1},{5,2}},{1.0,.986,1.0,.997,1.0,1.009,1.0,1.001,1.006,1.002,1.006,1.002,1.003,1.001,1.014,.991}},
-{{{2,16},{6,660},{4,2},{5,16}},{1.05,1.005,1.001,.962,1.051,1.018,1.003,1.032,1.0,.993,1.0,1.0,1.0,.997,1.0,1.031}},
-{{{2,16},{1,640},{4,2},{1,40}},{1.0,1.005,1.0,1.0,1.0,1.029,1.0,1.0,1.01,1.008,1.038,.966,1.02,.993,1.044,1.021}},
-{{{2,40},{6,378},{1,25},{4,2}},{1.001,1.011,1.0,1.0,1.029,.992,1.014,.974,1.0,1.027,1.0,1.0,1.017,.993,1.04,1.015}},
-{{{2,2},{1,25},{1,704},{5,2}},{1.0,1.013,1.011,1.0,1.0,1.0,1.048,.991,1.0,1.023,1.0,.998,1.0,1.0,1.0,1.011}},
-{{{2,16},{7,23},{2,40},{1,40}},{1.0,.998,1.0,1.002,1.0,1.02,1.0,1.012,1.007,1.017,1.039,.991,1.0,.99,1.0,1.003}},
-{{{2,2},{1,25},{0,24},{0,6904}},{1.0,1.0,1.0,.985,1.0,1.028,1.028,1.003,1.0,1.0,1.0,1.0,1.0,1.0,.999,.993}},
-{{{2,7},{7,10},{2,104},{3,16}},{.995,1.011,1.031,1.003,1.0,.994,1.0,1.002,.997,1.012,1.001,.984,1.0,.995,1.0,1.001}},
-{{{1,25},{9,16},{2,49},{4,2}},{1.0,1.015,1.0,1.002,1.008,.989,1.0,.979,1.0,1.001,1.0,1.024,1.02,.994,1.0,1.004}},
-{{{1,6},{4,4},{2,136},{1,320}},{.995,.966,1.0,1.036,1.113,1.006,1.0,1.005,1.0,.999,1.0,1.017,1.0,.997,1.0,1.025}},
-{{{1,6},{0,300},{4,1},{7,29}},{.996,.974,1.01,.999,1.025,1.009,1.037,.982,1.0,.989,1.089,1.004,1.0,1.043,1.01,1.001}},
-{{{1,6},{2,2118},{4,2},{1,120}},{1.003,.984,1.094,1.023,1.016,1.015,1.0,.974,1.0,.982,1.0,1.003,1.0,1.017,1.0,1.005}},
-{{{1,6},{0,300},{4,64},{1,32}},{1.007,1.004,1.077,.983,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.002,1.0,1.018,1.0,1.001}},
-{{{1,6},{2,1344},{4,2},{1,736}},{.995,.982,1.063,1.021,1.008,1.012,1.0,.992,1.0,.997,1.0,.985,1.0,.998,1.0,1.003}},
-{{{7,30},{6,672},{2,216},{4,2}},{.984,.997,.999,1.0,1.013,1.051,.998,.986,1.009,1.013,1.0,1.0,.993,1.038,.993,1.005}},
-{{{1,11},{0,368},{1,40},{4,2}},{1.0,1.002,1.055,.995,1.0,.994,1.0,.99,1.007,1.004,1.0,.981,1.0,1.003,1.0,1.005}},
-{{{7,30},{9,11},{0,2432},{3,1}},{.996,1.006,1.005,.994,1.0,1.0,1.002,1.002,1.002,1.045,.988,1.012,1.0,1.0,1.001,.988}}
+{{{2,5},{6,378},{5,4},{2,64}},{1.227,1.022,1.02,1.008,1.0,1.005,1.0,1.014,1.0,.979,1.0,.988,1.0,1.014,1.0,1.053}},
+{{{2,5},{6,378},{5,2},{3,1}},{1.0,.972,1.032,1.002,1.0,.99,1.0,.989,1.185,1.019,.995,.997,1.009,1.008,1.0,1.028}},
+{{{2,5},{6,378},{7,8},{2,310}},{1.016,1.07,1.0,1.0,1.126,.992,1.015,1.001,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.023}},
+{{{2,5},{5,2},{6,455},{2,28}},{1.112,1.025,.996,1.011,1.012,1.012,1.0,.987,1.0,.98,1.0,1.003,1.0,.99,1.0,1.012}},
+{{{2,16},{4,2},{6,240},{2,48}},{1.037,1.014,1.066,.989,1.033,1.007,.997,1.001,1.0,.992,1.0,.996,1.0,.941,1.0,1.011}},
+{{{2,5},{7,8},{9,11},{2,89}},{1.005,1.056,.998,.967,1.0,1.0,1.056,.999,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.005}},
+{{{2,16},{1,2944},{8,21},{4,2}},{1.026,.993,1.01,1.006,1.02,.981,1.009,.968,.994,.998,1.029,1.003,1.056,1.003,.968,1.004}},
+{{{8,6},{2,5},{9,11},{6,378}},{1.012,.989,1.035,.989,1.0,1.054,1.0,1.003,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{1,16},{2,24},{6,4},{9,28}},{1.002,.997,1.003,.984,1.007,1.042,1.084,1.005,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.024}},
+{{{1,16},{2,2},{6,10},{0,24}},{1.0,.999,.995,.983,1.0,1.0,1.0,.998,1.0,1.003,1.014,1.003,1.0,1.049,1.062,1.008}},
+{{{1,16},{2,7},{1,576},{4,4}},{1.0,1.015,1.038,1.012,1.0,1.031,1.0,.982,1.0,1.007,1.006,.996,1.0,1.041,1.0,1.015}},
+{{{9,23},{4,2},{1,72},{2,24}},{1.005,1.0,1.004,.996,1.017,1.002,1.011,1.036,1.026,1.037,.995,1.008,.995,.964,.996,1.017}},
+{{{2,576},{0,18},{2,67},{9,8}},{.98,1.0,1.012,1.0,.981,1.047,.989,1.023,.999,1.0,1.001,1.0,1.004,.997,1.004,1.006}},
+{{{1,54},{8,6},{1,64},{2,16}},{.996,1.001,1.002,.993,1.0,.998,1.0,1.018,1.0,.992,1.028,.977,1.0,1.004,1.0,.999}},
+{{{2,841},{6,135},{2,80},{2,7}},{.999,1.0,1.018,1.0,1.0,1.0,1.0,1.0,1.007,1.0,.99,1.0,.99,1.038,1.003,1.004}},
+{{{1,16},{0,1509},{7,29},{4,2}},{1.003,1.012,1.018,.978,1.0,.978,1.001,.991,.994,.998,1.027,.993,1.0,1.015,1.0,1.005}},
+{{{4,4},{2,135},{2,22},{5,32}},{1.008,1.0,1.0,1.0,.994,.995,1.035,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{4,4},{5,1},{2,19200},{0,9223372036854775807LL}},{.995,1.0,1.029,.99,1.008,1.0,1.0,1.0,.995,.995,.995,.995,.995,.995,.995,.995}},
+{{{4,4},{2,135},{2,22},{0,9223372036854775807LL}},{1.006,1.0,1.0,1.0,.996,.997,1.025,.994,1.006,1.006,1.006,1.006,1.006,1.006,1.006,1.006}},
+{{{4,4},{5,1},{2,2720},{5,32}},{.996,1.001,1.021,.996,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.991}},
+{{{4,4},{2,135},{2,48},{2,77}},{1.003,.998,1.0,1.0,.996,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.018,.996}},
+{{{4,4},{5,1},{2,2720},{5,32}},{.997,1.001,1.015,.997,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.992}},
+{{{1,37},{4,4},{2,2707},{2,48}},{1.0,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.014,.997,1.0,1.002,1.0,1.004,1.0,.993}},
+{{{1,37},{4,4},{2,2707},{2,48}},{1.0,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.013,.998,1.0,1.001,1.0,1.004,1.0,.993}},
+{{{1,9},{0,40},{1,72},{4,4}},{1.005,1.025,1.052,.995,1.0,.989,1.0,.991,1.004,1.01,1.0,.985,1.0,1.015,1.0,1.011}},
+{{{1,5},{1,288},{8,21},{4,2}},{1.001,1.008,1.0,1.0,1.059,.995,1.0,.99,1.011,1.006,1.0,1.0,1.0,.993,1.0,1.019}},
+{{{1,5},{2,10440},{7,24},{0,40}},{1.0,1.002,1.003,.996,1.0,1.004,1.0,1.012,1.0,.994,.996,.997,1.001,.999,1.057,.998}},
+{{{1,9},{8,18},{1,128},{4,4}},{1.003,1.0,1.037,1.005,1.0,1.0,1.0,.989,1.003,1.012,1.0,.991,1.0,.998,1.0,1.01}},
+{{{1,5},{2,10440},{5,2},{1,432}},{1.0,.992,1.004,1.016,.999,1.001,1.039,.998,1.0,.998,1.0,.988,1.0,1.007,1.0,1.005}},
+{{{1,5},{2,4386},{7,31},{2,29488}},{.997,1.004,1.028,.996,1.0,1.0,1.0,1.013,1.0,1.0,1.003,1.004,1.0,1.0,1.0,1.002}},
+{{{7,29},{6,2040},{5,16},{8,28}},{.999,.999,1.0,1.0,1.007,1.008,1.0,1.0,.992,1.021,1.0,.988,.996,1.01,1.0,1.013}},
+{{{1,5},{8,18},{7,25},{2,3376}},{1.0,1.005,1.0,1.0,.999,1.005,.999,1.004,.998,1.003,1.003,.984,1.001,1.001,1.027,1.0}},
+{{{7,30},{9,16},{6,832},{9,22}},{.987,1.142,1.029,1.009,1.0,1.0,.994,1.0,1.0,1.0,.987,1.053,1.0,1.0,.996,1.008}},
+{{{7,29},{6,624},{6,48},{0,2090}},{1.008,1.0,1.0,1.0,.989,1.086,.994,1.012,1.0,1.0,1.0,1.0,.995,1.005,.99,1.002}},
+{{{7,30},{6,1120},{9,16},{2,576}},{1.002,1.002,1.0,1.0,1.0,1.0,1.0,1.0,.991,1.07,1.0,1.0,1.005,1.026,.996,1.001}},
+{{{7,29},{6,368},{9,16},{6,120}},{1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.983,1.044,.999,1.0,1.029,1.0,.989,1.006}},
+{{{7,29},{6,832},{8,25},{9,12}},{.998,1.02,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.002,.995,1.0,.986,1.034,.996,1.0}},
+{{{1,22},{1,56},{2,508},{7,31}},{1.001,1.002,1.0,.996,1.029,.987,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.014}},
+{{{1,9},{0,256},{3,128},{1,176}},{1.003,1.007,1.024,.997,1.002,1.0,1.003,.986,1.0,1.0,1.0,1.001,1.0,1.026,1.0,.999}},
+{{{7,29},{6,832},{2,2687},{4,2}},{1.001,.997,1.001,.998,1.005,1.01,.991,.987,1.002,.997,1.001,1.002,.991,1.023,1.003,1.002}},
+{{{4,1},{1,128},{4,32},{1,112}},{1.006,1.011,1.0,1.0,1.0,.983,1.0,1.0,.997,.994,.956,1.021,1.0,.998,1.0,1.019}},
+{{{4,1},{1,309},{1,24},{1,64}},{1.015,1.016,1.0,1.0,.993,.991,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.004,.967,1.016}},
+{{{4,1},{1,842},{1,24},{1,64}},{1.014,1.012,1.0,1.0,.994,.994,1.0,1.0,1.0,1.0,1.0,1.0,.989,1.003,.973,1.014}},
+{{{4,1},{1,39},{0,1088},{6,384}},{1.006,1.007,.993,.998,1.0,1.0,1.0,1.0,1.007,1.004,.975,1.007,1.002,1.0,1.001,.993}},
+{{{2,8824},{4,1},{1,64},{1,96}},{.994,1.012,1.006,.992,1.0,1.002,1.008,1.016,1.0,1.0,1.0,1.0,.994,.985,1.007,1.0}},
+{{{1,20},{4,2},{2,57176},{1,390}},{1.021,.989,1.002,.998,1.0,1.025,1.0,.999,1.0,.985,1.0,1.005,1.0,.996,1.0,1.002}},
+{{{1,20},{0,40},{4,2},{7,25}},{1.001,.991,1.012,1.001,1.0,.998,1.0,.998,1.0,1.013,1.008,.982,1.0,1.008,1.003,1.0}},
+{{{6,224},{6,384},{6,576},{4,2}},{1.018,.989,1.0,1.013,1.0,1.0,1.0,.986,1.002,.986,1.0,1.011,1.0,1.0,1.0,1.001}},
+{{{1,256},{4,2},{7,21},{1,64}},{1.005,1.0,1.006,1.0,.994,1.0,.988,1.0,1.001,1.036,1.0,1.009,.99,.953,1.008,1.028}},
+{{{0,312},{4,2},{9,13},{4,32}},{1.025,.994,1.013,1.002,.968,.977,1.024,1.012,1.0,1.0,1.003,.99,1.0,1.0,1.018,1.0}},
+{{{1,128},{1,32},{4,2},{7,23}},{1.007,1.0,.996,1.029,1.021,1.0,.996,1.003,1.004,1.0,.993,.969,1.011,1.0,.995,1.011}},
+{{{2,3461},{4,32},{1,2088},{4,2}},{1.013,.996,1.0,1.0,.982,.986,1.0,1.0,1.017,.999,.999,.998,1.015,1.008,1.007,1.009}},
+{{{1,24},{1,64},{0,32},{4,1}},{1.0,1.0,1.0,1.021,1.005,.99,1.0,.975,1.0,.999,1.0,1.006,1.022,.99,1.0,1.003}},
+{{{1,32},{1,64},{9,21},{6,760}},{1.015,.995,1.0,.999,1.003,.993,1.0,1.016,1.0,.997,1.0,.997,1.005,.992,1.0,1.002}},
+{{{7,7},{4,2},{6,420},{2,2304}},{.998,.988,1.007,1.002,1.0,.993,1.0,1.012,1.024,1.006,.999,.995,1.0,.979,1.0,1.002}},
+{{{8,11},{4,2},{2,2304},{4,32}},{.995,.988,1.003,1.01,1.029,.986,1.0,1.0,1.0,1.0,1.006,.998,1.0,1.0,1.0,.999}},
+{{{4,1},{1,248},{6,252},{1,17}},{1.001,1.017,1.0,1.0,1.002,1.007,1.0,1.0,.997,.991,.999,1.005,.998,.999,.961,1.018}},
+{{{4,1},{1,288},{9,22},{5,32}},{1.001,1.002,.984,1.006,1.001,1.006,.977,1.01,.995,.989,1.0,1.001,1.0,1.002,1.0,1.016}},
+{{{4,1},{1,1104},{4,16},{1,64}},{.997,1.001,1.0,1.0,1.0,.989,1.0,1.0,.999,1.006,.975,1.006,1.0,1.0,1.0,1.009}},
+{{{4,1},{9,24},{2,3688},{6,918}},{.992,1.001,1.0,1.035,.995,.998,1.0,1.003,1.0,.999,.999,1.003,1.001,1.002,.983,1.002}},
+{{{4,1},{7,31},{1,17},{1,64}},{1.003,1.021,1.0,1.0,.994,.992,1.0,1.001,1.0,1.0,1.0,1.0,.983,1.003,1.011,1.001}},
+{{{1,17},{1,3968},{2,3008},{4,2}},{1.002,.992,1.0,.996,1.018,.992,1.0,1.002,1.0,1.008,1.0,1.011,1.003,.998,1.0,1.006}},
+{{{1,17},{1,64},{8,25},{6,1008}},{1.015,.996,1.0,.997,1.003,.993,1.0,1.007,1.0,1.0,1.0,1.0,1.004,.996,1.0,1.0}},
+{{{1,32},{4,2},{1,1340},{1,128}},{1.018,.989,1.005,.998,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.0,1.0,.982,1.0,1.003}},
+{{{0,5032},{7,26},{0,8128},{2,72}},{1.0,1.0,1.004,1.0,1.0,1.0,1.0,1.0,.993,1.0,1.03,.987,1.0,1.0,1.0,1.002}},
+{{{0,5032},{0,664},{0,256},{0,8128}},{1.003,1.0,1.0,1.0,.992,1.0,1.024,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{0,5032},{7,26},{2,175},{0,64}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.002,.992,1.0,1.02,.989}},
+{{{2,2040},{2,456},{0,256},{0,9223372036854775807LL}},{1.001,1.0,1.0,1.0,1.008,1.0,.985,1.016,1.001,1.001,1.001,1.001,1.001,1.001,1.001,1.001}},
+{{{2,2040},{2,456},{0,256},{0,9223372036854775807LL}},{1.001,1.0,1.0,1.0,1.006,1.0,.987,1.014,1.001,1.001,1.001,1.001,1.001,1.001,1.001,1.001}},
+{{{2,2040},{2,456},{0,256},{0,256}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.988,1.012}},
+{{{5,128},{2,456},{2,2040},{2,104}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.989,1.0,1.0,1.0,1.001,1.012}},
+{{{2,6515},{2,456},{2,2040},{0,256}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.99,1.0,1.0,1.0,1.0,1.011}},
+{{{2,6},{4,2},{6,380},{5,32}},{1.089,1.0,1.072,1.008,1.006,.945,1.008,1.034,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.029}},
+{{{2,6},{4,2},{6,348},{2,137}},{1.076,1.002,1.059,.999,1.006,.991,1.007,1.005,1.0,1.005,1.0,1.0,1.0,.952,1.0,1.021}},
+{{{2,20},{3,16},{9,23},{5,4}},{1.091,.995,.996,.999,1.006,.992,1.01,1.004,1.0,1.004,1.0,.997,1.0,1.016,1.0,1.013}},
+{{{2,6},{1,24},{4,2},{9,24}},{1.0,1.021,1.053,.99,1.0,1.015,1.037,1.0,1.0,1.0,1.005,.974,1.0,1.0,1.007,1.011}},
+{{{2,6},{1,40},{1,64},{2,20632}},{1.008,1.034,.997,.983,1.0,1.0,1.056,1.001,1.0,.999,1.0,.994,1.0,1.0,1.0,1.01}},
+{{{2,20},{4,16},{6,500},{5,2}},{1.055,.995,.994,.999,1.002,.995,1.006,.998,1.002,1.007,.998,.995,1.0,1.003,1.0,1.005}},
+{{{2,6},{1,40},{1,320},{4,2}},{1.0,1.014,1.008,.997,1.0,1.0,1.025,.985,1.005,1.017,.996,.993,1.0,1.0,1.024,1.004}},
+{{{2,6},{1,24},{4,32},{2,192}},{1.0,1.017,1.034,1.006,1.0,1.0,.999,.991,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{1,18},{1,64},{0,1024},{2,57}},{1.001,1.0,1.0,1.015,.998,.999,1.0,1.008,1.015,.996,1.0,1.01,1.097,.989,1.0,1.016}},
+{{{1,18},{7,3},{1,192},{2,57}},{1.001,.989,.998,1.012,1.0,.996,1.0,1.014,1.006,.999,1.067,.998,1.0,1.026,1.0,1.008}},
+{{{1,18},{1,32},{0,1024},{1,1024}},{1.006,.997,1.0,1.0,1.05,.983,1.0,1.007,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.012}},
+{{{1,4},{9,29},{5,16},{6,384}},{1.016,1.003,1.0,1.0,1.033,.999,1.0,1.0,1.002,.985,1.0,1.001,1.008,1.012,1.0,1.02}},
+{{{1,4},{4,1},{0,21},{1,168}},{1.002,.998,1.0,.993,1.003,1.001,1.036,.999,1.0,1.024,1.0,1.0,1.0,.973,1.0,1.005}},
+{{{1,18},{6,64},{2,57},{4,4}},{.999,.986,.995,.997,1.003,1.014,1.038,1.001,1.0,1.007,1.0,1.015,.997,.997,1.008,1.0}},
+{{{1,4},{9,29},{5,16},{5,2}},{1.004,1.003,1.0,1.009,1.0,1.0,1.0,1.0,1.008,.996,1.0,.992,1.026,1.001,1.0,1.012}},
+{{{1,4},{4,1},{6,516},{2,725}},{1.0,.987,1.018,1.002,1.001,.99,1.0,1.004,1.003,1.032,1.007,.996,1.0,.974,1.005,1.002}},
+{{{7,30},{6,960},{1,7},{8,6}},{.995,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.035,1.012,.99,1.0,.996,1.047,.993,1.007}},
+{{{7,29},{6,960},{1,258},{2,18408}},{1.006,1.038,.994,.992,.987,1.012,.999,1.005,.989,1.001,.992,.997,1.005,1.0,1.0,1.012}},
+{{{7,28},{6,552},{1,3},{1,142}},{1.014,1.0,1.003,1.01,.993,1.03,.995,.992,1.0,1.0,1.0,1.0,.997,1.008,.996,1.005}},
+{{{7,30},{6,960},{1,19},{7,19}},{.997,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.019,1.016,.989,1.0,.994,1.017,.997,1.003}},
+{{{5,16},{8,15},{9,22},{9,3}},{.998,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.002,.988,1.016,1.0,1.0,1.003,1.003}},
+{{{0,6912},{7,29},{6,960},{2,474}},{1.007,1.0,.999,1.0,.999,1.0,1.0,1.0,.998,1.0,1.016,1.0,.992,.998,1.003,.991}},
+{{{1,3},{8,15},{2,6515},{8,29}},{.995,1.002,1.023,.999,1.005,1.008,.996,.99,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005}},
+{{{3,1},{7,21},{0,1472},{1,19}},{1.004,.996,.995,1.017,1.0,1.0,1.0,1.005,.996,.999,1.0,1.006,1.0,1.0,.995,.995}},
+{{{7,30},{6,768},{7,28},{7,18}},{1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.0,.995,1.0,1.011,1.066,.991,1.004}},
+{{{7,30},{6,576},{2,256},{0,220}},{1.002,1.0,1.0,1.0,.997,1.0,1.0,1.0,.996,1.004,1.0,1.0,1.005,1.051,.993,1.005}},
+{{{7,30},{6,512},{1,2},{6,416}},{1.015,1.014,1.0,1.0,.999,1.032,1.0,1.0,.999,1.0,1.007,1.0,1.013,1.003,.991,1.004}},
+{{{7,29},{0,5504},{1,7},{2,644}},{1.001,1.005,1.0,1.0,1.003,1.007,1.0,1.001,1.01,1.022,1.003,.998,.994,1.016,.982,1.001}},
+{{{7,29},{6,416},{5,2},{2,256}},{.998,1.0,1.0,1.0,1.0,.998,1.0,1.002,1.004,.999,1.014,1.007,.999,1.025,.994,.998}},
+{{{1,3},{1,16},{1,19},{2,644}},{1.0,.998,1.0,1.001,1.0,1.0,1.0,1.005,1.014,.992,1.0,1.025,1.0,1.0,1.0,.997}},
+{{{7,29},{1,40},{4,2},{2,644}},{.996,1.002,.997,1.0,1.007,1.002,1.003,1.004,1.006,1.015,.994,1.004,.991,.992,.99,1.012}},
+{{{3,128},{5,4},{2,2048},{6,48}},{1.003,1.0,1.0,1.0,.995,1.0,1.0,1.0,.999,1.0,.994,1.001,1.014,1.0,.997,1.018}},
+{{{7,29},{4,2},{2,682},{7,25}},{.965,1.0,1.03,1.0,.997,1.0,.997,1.0,.987,.999,1.007,1.029,1.024,1.016,1.011,1.074}},
+{{{7,29},{7,13},{4,1},{6,448}},{.985,1.0,1.002,1.0,1.02,1.0,1.001,1.059,1.0,1.0,.999,.999,1.0,1.0,1.017,1.019}},
+{{{7,30},{1,44},{2,64},{7,27}},{.992,1.0,1.008,1.0,1.032,1.0,1.001,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.014,1.041}},
+{{{7,28},{4,2},{2,790},{3,8}},{.97,.993,1.016,1.014,1.005,1.011,1.0,1.03,.992,1.0,1.004,1.0,1.004,1.012,.993,1.004}},
+{{{7,30},{1,44},{2,100},{6,336}},{.992,1.0,1.006,1.001,1.021,1.0,.998,1.033,1.0,1.0,.999,1.0,1.0,1.0,1.008,1.008}},
+{{{7,30},{4,2},{2,217},{1,1433}},{.973,1.0,1.012,1.003,1.027,1.0,.995,1.008,.996,1.0,1.002,.998,.988,1.009,1.004,1.014}},
+{{{4,16},{7,26},{6,164},{2,682}},{1.003,1.0,1.004,1.0,1.003,1.004,.998,1.001,1.006,.998,1.019,1.022,.989,.996,1.022,.991}},
+{{{7,30},{1,10},{0,5},{2,3232}},{1.0,1.0,1.016,1.0,1.02,1.0,.999,1.007,1.0,1.0,.992,1.0,1.0,1.0,.997,1.013}},
+{{{6,438},{4,2},{1,256},{9,12}},{.999,1.0,.997,1.0,1.041,1.0,1.004,1.0,1.005,1.022,.992,1.008,.977,.938,1.01,1.035}},
+{{{9,23},{4,2},{1,466},{4,32}},{1.009,1.016,1.009,1.013,1.007,.953,1.008,1.025,1.0,1.0,.988,1.002,1.0,1.0,1.005,1.022}},
+{{{1,3840},{1,24},{1,64},{4,2}},{1.019,1.0,1.001,1.0,1.0,1.0,.98,1.008,1.028,1.0,.989,1.0,1.0,1.0,1.006,1.015}},
+{{{1,40},{1,64},{6,320},{4,2}},{1.006,.996,1.0,1.015,1.016,.999,1.0,.972,1.023,.99,1.0,.997,1.003,.986,1.0,1.009}},
+{{{1,24},{1,3840},{2,36},{4,1}},{1.0,.999,1.0,1.0,1.006,.992,1.0,1.023,1.0,1.022,1.0,1.001,1.025,1.0,1.0,1.005}},
+{{{1,40},{1,64},{2,11368},{6,2430}},{1.021,.993,1.0,1.003,.991,.986,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.014}},
+{{{9,24},{4,2},{2,768},{9,12}},{.987,1.0,1.001,1.0,1.031,1.0,.994,1.0,.994,1.007,1.0,1.009,.989,.975,.999,1.005}},
+{{{1,24},{2,36},{4,4},{1,556}},{1.0,1.0,1.024,1.013,1.0,1.013,1.002,.997,1.0,.999,1.0,.996,1.0,1.009,1.0,1.002}},
+{{{1,16},{2,18},{6,10},{9,28}},{.999,.996,1.027,.993,1.0,1.044,1.093,1.009,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.024}},
+{{{1,16},{2,12},{6,4},{7,29}},{1.0,.998,1.013,.991,1.0,1.022,1.064,1.004,1.0,1.0,1.0,1.0,1.0,1.044,1.011,1.015}},
+{{{1,16},{2,166},{1,960},{4,16}},{1.006,1.012,1.061,.999,1.0,1.01,1.0,1.004,1.0,.998,1.0,.996,1.0,1.003,1.0,1.02}},
+{{{1,16},{2,12},{7,7},{0,19}},{1.0,.996,1.0,.982,1.0,1.0,1.0,1.006,1.0,1.001,1.008,1.003,1.0,1.023,1.04,1.002}},
+{{{1,16},{2,166},{5,16},{6,90}},{.999,1.005,1.011,.995,1.0,1.001,1.01,.986,.996,1.006,1.022,.994,1.003,.991,1.026,1.014}},
+{{{1,16},{1,512},{4,2},{8,22}},{1.016,1.003,1.0,1.006,1.008,.997,1.0,1.006,1.001,.99,1.0,.956,1.018,1.002,1.0,1.009}},
+{{{0,3},{2,3},{1,16},{2,166}},{1.0,1.0,1.0,.997,1.0,1.014,.981,1.001,1.0,1.0,1.0,1.028,1.0,1.0,.997,1.0}},
+{{{7,27},{4,2},{9,13},{2,128}},{.995,.999,1.001,1.011,.995,.971,.999,1.012,1.023,1.022,.992,1.014,.996,.985,1.008,1.004}},
+{{{2,9},{6,460},{4,2},{1,33}},{1.0,1.061,1.0,1.0,1.0,1.015,1.0,1.0,1.073,.993,1.003,.943,1.095,1.003,.994,1.042}},
+{{{2,9},{6,460},{4,2},{1,33}},{1.0,1.05,1.0,1.0,1.0,1.013,1.0,1.0,1.062,.995,1.002,.96,1.065,1.001,.994,1.025}},
+{{{2,24},{4,16},{6,624},{5,2}},{1.075,1.001,1.001,.992,1.0,.985,1.0,.995,1.017,1.004,.999,.999,1.0,1.014,1.0,1.021}},
+{{{2,3},{1,47},{1,64},{7,8}},{1.0,1.005,.998,1.003,1.0,1.0,1.0,1.025,1.0,1.036,1.002,.977,1.0,1.0,1.051,1.004}},
+{{{2,3},{1,33},{4,2},{6,232}},{1.0,1.026,1.028,1.013,1.0,1.01,1.005,.995,1.0,1.011,.999,.968,1.0,.999,1.047,1.008}},
+{{{2,24},{3,32},{1,3616},{6,1105}},{1.042,1.0,.995,.995,.991,1.003,1.0,1.006,.999,1.001,.999,1.008,1.001,1.005,1.0,1.01}},
+{{{2,3},{9,3},{2,64},{1,47}},{1.0,1.007,1.0,1.028,1.0,1.002,1.0,.999,1.004,1.025,1.03,.985,1.0,.988,1.0,1.003}},
+{{{2,9},{4,16},{1,33},{6,873}},{1.0,1.026,1.0,.996,1.035,.997,.99,1.0,1.0,1.0,1.0,1.0,.996,1.0,.999,1.005}},
+{{{2,4},{2,256},{9,22},{2,27}},{1.193,1.033,1.0,1.0,1.034,1.012,1.0,1.0,1.0,.991,1.0,1.013,1.0,1.0,1.0,1.038}},
+{{{2,4},{1,8432},{2,112},{2,19}},{1.134,1.028,1.0,.994,1.0,1.0,1.0,1.0,1.0,.995,1.0,.998,1.0,1.017,1.0,1.028}},
+{{{2,4},{9,22},{7,16},{2,112}},{1.004,1.037,1.0,1.0,1.128,.993,1.01,.999,1.0,.999,1.0,1.0,1.0,1.002,1.0,1.015}},
+{{{2,4},{6,337},{7,16},{2,3536}},{1.003,1.027,1.0,1.0,1.102,.995,1.009,1.002,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.017}},
+{{{2,4},{6,337},{1,95},{1,2064}},{1.0,1.036,1.0,.999,1.012,.983,1.019,.997,1.0,1.0,1.0,1.0,1.073,1.005,.989,1.007}},
+{{{2,4},{5,2},{9,21},{0,3456}},{1.068,.99,1.002,1.005,.991,.997,1.0,1.007,1.0,1.019,1.0,.993,1.016,.983,1.0,1.002}},
+{{{2,19},{9,18},{4,2},{2,27}},{1.003,1.006,1.015,1.005,1.061,1.004,.999,.996,1.0,.985,1.0,.969,1.0,.996,1.0,1.003}},
+{{{2,19},{6,337},{4,2},{2,64}},{1.002,.998,1.014,1.0,1.046,.996,.999,.995,1.0,.993,1.0,.97,1.0,1.0,1.0,1.004}},
+{{{1,6},{0,33},{2,64},{4,4}},{1.0,.988,1.031,1.048,1.0,.992,1.054,.997,1.0,.979,1.0,1.01,1.0,.991,1.0,1.001}},
+{{{1,6},{0,33},{2,16},{0,117}},{1.0,.998,1.0,.998,1.0,.978,.996,1.007,1.0,1.0,1.0,1.037,1.0,1.0,1.044,1.006}},
+{{{4,4},{8,12},{4,2},{0,40}},{.994,1.0,1.0,1.0,.992,.987,1.0,1.0,1.042,1.0,.989,1.0,.993,.991,1.023,1.016}},
+{{{0,147},{2,32},{0,1558},{4,2}},{1.002,1.01,1.004,1.038,1.0,1.024,1.0,.994,.989,1.002,.989,.998,1.0,1.022,1.0,1.005}},
+{{{1,6},{6,477},{0,3552},{4,2}},{1.016,1.018,1.0,1.0,1.011,.984,1.0,1.008,.992,.996,1.0,1.0,1.025,.996,1.0,1.025}},
+{{{0,202},{2,56},{3,4},{9,15}},{.995,1.026,.99,.981,.995,1.004,1.0,1.007,1.0,.996,1.0,1.004,1.0,1.03,1.0,1.001}},
+{{{2,16},{1,6},{0,1088},{1,16}},{1.0,1.0,1.0,1.005,1.0,1.018,1.0,.979,1.0,1.0,1.002,1.001,1.0,1.0,1.031,.999}},
+{{{6,477},{5,4},{4,8},{8,9}},{.995,1.0,1.014,1.0,.991,1.0,.992,1.0,1.0,1.005,.997,.999,.995,1.038,1.002,1.001}},
+{{{1,21},{1,783},{2,17},{8,25}},{1.0,1.005,1.0,1.009,1.032,.985,1.0,.993,1.0,.999,1.0,1.009,1.002,.994,1.0,1.005}},
+{{{1,10},{1,783},{2,17},{9,28}},{1.0,1.004,1.0,1.016,1.035,.992,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004}},
+{{{1,10},{2,17},{1,219},{2,3039}},{1.0,1.002,1.034,.995,1.0,1.016,1.0,.999,1.0,1.0,1.0,.991,1.0,1.0,1.0,1.003}},
+{{{1,10},{2,17},{6,374},{0,1873}},{1.0,1.013,1.0,.997,1.0,1.0,1.0,1.004,1.0,1.0,1.032,.992,1.0,1.005,1.0,1.0}},
+{{{1,10},{2,17},{1,89},{7,9}},{1.0,1.0,1.0,1.003,1.0,1.0,1.0,.999,1.0,.998,1.031,.993,1.0,1.017,1.0,1.0}},
+{{{1,21},{2,17},{1,89},{2,3461}},{1.0,.998,1.029,.997,1.0,1.015,1.0,.999,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.002}},
+{{{1,10},{2,17},{1,3971},{0,3675}},{1.0,1.011,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.003,1.028,.995,1.0,1.0,1.0,1.006}},
+{{{1,10},{2,17},{8,23},{2,544}},{1.0,1.011,1.024,.986,1.0,1.003,1.004,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{2,18},{6,689},{4,2},{1,47}},{1.005,1.014,1.0,1.0,1.026,1.053,1.0,1.0,1.058,.994,.999,.937,1.062,1.005,1.003,1.037}},
+{{{2,24},{6,328},{4,2},{4,32}},{1.046,.988,1.015,.969,1.037,1.008,1.056,1.023,1.0,1.0,1.0,1.0,1.022,.988,.997,1.019}},
+{{{2,9},{1,32},{1,556},{4,2}},{1.0,1.026,1.013,1.0,1.0,1.0,1.039,.973,.999,1.038,1.022,.997,1.0,1.0,1.049,1.013}},
+{{{2,24},{9,25},{4,2},{7,28}},{1.048,1.011,1.0,1.004,1.021,.998,1.0,1.007,.994,.977,.993,.976,1.022,1.003,1.001,1.012}},
+{{{1,47},{2,4},{1,64},{2,4760}},{.999,1.0,1.043,.981,1.0,1.034,1.0,1.001,1.0,1.0,.991,.997,1.0,1.0,1.0,1.008}},
+{{{1,47},{6,410},{3,2},{7,10}},{.996,1.002,1.0,1.0,1.005,1.012,1.0,1.0,.995,.999,1.0,.991,1.043,.994,.998,1.008}},
+{{{2,48},{4,16},{1,100},{0,512}},{1.006,1.009,.99,1.005,1.021,.998,.999,1.0,1.038,1.018,.998,.98,.991,.999,.999,1.0}},
+{{{2,9},{7,8},{0,26},{1,32}},{.999,.995,1.0,1.0,1.0,1.005,1.0,1.031,.996,.987,1.0,.99,.993,1.015,1.024,.999}},
+{{{1,3},{7,29},{6,704},{2,1072}},{.994,1.01,1.0,1.048,1.0,.997,1.004,1.012,1.079,.994,1.163,1.083,1.0,.991,1.023,1.01}},
+{{{1,7},{7,20},{4,64},{4,2}},{1.02,.981,1.155,1.001,1.0,1.0,1.0,1.0,1.02,1.011,1.023,1.005,1.0,1.003,1.0,1.035}},
+{{{1,7},{7,29},{6,288},{2,920}},{1.005,1.006,1.0,1.028,1.0,.988,1.003,1.006,1.054,.993,1.109,1.066,1.024,.988,1.019,1.006}},
+{{{1,7},{0,256},{4,2},{2,768}},{.982,.964,1.001,.994,1.018,1.017,1.023,1.001,1.034,1.01,1.101,1.009,.997,1.005,.998,.994}},
+{{{7,30},{8,16},{2,3321},{4,2}},{.991,.991,.998,.998,1.038,1.076,1.005,.991,1.007,1.029,.995,1.015,.991,1.048,.985,1.009}},
+{{{1,7},{7,28},{5,32},{1,32}},{1.019,.987,1.068,.974,1.008,1.004,1.015,1.016,1.0,1.0,1.0,1.002,1.0,.997,1.0,1.018}},
+{{{1,7},{2,1531},{4,2},{1,152}},{.988,.998,1.056,1.016,1.023,1.007,.995,.985,1.0,.984,1.0,.992,1.0,1.004,1.0,1.007}},
+{{{1,21},{7,29},{1,32},{6,1536}},{1.008,.984,1.049,.991,1.0,.999,1.0,1.016,1.0,1.0,1.008,.982,1.0,1.001,1.0,.994}},
+{{{2,6},{4,16},{0,922},{1,960}},{1.025,1.032,1.022,.992,1.215,1.004,.989,1.0,1.035,1.016,1.067,.992,1.007,1.021,.997,1.008}},
+{{{2,2},{2,22},{4,2},{2,119}},{1.106,1.096,1.0,1.019,1.098,1.006,1.0,.975,1.0,1.0,1.0,.989,1.0,1.0,1.0,1.015}},
+{{{2,6},{4,16},{1,64},{1,1552}},{.997,1.0,.998,1.005,1.127,1.008,1.002,.996,1.0,1.0,1.0,1.0,1.023,1.006,1.035,1.003}},
+{{{2,2},{0,256},{2,22},{4,2}},{.999,1.006,1.064,1.065,1.0,.988,1.0,1.005,1.003,1.02,1.071,.993,1.0,.985,1.0,.998}},
+{{{2,12},{4,2},{2,61},{0,56}},{.996,.997,.999,1.002,1.0,.998,1.0,.999,1.072,1.025,1.024,.978,1.0,.991,1.0,1.005}},
+{{{2,2},{0,448},{8,30},{2,22}},{1.0,1.015,1.069,1.006,1.0,1.0,.992,1.001,1.0,.99,1.0,.997,1.0,1.0,1.0,1.008}},
+{{{2,2},{7,24},{8,28},{5,4}},{.999,.998,1.052,1.013,1.0,1.0,.996,1.0,1.0,.995,1.0,.99,1.0,1.0,1.0,1.007}},
+{{{2,2},{6,48},{8,17},{0,12023}},{.996,1.009,1.007,.988,1.0,1.0,1.038,1.004,1.0,1.0,1.0,1.0,1.0,1.0,.993,.996}},
+{{{2,8},{4,64},{2,24},{3,64}},{1.18,1.053,1.0,1.002,1.0,1.012,1.0,.992,.996,.996,1.006,1.006,1.0,1.007,1.0,1.002}},
+{{{2,3},{2,24},{7,23},{6,796}},{1.018,1.063,1.0,.996,1.125,.985,1.0,.979,1.0,1.0,1.0,1.0,1.088,1.05,1.0,1.023}},
+{{{2,3},{0,487},{4,64},{2,104}},{1.007,1.023,1.119,1.011,1.007,.992,.999,.974,1.0,.998,1.0,1.004,1.0,.998,1.0,1.01}},
+{{{2,3},{1,48},{6,796},{9,25}},{1.0,1.02,1.075,.986,1.0,1.0,.985,1.031,.994,.986,1.0,.997,1.0,1.0,1.062,1.01}},
+{{{2,24},{5,8},{2,200},{4,2}},{1.061,1.024,.987,.994,1.0,.983,1.0,.997,1.021,.989,.985,.986,1.0,1.005,1.0,1.011}},
+{{{2,3},{3,8},{5,2},{2,159}},{1.01,1.019,1.054,.966,1.0,1.009,1.0,.995,1.0,.982,1.0,.995,1.0,1.012,1.0,1.006}},
+{{{2,3},{7,22},{8,24},{6,114}},{1.005,1.018,1.0,1.017,1.0,1.0,1.0,1.0,.994,1.012,1.002,.966,1.0,1.0,1.035,1.003}},
+{{{2,24},{6,796},{6,1215},{9,14}},{1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,.985,1.029,1.032,1.0,1.0,1.012,.998}},
+{{{2,7},{2,2328},{2,40},{6,970}},{1.04,1.027,1.0,1.0,1.0,.988,1.0,1.082,1.108,.995,1.0,1.0,1.0,1.003,1.0,1.002}},
+{{{2,7},{2,2328},{6,6},{6,245}},{1.0,.981,1.0,.986,1.021,1.005,1.0,1.077,1.0,1.0,1.0,1.0,1.061,.998,1.0,.994}},
+{{{6,3675},{2,2328},{2,32},{5,4}},{1.024,1.068,1.0,1.0,.992,.997,1.023,1.0,.996,.996,1.0,1.0,.994,1.0,1.037,1.001}},
+{{{0,192},{6,3675},{6,245},{2,20}},{1.002,1.006,1.0,1.0,1.005,1.014,1.0,1.052,1.001,1.027,1.0,1.0,.983,.993,1.0,.993}},
+{{{7,4},{2,17792},{2,32},{6,245}},{1.003,1.009,1.0,1.0,.97,1.008,1.025,1.027,1.0,1.013,1.0,1.0,1.0,.99,1.0,.993}},
+{{{6,9120},{1,20},{2,87},{4,2}},{1.007,1.0,1.01,1.004,1.022,1.0,.98,1.0,1.008,1.0,.997,1.042,1.001,1.0,1.002,1.001}},
+{{{6,9120},{2,1088},{6,6},{9,8}},{.991,1.0,.985,1.0,1.0,1.0,1.036,1.0,1.0,1.0,1.0,1.0,.999,1.03,.998,1.001}},
+{{{0,8},{0,6520},{2,2328},{2,128}},{.988,1.003,1.0,1.015,1.0,1.0,1.0,1.0,.995,.981,1.0,1.021,.988,1.017,1.0,.999}},
+{{{1,12},{2,87},{9,28},{4,2}},{1.019,1.005,1.142,1.02,1.0,.988,1.0,.979,.998,1.02,1.03,1.008,1.0,1.012,1.0,1.033}},
+{{{1,12},{0,24},{1,44},{1,64}},{.999,.988,1.09,1.022,1.0,.995,1.0,.99,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.011}},
+{{{1,3},{2,7},{4,64},{1,44}},{1.0,1.0,1.074,1.013,1.0,1.0,1.0,1.0,1.0,1.036,1.0,1.001,1.0,1.003,1.0,1.011}},
+{{{1,3},{8,25},{4,2},{1,237}},{1.042,1.017,1.038,1.024,1.0,.992,1.0,1.023,1.0,.991,1.0,.959,1.0,1.003,1.0,1.017}},
+{{{1,17},{6,4},{2,7},{8,4}},{1.001,.999,1.0,1.002,1.004,.99,1.017,1.01,1.0,1.0,1.0,1.026,1.0,1.0,1.039,.999}},
+{{{1,3},{3,2},{4,4},{7,27}},{1.011,1.0,1.029,1.025,1.0,.995,1.0,.997,1.01,.968,1.009,1.006,1.0,1.013,1.0,1.01}},
+{{{0,4008},{8,23},{6,480},{4,16}},{1.001,.997,.999,1.046,.999,.999,.989,1.005,.997,.995,1.0,.994,1.006,.998,1.012,1.009}},
+{{{1,3},{2,1920},{2,17},{0,1472}},{1.0,1.015,1.0,1.0,.994,.995,1.026,1.008,1.0,1.004,1.0,1.0,.999,1.003,1.013,.996}},
+{{{1,5},{2,61524},{1,66},{5,2}},{1.002,1.002,1.0,1.0,1.0,.996,1.0,1.003,1.043,.994,1.0,1.046,1.0,1.01,1.0,.999}},
+{{{1,2},{2,61524},{1,66},{5,1}},{1.004,1.009,1.0,1.0,1.0,.996,1.0,1.003,1.039,.996,1.0,1.043,1.0,1.006,1.0,.999}},
+{{{4,2},{1,192},{6,360},{2,11136}},{.993,1.002,1.0,1.0,1.005,1.001,1.0,1.007,.999,1.003,1.0,1.0,1.067,.987,.991,1.006}},
+{{{1,14},{2,61524},{2,33344},{0,40}},{1.003,1.006,1.0,1.0,1.009,.991,1.0,1.033,1.025,.997,1.0,1.0,1.0,.991,1.0,1.0}},
+{{{1,2},{2,61524},{1,66},{1,74}},{1.025,.998,1.0,1.034,1.0,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{2,61524},{1,14},{9,29},{2,25856}},{1.001,1.0,1.003,1.0,1.025,1.0,.994,1.0,1.009,1.0,.993,1.03,1.0,1.0,.997,1.0}},
+{{{2,61524},{1,2},{0,64},{5,8}},{1.001,1.0,1.0,1.001,1.021,1.0,.989,1.0,1.003,1.0,1.002,1.029,1.003,1.0,1.002,.999}},
+{{{6,600},{1,74},{4,2},{5,2}},{.998,1.0,1.0,.995,1.003,.999,1.001,.997,.999,1.051,1.0,.996,.998,.998,.998,1.004}},
+{{{1,5},{0,25},{1,39},{1,13}},{1.001,1.0,1.028,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991,1.0,1.001,1.0,1.001}},
+{{{1,2},{0,212},{0,137},{7,31}},{1.002,.998,1.0,1.0,1.0,1.006,1.026,.992,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003}},
+{{{1,2},{0,327},{9,18},{1,185}},{1.003,.997,1.0,1.0,1.0,1.005,1.024,.995,1.0,.999,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{1,2},{0,327},{9,21},{1,390}},{1.002,.999,1.0,1.0,1.0,1.005,1.021,.996,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{1,2},{0,327},{8,31},{7,29}},{1.002,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.019,.995,1.0,1.0,1.0,1.002}},
+{{{1,2},{0,200},{7,30},{8,31}},{1.0,.999,1.002,.999,1.0,1.005,1.016,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{1,2},{8,27},{1,86},{7,31}},{1.001,1.001,1.014,.995,1.0,.999,1.0,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.0}},
+{{{1,2},{0,91},{0,174},{0,20}},{1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.003,1.0,1.0,1.012,.999}},
+{{{7,29},{6,768},{2,244},{4,2}},{.993,1.009,.999,1.0,1.016,1.049,1.0,.988,1.027,1.031,1.001,1.0,.988,1.066,.995,1.02}},
+{{{7,30},{6,560},{1,16},{1,32}},{1.029,1.004,1.0,1.004,.985,1.012,.998,.996,1.0,1.0,1.0,1.0,1.002,1.052,.999,1.012}},
+{{{7,28},{3,1},{9,21},{6,120}},{1.008,1.0,.999,.997,1.0,1.0,1.0,1.0,1.011,1.008,.991,1.039,.998,.993,.996,1.011}},
+{{{7,29},{2,272},{4,2},{2,576}},{.995,.999,.978,1.006,1.015,1.011,1.001,1.005,1.0,1.0,1.025,1.012,1.0,1.0,.985,1.017}},
+{{{1,16},{7,30},{8,22},{4,4}},{1.012,1.006,1.001,1.003,1.035,.987,1.004,1.005,.997,.998,1.0,1.025,.999,.997,1.0,1.002}},
+{{{1,16},{4,256},{1,32},{1,43}},{1.017,.989,1.0,1.0,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.019}},
+{{{7,28},{6,928},{4,4},{2,768}},{.993,1.014,1.0,1.003,1.003,1.0,1.0,1.0,1.016,1.024,1.0,.986,.99,1.011,.998,1.001}},
+{{{1,16},{8,22},{7,30},{4,4}},{1.006,1.003,1.028,.99,.999,1.001,1.003,1.003,.995,.998,.999,.998,1.0,1.015,1.0,1.0}},
+{{{2,2},{6,234},{0,45},{6,44}},{.998,.984,1.0,1.0,1.014,1.052,1.0,1.0,1.0,.996,1.0,1.0,1.217,1.002,1.021,.999}},
+{{{2,2},{9,14},{0,32},{0,11392}},{.998,.983,1.0,1.0,1.159,1.024,1.013,.999,1.0,1.0,1.0,1.0,1.0,.99,1.008,1.002}},
+{{{2,2},{6,234},{8,18},{0,120}},{1.004,.987,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.031,1.0,.993,1.132,.991,1.014,1.001}},
+{{{2,2},{7,27},{8,10},{0,120}},{1.004,.99,1.0,1.0,1.0,1.0,1.0,1.0,1.006,1.027,1.0,1.0,1.101,.986,1.01,1.004}},
+{{{2,2},{6,234},{3,4},{5,8}},{1.002,1.013,1.0,.996,1.075,.984,1.008,.997,1.0,.998,1.0,.994,1.0,1.013,1.0,1.008}},
+{{{2,2},{7,27},{7,7},{2,42}},{1.002,1.018,1.0,1.0,1.055,.982,1.006,.999,1.0,1.002,1.0,1.0,1.0,1.003,1.0,1.01}},
+{{{2,5},{9,17},{0,45},{1,56}},{1.0,.998,1.0,1.0,.997,1.014,1.0,1.0,.99,.994,1.0,1.0,1.048,.994,1.004,1.001}},
+{{{2,3},{9,17},{6,44},{2,31}},{.999,1.013,1.0,1.0,1.034,.979,1.003,.998,1.0,1.002,1.0,1.0,1.0,1.007,1.0,1.003}},
+{{{2,2},{9,20},{5,4},{0,23}},{.999,.999,1.0,1.0,1.0,.995,1.0,1.0,1.218,1.005,1.017,.991,1.0,1.046,1.0,1.006}},
+{{{2,2},{9,19},{7,13},{2,40}},{1.005,1.046,1.0,1.0,1.167,.974,1.013,.992,1.0,1.013,1.0,1.0,1.0,1.026,1.0,1.011}},
+{{{2,2},{9,19},{6,127},{0,23}},{.999,.993,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.033,1.0,1.0,1.129,1.003,1.011,1.0}},
+{{{2,2},{9,19},{3,8},{1,64}},{1.0,1.017,1.0,.999,.997,1.018,1.0,1.0,1.0,.99,.999,.995,1.102,1.016,1.01,1.002}},
+{{{2,2},{9,20},{8,5},{2,56}},{1.002,1.026,1.0,1.0,1.074,.984,1.006,.994,1.0,1.007,1.0,1.0,1.0,1.016,1.0,1.007}},
+{{{2,2},{9,20},{1,60},{6,16}},{1.0,1.001,1.0,1.0,1.0,1.022,1.0,1.0,.996,1.028,1.0,.999,1.059,.995,1.005,1.0}},
+{{{0,232},{0,64},{1,60},{0,8896}},{1.0,1.0,1.001,1.019,.997,1.0,1.043,.998,1.0,1.0,1.0,1.003,1.0,1.0,1.0,1.011}},
+{{{2,5},{2,32},{1,60},{9,22}},{.999,1.018,1.0,1.006,1.037,.981,1.0,1.01,1.0,.999,1.0,1.0,1.006,.993,1.0,1.003}},
+{{{2,6},{2,47},{6,7},{0,10696}},{1.005,1.002,1.0,.988,1.133,1.041,1.0,.997,1.0,1.0,1.0,1.0,1.012,.999,1.0,.995}},
+{{{2,12},{7,16},{6,2394},{2,53}},{1.024,1.029,1.09,1.006,1.0,1.0,.994,1.008,1.0,1.0,1.0,.988,1.0,1.0,1.0,1.011}},
+{{{2,3},{7,24},{2,24},{6,288}},{1.019,1.033,1.0,.994,1.0,.997,1.0,.975,1.0,.989,1.096,1.002,1.0,1.017,1.0,1.004}},
+{{{2,3},{4,32},{6,1377},{8,22}},{1.022,1.016,.999,.985,1.0,1.0,1.0,1.0,1.054,.992,1.014,.98,.993,1.022,1.059,.994}},
+{{{2,3},{6,552},{2,24},{4,2}},{1.026,1.026,1.028,1.016,1.0,1.004,1.0,1.014,1.001,1.009,1.056,.973,1.0,.992,1.0,.993}},
+{{{2,6},{1,64},{0,109},{8,11}},{.996,.985,1.009,1.006,1.001,1.017,1.013,1.018,1.0,1.0,.997,.976,.991,1.001,1.044,.999}},
+{{{6,988},{6,1715},{4,2},{6,552}},{1.01,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.003,1.02,1.0,1.017,.969,1.037,1.0,.991}},
+{{{2,21},{9,25},{8,11},{6,16}},{.992,.991,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.014,1.0,1.0,1.019,.981,1.002,1.011}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
