@@ -273,16 +273,15 @@ def _error(results: Any, expected: Sequence[Any]) -> float:
     return max(float((one.double() - two).abs().max() / two.abs().max()) for one, two in pairs)
 
 
-def choice_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the record answers for a row."""
-    problem = {name: row[name] for name in ("rows", "columns", "dtype")}
-    if "residual" in row:
-        problem["residual"] = "added" if row["residual"] else "none"
-    if "gradient" in row:
-        problem["gradient"] = "written" if row["gradient"] else "none"
-    found = load(row["kernel"]).choice(**problem)
+def choice_of(row: Mapping[str, Any], torch: Any) -> dict[str, Any]:
+    """Return the kernel and the configuration that a row's call launches."""
+    given = arguments(row, torch)
+    if "target" in given:
+        given |= {"target": given["target"].to(torch.int32), "with_gradient": row["gradient"]}
+    found = load(row["kernel"]).choice(**given)
     quality = found.tuned.quality if found.tuned else "default"
-    return {"configuration": dict(found.configuration), "quality": quality}
+    configuration = dict(found.configuration)
+    return {"answered_by": found.kernel, "configuration": configuration, "quality": quality}
 
 
 def compile_beside(count: int, seconds: float) -> None:
@@ -387,7 +386,7 @@ def main() -> None:
             print(f"time is up: {len(missing) - number} rows left")
             break
         try:
-            found = {**row, **choice_of(row), **measured(row, torch)}
+            found = {**row, **choice_of(row, torch), **measured(row, torch)}
             print(shown(found), flush=True)
         except Exception as error:
             print(f"{name_of(row)}: {type(error).__name__}: {error}"[:500], flush=True)

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from autotune import BFloat16, Out, Problem, ceil_div, maximum
+from autotune import BFloat16, InsteadIfFaster, Out, Problem, ceil_div, maximum
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Rows and columns: short rows, those of layers, vocabularies, and few long rows.
@@ -53,6 +53,8 @@ LEAST_EXPONENT = 4
 LONG = {"PLAN": "loop", "BLOCK": 8192, "ROWS": 1, "num_warps": 32, "num_stages": 2}
 #: Programs that a GPU has use for, and columns that are worth one: see `few_long_rows`.
 MOST_PARTS, SHORTEST_PART = 2048, 512
+#: Columns of rows for which `long_rows` may be faster.
+LONG_ROWS = range(512, 131073)
 #: Elements that a reference computes at a time: their float64s stay in a core's cache.
 _BLOCK = 1 << 16
 
@@ -222,6 +224,13 @@ def checked(x, **vectors):
         if vector.shape != (columns,) or vector.dtype != x.dtype:
             raise ValueError(f"{name} is {vector}: {x.dtype}[{columns}] is needed, as of x")
     return x.size // max(1, columns), columns
+
+
+def or_long_rows(problem, given, function, x, **named):
+    """Return a call's answer, which is one of ``long_rows`` where records expect less time of it."""
+    if problem.columns not in LONG_ROWS:
+        return problem, given
+    return InsteadIfFaster("long_rows", x, function, **named).than(problem, given)
 
 
 def matrix(array, rows, columns):

@@ -76,4 +76,6 @@ def call(x, target, *, with_gradient=False):
     if with_gradient:
         given["gradient"] = Operand.new(x.shape, x.dtype)
     kind = "written" if with_gradient else "none"
-    return Problem(rows=rows, columns=columns, dtype=x.dtype, gradient=kind), given
+    function = "cross_entropy_gradient" if with_gradient else "cross_entropy"
+    problem = Problem(rows=rows, columns=columns, dtype=x.dtype, gradient=kind)
+    return _rows.or_long_rows(problem, given, function, x, target=target)

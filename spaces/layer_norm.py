@@ -64,4 +64,6 @@ def call(x, weight, bias, out=None, *, eps=EPS):
         return NothingToDo((result,))
     given = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype)
-    return problem, {**given, "weight": weight, "bias": bias, "eps": eps}
+    given = {**given, "weight": weight, "bias": bias, "eps": eps}
+    further = {"weight": weight, "bias": bias, "out": result, "eps": eps}
+    return _rows.or_long_rows(problem, given, "layer_norm", x, **further)

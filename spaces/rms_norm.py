@@ -73,4 +73,7 @@ def call(x, weight, residual=None, out=None, *, eps=EPS):
     given = {name: _rows.matrix(array, rows, columns) for name, array in given.items()}
     kind = "none" if residual is None else "added"
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype, residual=kind)
-    return problem, {**given, "weight": weight, "eps": eps}
+    function = "rms_norm" if residual is None else "rms_norm_residual"
+    further = {"weight": weight, "residual": residual, "out": result, "eps": eps}
+    given = {**given, "weight": weight, "eps": eps}
+    return _rows.or_long_rows(problem, given, function, x, **further)

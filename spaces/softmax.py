@@ -57,4 +57,5 @@ def call(x, out=None):
     if not x.size:
         return NothingToDo((result,))
     given = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
-    return Problem(rows=rows, columns=columns, dtype=x.dtype), given
+    problem = Problem(rows=rows, columns=columns, dtype=x.dtype)
+    return _rows.or_long_rows(problem, given, "softmax", x, out=result)

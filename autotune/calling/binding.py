@@ -104,7 +104,7 @@ def bind(
         problem, given = asked
         return _checked_call(kernel, problem, given, has_addresses)
     is_own_first = isinstance(asked, InsteadIfFaster)
-    own = _own_call(kernel, args, named, has_addresses, may_copy=is_own_first)
+    own = _own_call(kernel, asked, args, named, has_addresses)
     try:
         other = find(asked.kernel)
     except AutotuneError:
@@ -124,19 +124,21 @@ def bind(
 
 def _own_call(
     kernel: Kernel,
+    answer: Instead,
     args: tuple[Any, ...],
     named: Mapping[str, Any],
     has_addresses: bool,
-    may_copy: bool,
 ) -> ResolvedCall | None:
-    """Return what a kernel does itself in place of passing a product on; None where it cannot."""
+    """Return what a kernel does itself in place of passing a call on; None where it cannot."""
+    if isinstance(answer, InsteadIfFaster) and answer.own:
+        return _checked_call(kernel, *answer.own, has_addresses)
     with suppress(AutotuneError), without_others():
         asked = _asked(kernel, args, named)
         if not isinstance(asked, Instead | NothingToDo):
             problem, given = asked
             call = _checked_call(kernel, problem, given, has_addresses)
             is_copied = any(passed.is_copied for passed in call.arrays.values())
-            return None if is_copied and not may_copy else call
+            return None if is_copied and not isinstance(answer, InsteadIfFaster) else call
     return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -156,16 +157,29 @@ def recorded(
 ) -> TunedConfig | None:
     """Return what lookup answers for a call; None, with a warning, where it cannot."""
     try:
-        return lookup(
-            kernel.name,
-            device=device,
-            deterministic=deterministic,
-            project=kernel.project,
-            **problem,
-        )
+        return _answer(kernel, problem, device, deterministic)
     except UsageError as error:
         warn(f"{error}; until then {kernel.name} runs in its default configuration")
         return None
+
+
+def expected_ms_of(
+    kernel: Kernel, problem: Problem, device: Device, deterministic: bool
+) -> float | None:
+    """Return the time of a call that records expect; None, without a warning, where they know none."""
+    with suppress(UsageError):
+        return _answer(kernel, problem, device, deterministic).expected_ms
+    return None
+
+
+def _answer(kernel: Kernel, problem: Problem, device: Device, deterministic: bool) -> TunedConfig:
+    return lookup(
+        kernel.name,
+        device=device,
+        deterministic=deterministic,
+        project=kernel.project,
+        **problem,
+    )
 
 
 @dataclass(frozen=True)

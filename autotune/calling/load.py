@@ -20,7 +20,14 @@ import numpy as np
 
 from autotune.calling import first_call
 from autotune.calling.binding import LOADED, ResolvedCall, bind, checked_problem
-from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, choose, explained, recorded
+from autotune.calling.choice import (
+    Choice,
+    ChosenCall,
+    LaunchPlan,
+    choose,
+    expected_ms_of,
+    explained,
+)
 from autotune.calling.first_call import Tuning
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
@@ -350,8 +357,7 @@ class TunedKernel:
 
         def expected_ms(resolved: ResolvedCall) -> float | None:
             kernel, device = resolved.kernel, _device(index, resolved.kernel)
-            found = recorded(kernel, resolved.problem, device, self.deterministic)
-            return found.expected_ms if found else None
+            return expected_ms_of(kernel, resolved.problem, device, self.deterministic)
 
         return expected_ms
 

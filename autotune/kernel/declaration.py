@@ -287,7 +287,7 @@ class Declaration:
         extra = {DEVICE: device} if name in self.device_hooks else {}
         return self.guarded(name, function, *given, **extra)
 
-    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def guarded(self, what: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call a user's function; turn whatever it raises into a `SpecError` with its line."""
         try:
             with modules.running(self.folder):

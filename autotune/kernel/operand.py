@@ -5,10 +5,12 @@ A call's answer depends on the layout of its arrays alone, so that it can be kep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
+
+from autotune.values import Problem
 
 #: Bytes: the widest load of a thread on any architecture up to compute capability 9.0, and what
 #: TMA asks of addresses. CUDA C++ Programming Guide, "Device Memory Accesses".
@@ -168,6 +170,15 @@ class Instead:
 
 class InsteadIfFaster(Instead):
     """An answer of a `call` function: call another kernel where records expect less time of it."""
+
+    #: What the kernel itself does; None where its `call` function, asked again, does not pass on.
+    own: tuple[Problem, Mapping[str, Any]] | None = None
+
+    def than(self, problem: Problem, given: Mapping[str, Any]) -> InsteadIfFaster:
+        """Return this answer with what the kernel itself does: problem, and arguments by name."""
+        answer = InsteadIfFaster(self.kernel, *self.args, **self.named)
+        object.__setattr__(answer, "own", (problem, given))
+        return answer
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,222 @@
+"""long_rows: softmax, rms_norm, layer_norm and cross_entropy of long rows, each read once, by kernels/long_rows.cu.
+
+`load("softmax")` and the others are for any row; this kernel needs rows of at least `SHORTEST` columns.
+"""
+
+import _rows
+import numpy as np
+
+from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
+
+FUNCTIONS = (
+    *("softmax", "rms_norm", "rms_norm_residual"),
+    *("layer_norm", "cross_entropy", "cross_entropy_gradient"),
+)
+#: Arguments of each function after x, in the kernel's order, without the columns.
+ARGUMENTS = {
+    "softmax": ("y",),
+    "rms_norm": ("weight", "y"),
+    "rms_norm_residual": ("weight", "y", "residual"),
+    "layer_norm": ("weight", "bias", "y"),
+    "cross_entropy": ("target", "loss"),
+    "cross_entropy_gradient": ("target", "loss", "gradient"),
+}
+#: The fewest columns of a row, and what is added to the mean of squares where the call does not say.
+SHORTEST, EPS = _rows.LONG_ROWS.start, 1e-5
+#: Bytes of a piece, and of a multiprocessor's registers how many there are, and a thread needs besides what it keeps.
+PIECE, REGISTERS, OTHER_REGISTERS = 16, 65536, 28
+
+
+def rows_of(rows, columns, dtype="float32", function="softmax"):
+    return Problem(rows=rows, columns=columns, dtype=dtype, function=function)
+
+
+def in_turn(*sizes):
+    """Return problems of each function, of each size in one of the types in turn."""
+    return [
+        rows_of(*size, _rows.DTYPES[(number + place) % len(_rows.DTYPES)], function)
+        for place, function in enumerate(FUNCTIONS)
+        for number, size in enumerate(sizes)
+    ]
+
+
+def shape(CLUSTER, THREADS, PIECES, MIN_BLOCKS=1):
+    return {"CLUSTER": CLUSTER, "THREADS": THREADS, "PIECES": PIECES, "MIN_BLOCKS": MIN_BLOCKS}
+
+
+long_rows = Kernel(
+    "long_rows.cu",
+    backends=("cuda",),
+    problems=in_turn(
+        *((1024, 4096), (128, 32768), (32, 131072), (4, 16384), (700, 6663), (3, 10359)),
+        (4096, 512),
+    ),
+    quick_problems=in_turn((128, 32768), (3, 10359)),
+    edge_problems=[
+        rows_of(*size, dtype, function)
+        for size in (
+            *((1, 1025), (3, 513), (5, 1000), (3, 1031), (2, 2048), (7, 4099)),
+            *((3, 12297), (2, 16391), (3, 32775), (2, 65541), (1, 131072), (3, 131069)),
+        )
+        for dtype in _rows.DTYPES
+        for function in FUNCTIONS
+    ],
+    static=("dtype", "function"),
+    # Together these have room for any length twice: for many rows, and for few, which larger clusters share.
+    seeds=[
+        *(shape(1, 128, pieces, 4) for pieces in (1, 2, 3, 4, 6)),
+        *(shape(1, 256, pieces, 4) for pieces in (2, 4)),
+        *(shape(1, 256, pieces, 2) for pieces in (6, 8)),
+        *(shape(1, 512, pieces, 2) for pieces in (4, 6)),
+        *(shape(1, *each) for each in ((512, 8), (1024, 4))),
+        *(shape(cluster, 128, 1, 4) for cluster in (2, 4, 6, 8)),
+        *(shape(2, *each) for each in ((128, 4, 4), (256, 6, 4), (256, 8, 3))),
+        *(shape(2, *each) for each in ((512, 4, 2), (512, 6, 2), (512, 8, 2), (1024, 6))),
+        *(shape(4, *each) for each in ((256, 8, 4), (512, 4, 2), (512, 6, 2), (512, 8, 2))),
+        *(shape(4, *each) for each in ((512, 8), (512, 12), (512, 16))),
+        *(shape(6, 256, pieces, 4) for pieces in (1, 2)),
+        *(shape(8, *each) for each in ((256, 1, 4), (256, 2, 3), (256, 4, 2), (256, 8, 4))),
+        *(shape(8, *each) for each in ((512, 4, 2), (512, 6, 2), (512, 8, 2), (512, 8))),
+    ],
+    default=shape(1, 512, 8),
+    deterministic=True,  # every block joins the sums of all warps in one order
+    CLUSTER=(1, 2, 3, 4, 6, 8),  # blocks that share a row
+    THREADS=(128, 256, 512, 1024),  # of a block
+    PIECES=(1, 2, 3, 4, 6, 8, 12, 16),  # of 16 bytes, that a thread keeps in registers
+    MIN_BLOCKS=(1, 2, 3, 4),  # blocks that fit on a multiprocessor, by their registers
+)
+
+
+@long_rows.constraint
+def clusters_exist(CLUSTER, device):
+    """Blocks share a row only as a cluster, from compute capability 9.0 on; a block has one from 8.0 on."""
+    return device.compute_capability >= (80 if CLUSTER == 1 else 90)
+
+
+@long_rows.constraint
+def pieces_fit_registers(THREADS, PIECES, MIN_BLOCKS, device):
+    """The pieces of MIN_BLOCKS blocks fit in registers, beside some others of each thread."""
+    threads = THREADS * MIN_BLOCKS
+    return (
+        threads <= device.max_threads_per_sm
+        and available(THREADS, MIN_BLOCKS) >= 4 * PIECES + OTHER_REGISTERS
+    )
+
+
+@long_rows.constraint
+def small_blocks_are_several(THREADS, MIN_BLOCKS):
+    """Blocks of 128 threads get no more registers than four of them may use."""
+    return THREADS != 128 or MIN_BLOCKS == 4
+
+
+def available(THREADS, MIN_BLOCKS):
+    """Return the registers of a thread."""
+    return min(255, REGISTERS // (THREADS * MIN_BLOCKS))
+
+
+@long_rows.requires
+def row_fits(c, p):
+    """A row fits in its blocks, and fills a quarter of them.
+
+    Sums of x and a residual are kept as floats, and layer_norm reads two vectors: they need more registers.
+    """
+    each = PIECE // _rows.itemsize(p.dtype)
+    kept = each if p.function == "rms_norm_residual" else 4
+    others = OTHER_REGISTERS + (8 if p.function == "layer_norm" else 0)
+    if available(c.THREADS, c.MIN_BLOCKS) < kept * c.PIECES + others:
+        return False
+    room = c.CLUSTER * c.THREADS * c.PIECES * each
+    return (max(SHORTEST, room // 4) <= p.columns) & (p.columns <= room + each - 1)
+
+
+@long_rows.launch
+def launch(c, p):
+    args = ("x", *ARGUMENTS[p.function], "columns")
+    if "weight" in args:
+        args = (*args, "eps")
+    return Launch(grid=(p.rows * c.CLUSTER,), block=(c.THREADS,), args=args)
+
+
+@long_rows.arguments
+def arguments(p, rng):
+    shape, names = (p.rows, p.columns), ARGUMENTS[p.function]
+    is_norm = "weight" in names
+    given = {"x": _rows.drawn(rng, shape, p.dtype, small_rows=is_norm)}
+    for name in names:
+        if name in ("weight", "bias"):
+            given[name] = _rows.drawn(rng, p.columns, p.dtype)
+        elif name == "residual":
+            given[name] = InOut(_rows.drawn(rng, shape, p.dtype, small_rows=True))
+        elif name == "target":
+            given[name] = rng.integers(0, p.columns, p.rows)
+        else:
+            given[name] = Out(p.rows) if name == "loss" else Out(shape, p.dtype)
+    return {**given, "columns": p.columns, **({"eps": np.float32(EPS)} if is_norm else {})}
+
+
+@long_rows.reference
+@_rows.in_blocks("x", "residual", "target")
+def reference(x, weight=None, bias=None, residual=None, target=None, eps=0.0):
+    """Which function it is, its arguments say."""
+    if weight is None:
+        most = x.max(axis=1, keepdims=True)
+        powers = np.exp(x - most)
+        total = powers.sum(axis=1, keepdims=True)
+        share = powers / total
+        if target is None:
+            return {"y": share}
+        row = np.arange(len(x))
+        loss = np.log(total[:, 0]) + most[:, 0] - x[row, target]
+        share[row, target] -= 1
+        return {"loss": loss, "gradient": share}
+    values = x if residual is None else x + residual
+    apart = values if bias is None else values - values.mean(axis=1, keepdims=True)
+    scale = 1 / np.sqrt(np.square(apart).mean(axis=1, keepdims=True) + eps)
+    y = {"y": apart * scale * weight + (0 if bias is None else bias)}
+    return y if residual is None else {**y, "residual": values}
+
+
+@long_rows.work
+def work(p):
+    count = p.rows * p.columns
+    nbytes = _rows.itemsize(p.dtype) * count
+    rows = 4 * p.rows if p.function.startswith("cross_entropy") else 0  # targets, and losses
+    arrays = {"rms_norm_residual": (2, 2), "cross_entropy": (1, 0)}.get(p.function, (1, 1))
+    flops = {"layer_norm": 7, "rms_norm": 4, "rms_norm_residual": 4}.get(p.function, 5) * count
+    read, written = (number * nbytes + rows for number in arrays)
+    return Work(flops, bytes_read=read, bytes_written=written)
+
+
+@long_rows.call
+def call(x, function, weight=None, bias=None, residual=None, target=None, out=None, *, eps=EPS):
+    """Along the last axis of an array whose rows lie one after another; see each function's own kernel.
+
+    ``out`` is that of softmax, rms_norm and layer_norm. Returns what is written: y; y and residual; loss; loss
+    and gradient.
+    """
+    if function not in FUNCTIONS:
+        raise ValueError(f"function is {function!r}: one of {', '.join(FUNCTIONS)} is needed")
+    names = ARGUMENTS[function]
+    arrays = {"weight": weight, "bias": bias, "residual": residual, "target": target}
+    for name, array in arrays.items():
+        if (array is None) == (name in names):
+            state = "needed" if array is None else "no argument"
+            raise ValueError(f"{name} is {state} of {function}")
+    vectors = {name: arrays[name] for name in ("weight", "bias") if name in names}
+    rows, columns = _rows.checked(x, **vectors)
+    given = {"x": _rows.matrix(x, rows, columns), **vectors}
+    results = []
+    if target is not None:
+        if target.shape != (rows,) or target.dtype != "int32":
+            raise ValueError(f"target is {target}: int32[{rows}] is needed")
+        given |= {"target": target, "loss": Operand.new((rows,))}
+        results.append(given["loss"])
+    for name in names:
+        if name in ("residual", "y", "gradient"):
+            array = residual if name == "residual" else out
+            results.append(Operand.new(x.shape, x.dtype) if array is None else array)
+            given[name] = _rows.matrix(results[-1], rows, columns)
+    if not x.size:
+        return NothingToDo(tuple(results))
+    scalars = {"eps": eps} if vectors else {}
+    return rows_of(rows, columns, x.dtype, function), {**given, **scalars}
