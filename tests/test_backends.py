@@ -33,6 +33,12 @@ class TestCompilingForOpencl(CompileContract):
             with pytest.raises(CompileError):
                 self.compiled(device, text, option)
 
+    def test_what_does_not_compile_leaves_no_file(self, device, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        with pytest.raises(CompileError, match="nothing"):
+            self.compiled(device, "#error nothing\n" + source())
+        assert list(tmp_path.iterdir()) == []
+
     def test_the_dialect_is_really_compiled_as_opencl(self, device):
         assert self.compiled(device, "#ifndef __OPENCL_VERSION__\n#error\n#endif\n" + source()).code
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import threading
 import warnings
@@ -110,6 +111,8 @@ class OpenclBackend:
             with _no_warnings():
                 program.build(options=flags, devices=[live], cache_dir=False)
         except cl.RuntimeError as error:
+            if saved := re.search(r"\(source saved as (.*)\)", str(error)):  # by PyOpenCL, for good
+                Path(saved[1]).unlink(missing_ok=True)
             raise CompileError(_build_log(program, live) or str(error)) from error
         (code,) = program.get_info(cl.program_info.BINARIES)
         local_bytes = cl.kernel_work_group_info.LOCAL_MEM_SIZE
