@@ -112,6 +112,23 @@ def test_sizes_are_measured_once_and_continued(
 
 
 @pytest.mark.opencl
+def test_sizes_that_no_configuration_allows_are_not_drawn(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, space = project / "sizes.jsonl", project / "spaces" / "saxpy.py"
+    text = space.read_text()
+    command = ["sizes", "saxpy", *ON_CPU, "--out", str(file), "--budget", "60s", "--count", "2"]
+    rule = "\n\n@saxpy.requires\ndef requires(c, p):\n    return p.n {}\n"
+    space.write_text(text + rule.format("% 64 == 0"))
+    assert run(command) == 0
+    rows = map(json.loads, file.read_text().splitlines())
+    assert [row["problem"]["n"] % 64 for row in rows if "problem" in row] == [0, 0]
+    space.write_text(text + rule.format("< 0"))
+    assert run([*command[:-2], "--out", str(project / "none.jsonl")]) == 3
+    assert "its configurations allow no random size" in capsys.readouterr().err
+
+
+@pytest.mark.opencl
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -58,6 +58,8 @@ _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 _AT_ONCE, _BEGUN, _PAIR_S = 8, 4, 20.0
 #: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
 _COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
+#: Sizes that are drawn at most for one that is wanted.
+_DRAWN = 50
 #: Sizes that a fit needs, and those of each of several categories, which learn from each other.
 _ENOUGH, _ENOUGH_EACH = 60, 20
 
@@ -212,10 +214,22 @@ def measure_sizes(
 ) -> bool:
     """Measure configurations of a matrix on random sizes; return whether all sizes are measured.
 
-    ``count`` sizes are drawn by the seed; those that the matrix has are not measured again. No size
-    begins after ``seconds``.
+    ``count`` sizes that a configuration allows are drawn by the seed; those that the matrix has are not
+    measured again. No size begins after ``seconds``.
+
+    Raises
+    ------
+    NothingValidError
+        If no configuration allows any of the sizes.
     """
-    drawn = list(islice(random_sizes(kernel, device, seed), count))
+
+    def is_allowed(problem: Problem) -> bool:
+        return any(kernel.allows(each, problem) for each in matrix.configurations)
+
+    tried = islice(random_sizes(kernel, device, seed), _DRAWN * count)
+    drawn = list(islice(filter(is_allowed, tried), count))
+    if not drawn:
+        raise NothingValidError(f"{kernel.name}: its configurations allow no random size")
     measured = set(matrix.problems)
     left = [problem for problem in drawn if problem not in measured]
     if not left:
