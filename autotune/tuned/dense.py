@@ -37,8 +37,8 @@ PREFERENCE = 4.0
 ELSEWHERE = 0.3
 #: Spreads by which a configuration counts as slower; and the most by which, in logarithms.
 CAUTION, _SLOW = 0.5, 3.0
-#: How much slower than the best one a configuration is at least where it was not measured: there no fit, of those
-#: by which they were chosen, expected it to be the best.
+#: Where a configuration was not measured it is taken to be slower than the best by this factor at least: what
+#: fits promised for a size was measured there.
 _UNMEASURED = 1.3
 #: Splits of an expectation, and the weight of no difference.
 _KINDS, _ALIKE = 3, 50.0
