@@ -36,7 +36,7 @@ from any_size_task import race_sizes
 from harness import command_line, finish, provenance, rows_in, write
 
 from autotune.calling.binding import ResolvedCall, bind
-from autotune.calling.choice import Choice, choose, recorded
+from autotune.calling.choice import Choice, choose, expected_ms_of
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -199,8 +199,7 @@ def passed_on(
         return None
 
     def expected_ms(call: ResolvedCall) -> float | None:
-        found = recorded(call.kernel, call.problem, device, deterministic=False)
-        return found.expected_ms if found else None
+        return expected_ms_of(call.kernel, call.problem, device, deterministic=False)
 
     shapes = (size["m"], size["k"]), (size["k"], size["n"])
     operands = tuple(Operand.new(shape, "float32") for shape in shapes)

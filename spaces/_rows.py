@@ -208,6 +208,28 @@ def in_blocks(*of_rows):
     return decorated
 
 
+def softmax_of(x):
+    """Return the softmax of rows, their largest values, and the sums of their powers over those of these."""
+    most = x.max(axis=1, keepdims=True)
+    powers = np.exp(x - most)
+    total = powers.sum(axis=1, keepdims=True)
+    return powers / total, most, total
+
+
+def loss_of(x, target):
+    """Return the loss of each row at its target, and its gradient."""
+    share, most, total = softmax_of(x)
+    row = np.arange(len(x))
+    loss = np.log(total[:, 0]) + most[:, 0] - x[row, target]
+    share[row, target] -= 1
+    return {"loss": loss, "gradient": share}
+
+
+def normalized(values, eps):
+    """Return rows over their root mean square."""
+    return values * (1 / np.sqrt(np.square(values).mean(axis=1, keepdims=True) + eps))
+
+
 def itemsize(dtype):
     """Return the bytes of an element."""
     return 4 if dtype == "float32" else 2
@@ -224,6 +246,12 @@ def checked(x, **vectors):
         if vector.shape != (columns,) or vector.dtype != x.dtype:
             raise ValueError(f"{name} is {vector}: {x.dtype}[{columns}] is needed, as of x")
     return x.size // max(1, columns), columns
+
+
+def check_target(target, rows):
+    """Raise `ValueError` for targets that do not fit rows."""
+    if target.shape != (rows,) or target.dtype != "int32":
+        raise ValueError(f"target is {target}: int32[{rows}] is needed")
 
 
 def or_long_rows(problem, given, function, x, **named):

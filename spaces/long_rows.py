@@ -157,22 +157,14 @@ def arguments(p, rng):
 @long_rows.reference
 @_rows.in_blocks("x", "residual", "target")
 def reference(x, weight=None, bias=None, residual=None, target=None, eps=0.0):
-    """Which function it is, its arguments say."""
+    """Return what the arguments ask for: they are those of one function."""
+    if target is not None:
+        return _rows.loss_of(x, target)
     if weight is None:
-        most = x.max(axis=1, keepdims=True)
-        powers = np.exp(x - most)
-        total = powers.sum(axis=1, keepdims=True)
-        share = powers / total
-        if target is None:
-            return {"y": share}
-        row = np.arange(len(x))
-        loss = np.log(total[:, 0]) + most[:, 0] - x[row, target]
-        share[row, target] -= 1
-        return {"loss": loss, "gradient": share}
+        return {"y": _rows.softmax_of(x)[0]}
     values = x if residual is None else x + residual
     apart = values if bias is None else values - values.mean(axis=1, keepdims=True)
-    scale = 1 / np.sqrt(np.square(apart).mean(axis=1, keepdims=True) + eps)
-    y = {"y": apart * scale * weight + (0 if bias is None else bias)}
+    y = {"y": _rows.normalized(apart, eps) * weight + (0 if bias is None else bias)}
     return y if residual is None else {**y, "residual": values}
 
 
@@ -207,8 +199,7 @@ def call(x, function, weight=None, bias=None, residual=None, target=None, out=No
     given = {"x": _rows.matrix(x, rows, columns), **vectors}
     results = []
     if target is not None:
-        if target.shape != (rows,) or target.dtype != "int32":
-            raise ValueError(f"target is {target}: int32[{rows}] is needed")
+        _rows.check_target(target, rows)
         given |= {"target": target, "loss": Operand.new((rows,))}
         results.append(given["loss"])
     for name in names:

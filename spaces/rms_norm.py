@@ -49,8 +49,7 @@ def arguments(p, rng):
 @_rows.in_blocks("x", "residual")
 def reference(x, weight, eps, residual=None):
     total = x if residual is None else x + residual
-    scale = 1 / np.sqrt(np.square(total).mean(axis=1, keepdims=True) + eps)
-    y = {"y": total * scale * weight}
+    y = {"y": _rows.normalized(total, eps) * weight}
     return y if residual is None else {**y, "residual": total}
 
 

@@ -1,7 +1,6 @@
 """softmax: of the rows of a matrix, in float32, half or bfloat16."""
 
 import _rows
-import numpy as np
 
 from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
@@ -38,8 +37,7 @@ def arguments(p, rng):
 @softmax.reference
 @_rows.in_blocks("x")
 def reference(x):
-    powers = np.exp(x - x.max(axis=1, keepdims=True))
-    return {"y": powers / powers.sum(axis=1, keepdims=True)}
+    return {"y": _rows.softmax_of(x)[0]}
 
 
 @softmax.work

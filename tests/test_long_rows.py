@@ -83,7 +83,7 @@ def test_one_block_has_no_use_for_clusters():
 
 @pytest.mark.parametrize(("dtype", "each"), [("float32", 4), ("float16", 8)])
 def test_rows_fit_the_registers_of_their_blocks(dtype, each):
-    """What is no whole piece needs no room; a row fills a quarter, and has 512 columns."""
+    """A row fills a quarter of its blocks, and has 512 columns; what is no whole piece needs no room."""
     allowed = [
         columns
         for columns in range(1, 3 * 128 * 4 * each)

@@ -83,7 +83,7 @@ def arguments(function: str, x: Any) -> dict[str, Any]:
 
 
 def expected(function: str, x: Any, more: dict[str, Any]) -> tuple[Any, ...]:
-    """What torch computes in float64."""
+    """Return what torch computes in float64."""
     wide = x.double()
     given = {name: value if name == "target" else value.double() for name, value in more.items()}
     last = x.shape[-1:]
