@@ -384,6 +384,13 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the sizes."
 )
 @click.option(
+    "--thin",
+    type=click.FloatRange(0, 1),
+    default=0.25,
+    show_default=True,
+    help="Share of the sizes that have a thin side.",
+)
+@click.option(
     "--budget", default="9m", show_default=True, metavar="TIME", help="The same command continues."
 )
 @click.option(
@@ -392,6 +399,9 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     type=PATH,
     multiple=True,
     help="A tuned record with further configurations (repeatable).",
+)
+@click.option(
+    "--seeds", "with_seeds", is_flag=True, help="And those seeds that are right on all odd sizes."
 )
 @click.option(
     "--fit",
@@ -407,8 +417,10 @@ def sizes(
     kernel: str,
     count: int,
     seed: int,
+    thin: float,
     budget: str,
     records: tuple[Path, ...],
+    with_seeds: bool,
     fitted: Path | None,
     device: str | None,
     spaces: Path | None,
@@ -417,7 +429,7 @@ def sizes(
     """Measure the configurations of KERNEL's records on random problem sizes.
 
     They are the portfolio, the winners and what tied with them in the final races, of the records that
-    lookup reads for this device, and of --from. No lookup reads the file.
+    lookup reads for this device, and of --from; with --seeds the kernel's own too. No lookup reads the file.
 
     \b
     autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl
@@ -425,7 +437,13 @@ def sizes(
     from autotune.devices.choose import choose_device
     from autotune.files import write_atomically
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.matrix import SizeMatrix, candidates_of, fitted_to_sizes, measure_sizes
+    from autotune.run.matrix import (
+        SizeMatrix,
+        candidates_of,
+        fitted_to_sizes,
+        measure_sizes,
+        right_seeds,
+    )
     from autotune.search.session import Budget
     from autotune.tuned.reading import read, read_layers
     from autotune.tuned.writing import encode
@@ -449,12 +467,14 @@ def sizes(
     ]
     given = [*(one.record for one in known), *map(read, records)]
     matrix = SizeMatrix.opened(out, declared, chosen)
-    matrix.add_configurations(candidates_of(given, declared, chosen))
 
     def say(text: str) -> None:
         click.echo(text, err=True)
 
-    is_whole = measure_sizes(matrix, declared, chosen, count, seed, seconds, say)
+    matrix.add_configurations(candidates_of(given, declared, chosen))
+    if with_seeds:
+        matrix.add_configurations(right_seeds(declared, chosen, say))
+    is_whole = measure_sizes(matrix, declared, chosen, count, seed, seconds, say, thin)
     left = "" if is_whole else "; the same command continues"
     click.echo(
         f"{out}: {len(matrix.configurations)} configurations on {len(matrix.problems)} sizes{left}"

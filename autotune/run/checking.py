@@ -156,7 +156,7 @@ class _DeviceCheck:
         problems = tuple(dict.fromkeys([*edges, kernel.first_problem(device.backend)]))
         with closing(Bench(Request(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
-            self._check_sample(self._sample(space), lambda c: _verified(bench, c, next(turns)))
+            self._check_sample(self._sample(space), lambda c: verified(bench, c, next(turns)))
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
         """Verify a sample on each problem that takes no longer than the limits; note the others."""
@@ -346,7 +346,7 @@ class _Interpreted:
     def _check_on(self, problem: Problem, configuration: Configuration) -> SampleResult:
         is_first = problem is self._bench.request.problems[0]
         self._bench.worker.timeout_s = self._longest_s if is_first else LONGEST_S
-        found = _verified(self._bench, configuration, [self._jobs[problem]])
+        found = verified(self._bench, configuration, [self._jobs[problem]])
         if found.result == "skipped":
             self.left[problem] = found.problem
             self._slow.add(category_of(problem))
@@ -379,7 +379,8 @@ def _by_kind(problems: Sequence[Problem]) -> list[Problem]:
     return [problems[places[0]] for places in by_category(problems).values()]
 
 
-def _verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:
+def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:
+    """Compile and verify a configuration on the jobs that allow it, up to the first where it fails."""
     allowed = [job for job in jobs if bench.kernel.allows(configuration, job.problem)]
     for job in allowed:
         done = bench.compilers.result(bench.compile_job(configuration, job.problem))

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from autotune.measure.compiler import CompileJob
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
+from autotune.run.checking import verified
 from autotune.run.recording import plan_of, refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
@@ -50,7 +51,7 @@ FORMAT = "autotune size matrix"
 #: Smallest value of a field that is not thin, and largest of one that is.
 _LEAST, _THIN = 16, 70
 #: Share of sizes with a thin side, and multiples that fields have, with equal shares.
-_THIN_SHARE, _MULTIPLES = 0.25, (64, 8, 1)
+THIN_SHARE, _MULTIPLES = 0.25, (64, 8, 1)
 #: Longest time of a call at the device's peaks, and share of its memory that the arrays take.
 _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 #: Sizes of one task, tasks for which compiling has begun (and configurations are chosen), and the longest time of a
@@ -156,10 +157,32 @@ def candidates_of(
     return [one for one in dict.fromkeys(found) if is_member(kernel, one, device)]
 
 
-def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]:
+def right_seeds(
+    kernel: Kernel, device: Device, say: Callable[[str], object] = str
+) -> list[Configuration]:
+    """Return the seeds of a kernel that are right on its odd sizes; say why others are left out."""
+    seeds = [
+        seed for seed in map(kernel.completed, kernel.seeds) if is_member(kernel, seed, device)
+    ]
+    problems = tuple(kernel.edges_on(device) or [kernel.first_problem(device.backend)])
+    with closing(Bench(Request(kernel, device, problems))) as bench:
+        jobs = [bench.job(problem) for problem in problems]
+        for seed, problem in product(seeds, problems):
+            if kernel.allows(seed, problem):
+                bench.compilers.submit(bench.compile_job(seed, problem))
+        found = {seed: verified(bench, seed, jobs) for seed in seeds}
+    for seed, result in found.items():
+        if result.problem:
+            say(f"{seed} is left out: {result.problem}")
+    return [seed for seed, result in found.items() if not result.problem]
+
+
+def random_sizes(
+    kernel: Kernel, device: Device, seed: int, thin_share: float = THIN_SHARE
+) -> Iterator[Problem]:
     """Yield different problems, log-uniform in each field up to its largest declared value.
 
-    A third are multiples of 64, a third of 8; a quarter have a thin side. Fields that are no sizes keep
+    A third are multiples of 64, a third of 8; ``thin_share`` of them have a thin side. Fields that are no sizes keep
     values of declared problems, those of each category about as often. Problems that are too large for the
     device, or too slow, are left out.
     """
@@ -173,7 +196,7 @@ def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]
     even = [p for p in declared for _ in range(largest // counts[category_of(p)])]
     rng, known = random.Random(seed), set[Problem]()
     for _ in range(1_000_000):
-        multiple, thin = rng.choice(_MULTIPLES), rng.random() < _THIN_SHARE and len(fields) > 1
+        multiple, thin = rng.choice(_MULTIPLES), rng.random() < thin_share and len(fields) > 1
         sizes = {}
         for name in fields:
             drawn = _log_uniform(rng, min(_LEAST, most[name]), most[name])
@@ -211,6 +234,7 @@ def measure_sizes(
     seed: int,
     seconds: float,
     say: Callable[[str], object] = str,
+    thin_share: float = THIN_SHARE,
 ) -> bool:
     """Measure configurations of a matrix on random sizes; return whether all sizes are measured.
 
@@ -226,7 +250,7 @@ def measure_sizes(
     def is_allowed(problem: Problem) -> bool:
         return any(kernel.allows(each, problem) for each in matrix.configurations)
 
-    tried = islice(random_sizes(kernel, device, seed), _DRAWN * count)
+    tried = islice(random_sizes(kernel, device, seed, thin_share), _DRAWN * count)
     drawn = list(islice(filter(is_allowed, tried), count))
     if not drawn:
         raise NothingValidError(f"{kernel.name}: its configurations allow no random size")
@@ -405,8 +429,8 @@ def fitted_to_sizes(
 ) -> tuple[TunedRecord, HeldOut]:
     """Return a record whose answers for other problems are fitted to times on random sizes.
 
-    Second is what held-out sizes get from such fits. A category that the record's portfolio lacks, or all
-    of them, gets the first random size that has a time in place of a measured problem.
+    Second is what held-out sizes get from such fits. A category on whose problems the record's portfolio has
+    no time of what was chosen gets the first random size that has one in their place.
 
     Raises
     ------
@@ -414,7 +438,7 @@ def fitted_to_sizes(
         If there are too few sizes of a category.
     """
     where, device = f"{record.kernel} on {record.device.name}", record.device.planned_for()
-    known = {category_of(table.rows[0].problem) for table in record.portfolio.tables}
+    known = _timed(record.portfolio)
     categories, fits = by_category(matrix.problems) or {(): []}, dict[tuple[str, ...], SizeFit]()
     lacking = list[int]()
     predictions, shares, kept = (
@@ -440,8 +464,9 @@ def fitted_to_sizes(
         held_out = fit.held_out(chosen)
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
-        kept |= {Configuration(matrix.configurations[number]) for number in chosen}
-        if category not in known:
+        configurations = {Configuration(matrix.configurations[number]) for number in chosen}
+        kept |= configurations
+        if not known & {(category, each) for each in configurations}:
             # A table needs a time, which no chosen one may have at the first size.
             lacking += [
                 c for c in categories[category] if any(matrix.median_ms[n][c] for n in chosen)
@@ -461,6 +486,16 @@ def fitted_to_sizes(
     )
     record = msgspec.structs.replace(record, portfolio=measured)
     return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
+
+
+def _timed(portfolio: Portfolio) -> set[tuple[tuple[str, ...], Configuration]]:
+    """Return which configurations have a time on a problem of which category."""
+    return {
+        (category_of(problem), Configuration(values))
+        for values, times in zip(portfolio.configurations, portfolio.median_ms, strict=True)
+        for problem, ms in zip(portfolio.problems, times, strict=True)
+        if ms
+    }
 
 
 def _joined(portfolio: Portfolio, further: Portfolio) -> Portfolio:
