@@ -21,6 +21,7 @@ from autotune.measure.rotation import first_time
 from autotune.run.bench import Bench
 from autotune.run.matrix import (
     Binaries,
+    Chooser,
     SizeMatrix,
     candidates_of,
     fitted_to_sizes,
@@ -291,6 +292,33 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     again = fitted_to_sizes(msgspec.structs.replace(partial, portfolio=lost), kernel, matrix)[0]
     found = {table.rows[0].problem["op"] for table in again.portfolio.tables if table.prediction}
     assert found == {"sum", "max"}
+
+
+def test_a_configuration_that_comes_later_is_measured_until_a_fit_has_it(tmp_path: Path) -> None:
+    """Beside those that a fit promises; here it is the slowest by far."""
+    kernel, record = find_kernel("sgemm"), read(H200 / "sgemm.json")
+    device = record.device.planned_for()
+    every = [c for c in candidates_of([record], kernel, device) if c["VARIANT"] == "cuda"][:30]
+    sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(5, 600) if min(m, n, k) >= 64]
+    late, first, second, third = len(every) - 1, sizes[:200], sizes[200:248], sizes[248:272]
+    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, every)
+
+    def measure(problems: list[Problem], numbers: range) -> None:
+        matrix.add(
+            problems,
+            [
+                {n: (1 + n) * 1e-9 * size["m"] * size["n"] * size["k"] for n in numbers}
+                for size in problems
+            ],
+        )
+
+    measure(first, range(late))
+    chooser = Chooser(matrix, kernel, device, 1)
+    for problem in third:
+        chosen = chooser.chosen(problem)
+        assert late in chosen and len(chosen) == len(set(chosen)) <= 1 + 16 + 4
+    measure(second, range(len(every)))
+    assert sum(late in chooser.chosen(problem) for problem in third) < len(third)
 
 
 def test_sizes_that_nothing_allows_are_left_out(tmp_path: Path) -> None:

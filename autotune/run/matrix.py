@@ -57,8 +57,9 @@ _LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
 #: Sizes of one task, tasks for which compiling has begun (and configurations are chosen), and the longest time of a
 #: pair of size and configuration.
 _AT_ONCE, _BEGUN, _PAIR_S = 8, 4, 20.0
-#: Sizes on which every configuration is measured. Then a fit chooses the most promising, and random ones.
-_COMPLETE, _PROMISING, _RANDOM = 200, 16, 4
+#: Sizes on which every configuration is measured, and one that comes later. Then a fit chooses the most promising,
+#: and random ones.
+_COMPLETE, _NEW, _PROMISING, _RANDOM = 200, 48, 16, 4
 #: Sizes that are drawn at most for one that is wanted.
 _DRAWN = 50
 #: Sizes that a fit needs, and those of each of several categories, which learn from each other.
@@ -261,7 +262,7 @@ def measure_sizes(
     with closing(Bench(Request(kernel, device, (drawn[0],)))) as bench:
         end = bench.clock_s() + seconds
         binaries = Binaries(bench, matrix.configurations)
-        chooser = _Chooser(matrix, kernel, device, seed)
+        chooser = Chooser(matrix, kernel, device, seed)
         begun = deque[tuple[list[Problem], list[_Pair]]]()
         while (left or begun) and bench.clock_s() < end:
             while left and len(begun) < _BEGUN:
@@ -367,7 +368,7 @@ def _measured(
         ]
 
 
-class _Chooser:
+class Chooser:
     """Chooses the configurations to measure on a size: all at first, then those that a fit promises."""
 
     def __init__(self, matrix: SizeMatrix, kernel: Kernel, device: Device, seed: int) -> None:
@@ -376,6 +377,8 @@ class _Chooser:
         self._fitted_at = _COMPLETE
         #: Of each configuration of the matrix.
         self._costs: list[Cost | None] = []
+        #: Those chosen that the fit does not have.
+        self._new = set[int]()
 
     def chosen(self, problem: Problem) -> tuple[int, ...]:
         """Return numbers of configurations that the problem allows."""
@@ -388,17 +391,21 @@ class _Chooser:
         is_of_sizes = all(isinstance(value, int) for value in problem.values())
         if known < _COMPLETE or len(allowed) <= _PROMISING + _RANDOM or not is_of_sizes:
             return tuple(allowed)
-        if not self._costs or known >= 2 * self._fitted_at:
-            self._costs, self._fitted_at = self._fitted(), known
+        grown = known - self._fitted_at
+        if not self._costs or grown >= self._fitted_at or (grown >= _NEW and self._new):
+            self._costs, self._fitted_at, self._new = self._fitted(), known, set()
         fields = self._kernel.filled(problem)
-        # Configurations that were never timed are as promising as the best.
         times = {
-            number: predicted_ms(cost, MULTIPLE, fields) if (cost := self._costs[number]) else 0.0
+            number: predicted_ms(cost, MULTIPLE, fields)
             for number in allowed
+            if (cost := self._costs[number])
         }
-        ranked = sorted(allowed, key=times.__getitem__)
+        new = [number for number in allowed if number not in times]
+        self._new.update(new)
+        ranked = sorted(times, key=times.__getitem__)
         rest = ranked[_PROMISING:]
-        return (*ranked[:_PROMISING], *self._rng.sample(rest, min(_RANDOM, len(rest))))
+        some = self._rng.sample(rest, min(_RANDOM, len(rest)))
+        return (*new, *ranked[:_PROMISING], *some)
 
     def _fitted(self) -> list[Cost | None]:
         """Fit the time of each configuration; None where it was never timed."""
