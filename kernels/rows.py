@@ -422,23 +422,29 @@ def layer_norm(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     PLAN: tl.constexpr,
+    VECTORS: tl.constexpr,
     num_stages: tl.constexpr = 1,
     UNIT: tl.constexpr = 1,
 ):
     """Write to y the rows of x less their mean over their standard deviation, times weight plus bias.
 
-    Squares are of deviations from a mean: a sum of squares alone loses digits.
+    Squares are of deviations from a mean: a sum of squares alone loses digits. VECTORS=early loads weight and
+    bias with the row: nothing is waited for after its sums, but registers are taken meanwhile.
     """
     columns = in_units(columns, UNIT)
     begin, inside = places(rows, columns, ROWS)
     if PLAN == "whole":
         column, there = span(inside, 0, columns, BLOCK)
         values = loaded(x, begin, column, there, 0.0, "")
+        if VECTORS == "early":
+            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
+            added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
         mean = tl.sum(values, axis=1)[:, None] / columns
         apart = tl.where(there, values - mean, 0.0)
         scale = tl.rsqrt(tl.sum(apart * apart, axis=1)[:, None] / columns + eps)
-        factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
-        added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
+        if VECTORS == "late":
+            factors = loaded(weight, 0, column, column < columns, 0.0, "evict_last")
+            added = loaded(bias, 0, column, column < columns, 0.0, "evict_last")
         stored(y, begin, column, there, apart * scale * factors + added)
     else:
         mean, squares = means(x, begin, inside, 0, columns, columns, BLOCK, ROWS, num_stages)
