@@ -63,6 +63,7 @@ prefetch = Kernel(
         ahead("reg_batch", 16),
         ahead("smem_batch", 16),
         # many warps: one load each is enough
+        ahead("none", 1, ROUNDS=1),
         ahead("none", 1, BLOCK=512, ROUNDS=1),
         ahead("reg_batch", 2, BLOCK=512, ROUNDS=2),
         ahead("smem_roll", 1, BLOCK=256, ROUNDS=4),
