@@ -133,6 +133,8 @@ class TunedKernel:
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         LOADED[self.key] = self
+        #: Kept since torch, compiling a call, would read all of `sys.modules`, to which other threads add.
+        self._torch = sys.modules.get("torch")
         self._calls: dict[object, Any] = {}
         #: Calls whose sizes are being tuned, or will be; good while anything is.
         self._meanwhile: dict[object, Any] = {}
@@ -160,7 +162,8 @@ class TunedKernel:
         DeviceError, NothingValidError, SpecError
             If there is no device, no valid configuration, or it does not compile.
         """
-        if _is_traced():
+        torch = self._torch or sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
             from autotune.calling.compiled import traced
 
             return traced(self.key, args, named)
@@ -393,11 +396,6 @@ def keep(calls: dict[Any, Any], key: object, call: Any) -> None:
     if key not in calls and len(calls) >= MAX_CALLS:
         calls.pop(next(iter(calls)), None)
     calls[key] = call
-
-
-def _is_traced() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)

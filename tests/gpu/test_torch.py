@@ -8,8 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -251,6 +254,29 @@ def test_a_loaded_kernel_is_compiled_without_a_break(
         assert_close(compiled(*tensors), program(multiply, *copies).double())
         for tensor, copy in zip(tensors, copies, strict=True):
             assert_close(tensor, copy.double())
+
+
+def test_a_call_is_compiled_while_other_threads_import(device: str) -> None:
+    multiply = load("sgemm")
+    compiled = torch.compile(lambda a, b: multiply(a, b), fullgraph=True)
+    names, is_done = (f"imported_meanwhile_{number}" for number in count()), Event()
+
+    def add_modules() -> None:
+        for name in names:
+            sys.modules[name] = sys
+            if is_done.wait(1e-4):
+                break
+
+    with ThreadPoolExecutor(1) as threads:
+        adding = threads.submit(add_modules)
+        try:
+            a, b = normal(device, 33, 65), normal(device, 65, 17)
+            assert_close(compiled(a, b), a.double() @ b.double())
+        finally:
+            is_done.set()
+            adding.result()
+            for name in [name for name in sys.modules if name.startswith("imported_meanwhile_")]:
+                del sys.modules[name]
 
 
 def test_numbers_of_a_loaded_kernel_may_change_in_a_compiled_program(device: str) -> None:
