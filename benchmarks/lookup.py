@@ -178,7 +178,7 @@ def table_of(
 
 
 def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
-    """Share of the best known speed that a plan has on a record's device; None if not measured."""
+    """Share of the best known speed that a plan has on a record's device; None if not measured, 0 if not allowed."""
     matrix = record.portfolio
     if plan.configuration not in matrix.configurations:
         return None
@@ -187,7 +187,13 @@ def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
     known_ms = [times[asked] for times in matrix.median_ms]
     if winner and is_of_matrix(record, winner.race.timing):
         known_ms.append(winner.median_ms)
-    return min(ms for ms in known_ms if ms) / answer_ms if answer_ms else 0.0
+    if answer_ms:
+        return min(ms for ms in known_ms if ms) / answer_ms
+    problem, configuration = (
+        Problem(dict(matrix.problems[asked])),
+        Configuration(dict(plan.configuration)),
+    )
+    return None if find_kernel(record.kernel).allows(configuration, problem) else 0.0
 
 
 def is_of_matrix(record: TunedRecord, timing: str) -> bool:
