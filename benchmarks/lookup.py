@@ -189,11 +189,8 @@ def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
         known_ms.append(winner.median_ms)
     if answer_ms:
         return min(ms for ms in known_ms if ms) / answer_ms
-    problem, configuration = (
-        Problem(dict(matrix.problems[asked])),
-        Configuration(dict(plan.configuration)),
-    )
-    return None if find_kernel(record.kernel).allows(configuration, problem) else 0.0
+    kernel, problem = find_kernel(record.kernel), Problem(dict(matrix.problems[asked]))
+    return None if kernel.allows(Configuration(dict(plan.configuration)), problem) else 0.0
 
 
 def is_of_matrix(record: TunedRecord, timing: str) -> bool:
