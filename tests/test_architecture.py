@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2817,
-    "cli": 2849,
+    "cli": 2852,
     "devices": 2650,
     "doctor": 402,
     "explain": 900,

@@ -401,7 +401,10 @@ def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
     help="A tuned record with further configurations (repeatable).",
 )
 @click.option(
-    "--seeds", "with_seeds", is_flag=True, help="And those seeds that are right on all odd sizes."
+    "--seeds",
+    "with_seeds",
+    is_flag=True,
+    help="Also measure the space's seeds, after verifying them on all odd sizes.",
 )
 @click.option(
     "--fit",
