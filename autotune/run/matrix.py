@@ -60,8 +60,9 @@ _AT_ONCE, _BEGUN, _PAIR_S = 8, 4, 20.0
 #: Sizes on which every configuration is measured, and one that comes later. Then a fit chooses the most promising,
 #: and random ones.
 _COMPLETE, _NEW, _PROMISING, _RANDOM = 200, 48, 16, 4
-#: Sizes that are drawn at most for one that is wanted.
-_DRAWN = 50
+#: Sizes that are drawn at most for one that is wanted, and draws in a row that give no other size, after which there
+#: are no more.
+_DRAWN, _IN_VAIN = 50, 10_000
 #: Sizes that a fit needs, and those of each of several categories, which learn from each other.
 _ENOUGH, _ENOUGH_EACH = 60, 20
 
@@ -195,8 +196,9 @@ def random_sizes(
     counts = Counter(map(category_of, declared))
     largest = max(counts.values())
     even = [p for p in declared for _ in range(largest // counts[category_of(p)])]
-    rng, known = random.Random(seed), set[Problem]()
-    for _ in range(1_000_000):
+    rng, known, in_vain = random.Random(seed), set[Problem](), 0
+    while in_vain < _IN_VAIN:
+        in_vain += 1
         multiple, thin = rng.choice(_MULTIPLES), rng.random() < thin_share and len(fields) > 1
         sizes = {}
         for name in fields:
@@ -208,6 +210,7 @@ def random_sizes(
         problem = rng.choice(even).replace(**sizes)
         if problem not in known and _is_feasible(kernel, device, problem):
             known.add(problem)
+            in_vain = 0
             yield problem
 
 
