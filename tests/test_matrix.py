@@ -387,6 +387,24 @@ def test_sizes_share_the_binaries_of_their_category() -> None:
             assert first.binary != third.binary
 
 
+def promised_elsewhere(matrix: Portfolio) -> dict[str, Any]:
+    """Return two configurations, each timed only where the other one's times promise that it is faster."""
+    kernel = find_kernel("sgemm")
+    sizes = [Problem(m=64 * n, n=64 * n, k=1024) for n in (*range(5, 40), *range(100, 135))]
+    allowed = [
+        each
+        for each in matrix.configurations
+        if all(kernel.allows(Configuration(each), size) for size in sizes)
+    ]
+    few, many, untimed = sizes[:35], sizes[35:], (None,) * 35
+    growing = [1e-6 * size["m"] * size["n"] for size in many]
+    return {
+        "configurations": tuple(allowed[:2]),
+        "problems": tuple(map(dict, sizes)),
+        "median_ms": ((*(growing[0] / 2 for _ in few), *untimed), (*untimed, *growing)),
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -397,6 +415,7 @@ def test_sizes_share_the_binaries_of_their_category() -> None:
             },
             "1 sizes of half are too few to fit, 20 are",
         ),
+        (promised_elsewhere, "answers on sizes held out of the fit were"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(

@@ -63,8 +63,9 @@ _COMPLETE, _NEW, _PROMISING, _RANDOM = 200, 48, 16, 4
 #: Sizes that are drawn at most for one that is wanted, and draws in a row that give no other size, after which there
 #: are no more.
 _DRAWN, _IN_VAIN = 50, 10_000
-#: Sizes that a fit needs, and those of each of several categories, which learn from each other.
-_ENOUGH, _ENOUGH_EACH = 60, 20
+#: Sizes that a fit needs, those of each of several categories, which learn from each other, and those whose held-out
+#: answer was measured.
+_ENOUGH, _ENOUGH_EACH, _ENOUGH_HELD_OUT = 60, 20, 10
 
 
 @dataclass
@@ -459,10 +460,10 @@ def fitted_to_sizes(
     needed = _ENOUGH if len(categories) == 1 else _ENOUGH_EACH
     most = min(MOST_CONFIGURATIONS, MOST_IN_ALL // len(categories))
     for category, columns in categories.items():
-        count, of_category = len(columns), "".join(f" of {value}" for value in category)
+        count = len(columns)
         if count < needed:
             raise UsageError(
-                f"{where}: {count} sizes{of_category} are too few to fit, {needed} are needed"
+                f"{where}: {count} sizes{_of(category)} are too few to fit, {needed} are needed"
             )
         part = _columns(matrix, columns)
         plans = _plans(part, kernel, device)
@@ -472,6 +473,11 @@ def fitted_to_sizes(
         completed, spreads = fit.completed()
         chosen = fit.chosen(completed, spreads, most)
         held_out = fit.held_out(chosen)
+        if held_out.measured < _ENOUGH_HELD_OUT:
+            raise UsageError(
+                f"{where}: {held_out.measured} answers on sizes{_of(category)} held out of the fit were "
+                f"measured, {_ENOUGH_HELD_OUT} are needed; measure more sizes"
+            )
         predictions[category] = fit.prediction(chosen, held_out)
         shares.append(held_out.shares)
         configurations = {Configuration(matrix.configurations[number]) for number in chosen}
@@ -496,6 +502,10 @@ def fitted_to_sizes(
     )
     record = msgspec.structs.replace(record, portfolio=measured)
     return refitted(record, kernel, measured), HeldOut(np.concatenate(shares))
+
+
+def _of(category: Sequence[str]) -> str:
+    return "".join(f" of {value}" for value in category)
 
 
 def _timed(portfolio: Portfolio) -> set[tuple[tuple[str, ...], Configuration]]:

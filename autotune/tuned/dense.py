@@ -73,6 +73,11 @@ class HeldOut(NamedTuple):
 
     shares: Array
 
+    @property
+    def measured(self) -> int:
+        """Sizes whose answer was measured."""
+        return int(np.isfinite(self.shares).sum())
+
     def __str__(self) -> str:
         shares = self.shares[np.isfinite(self.shares)]
         mean = math.exp(np.log(shares).mean())
