@@ -271,6 +271,23 @@ def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in problem_sizes.KERNELS]
 
 
+def _beside_torch(device: str) -> list[Row]:
+    """Return what benchmarks/rows.py measured on a device as rows of the picture."""
+    documents = [each for each in _others("rows") if each["about"]["device"] == device]
+    return [_drawn(row) for document in documents for row in document["rows"]]
+
+
+def _drawn(row: Row) -> Row:
+    found: dict[str, Any] = {
+        "kernel": "rows",
+        "name": f"{row['kernel']} {row['rows']} x {row['columns']}",
+    }
+    for state in ("cold", "hot"):
+        column, ratio = problem_sizes.STATES[state], torch_rows.ratio(row, state)
+        found |= {column: ratio, f"{column}_ci": (ratio, ratio)}
+    return found
+
+
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
     return [row for row in document["rows"] if row["problem"] in sizes.get(row["kernel"], [])]
 
@@ -442,7 +459,12 @@ def main() -> None:
         ),
     }
     if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
-        texts[PICTURE] = picture({_short(document): _known(document) for document in measured})
+        texts[PICTURE] = picture(
+            {
+                _short(document): [*_known(document), *_beside_torch(document["device"])]
+                for document in measured
+            }
+        )
     if "--check" not in sys.argv:
         for name, text in texts.items():
             (ROOT / name).write_text(text, encoding="utf-8")

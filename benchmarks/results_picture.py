@@ -17,12 +17,14 @@ Row = Mapping[str, Any]
 WIDTH = 500
 _LEFT, _RIGHT, _TOP, _BAND = 48, WIDTH - 14, 60, 88
 _TICKS = (0.5, 1, 2, 5, 10, 20)
+#: What kernels are drawn, and beside what; ``rows`` are softmax and the like.
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
     "hgemm": "cuBLAS",
     "prefetch": "plain loop",
     "reduce": "CUB",
+    "rows": "torch",
     "sgemm": "cuBLAS",
     "sgemm_tf32x3": "cuBLAS float32",
     "transpose": "cuBLAS",
@@ -32,7 +34,8 @@ _VENDORS = {
 def picture(devices: Mapping[str, Sequence[Row]]) -> str:
     """Return the picture of measured rows by the device's short name, as SVG for light and dark pages.
 
-    Rows of an earlier form are left out, and devices that have no others.
+    Rows of an earlier form are left out, and devices that have no others. A row may lack the ratio of a
+    state, and may have a ``name`` in place of a problem.
     """
     compared = {
         device: chosen
@@ -41,14 +44,12 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
             chosen := [
                 row
                 for row in rows
-                if row["ratio"]
-                and row["kernel"] in problem_sizes.SIZES
-                and problem_sizes.is_current(row)
+                if row["ratio"] and row["kernel"] in _VENDORS and problem_sizes.is_current(row)
             ]
         )
     }
     everything = [row for rows in compared.values() for row in rows]
-    ratios = [row[column] for row in everything for column in problem_sizes.STATES.values()]
+    ratios = [row[column] for row in everything for column in _columns([row]).values()]
     low, high = min(ratios) / 1.04, max(ratios) * 1.04
 
     def at(ratio: float) -> float:
@@ -63,20 +64,21 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
         return {"y": y, "colour": colour, "spans": spans, "mean": mean}
 
     bands = []
-    for kernel in problem_sizes.SIZES:
-        if not any(row["kernel"] == kernel for row in everything):
+    for kernel in (*problem_sizes.SIZES, "rows"):
+        of_kernel = [row for row in everything if row["kernel"] == kernel]
+        if not of_kernel:
             continue
-        top = _TOP + _BAND * len(bands)
-        states = {state: top + 30 + 20 * place for place, state in enumerate(problem_sizes.STATES)}
+        top, columns = _TOP + _BAND * len(bands), _columns(of_kernel)
+        states = {state: top + 30 + 20 * place for place, state in enumerate(columns)}
         bands.append(
             {
                 "kernel": kernel,
                 "vendor": _VENDORS[kernel],
-                "worst": _worst([row for row in everything if row["kernel"] == kernel]),
+                "worst": _worst(of_kernel),
                 "top": top,
                 "states": states.items(),
                 "rows": [
-                    dots(mine, problem_sizes.STATES[state], place, y + 6 * place - 3)
+                    dots(mine, columns[state], place, y + 6 * place - 3)
                     for state, y in states.items()
                     for place, rows in enumerate(compared.values())
                     if (mine := [row for row in rows if row["kernel"] == kernel])
@@ -99,14 +101,26 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
     )
 
 
+def _columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Return by state the column of the ratios that rows have."""
+    return {state: name for state, name in problem_sizes.STATES.items() if name in rows[0]}
+
+
 def _worst(rows: Sequence[Row]) -> str:
     """Return where and in which state a kernel is slowest against the vendor."""
+    columns = _columns(rows)
     worst, state = min(
-        ((row, state) for row in rows for state in problem_sizes.STATES),
-        key=lambda found: float(found[0][problem_sizes.STATES[found[1]]]),
+        ((row, state) for row in rows for state in columns),
+        key=lambda found: float(found[0][columns[found[1]]]),
     )
-    sizes = len({str(row["problem"]) for row in rows})
-    ratio = worst[problem_sizes.STATES[state]]
-    # There is no room for types, which the tables have.
-    place = {n: v for n, v in worst["problem"].items() if n not in ("dtype", "out_dtype")}
-    return f"least of {sizes}: {ratio:.3f} {state} at {problem_sizes.describe(place)}"
+    sizes = len({row.get("name") or str(row["problem"]) for row in rows})
+    ratio = worst[columns[state]]
+    return f"least of {sizes}: {ratio:.3f} {state} at {_place(worst)}"
+
+
+def _place(row: Row) -> str:
+    """Return the size of a row; there is no room for types, which the tables have."""
+    if "name" in row:
+        return str(row["name"])
+    size = {n: v for n, v in row["problem"].items() if n not in ("dtype", "out_dtype")}
+    return problem_sizes.describe(size)
