@@ -431,8 +431,8 @@ def sizes(
 ) -> None:
     """Measure the configurations of KERNEL's records on random problem sizes.
 
-    They are the portfolio, the winners and what tied with them in the final races, of the records that
-    lookup reads for this device, and of --from; with --seeds the kernel's own too. No lookup reads the file.
+    They are the default, and the portfolio, the winners and what tied with them in the final races, of the
+    records that lookup reads for this device, and of --from. No lookup reads the file.
 
     \b
     autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl
