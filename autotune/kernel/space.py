@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Rows = NDArray[np.integer[Any]]
 #: Memory for enumeration, the same on every machine.
 _MOST_BYTES = 2 << 30
+#: Combinations of values for which a rule is asked, in half a minute.
+_MOST_ASKED = 1 << 27
 #: Rows that are extended and filtered at a time.
 _BLOCK_ROWS = 1 << 18
 
@@ -242,6 +244,11 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
 def _table(kernel: Kernel, rule: Rule, device: Device) -> _ConstraintTable:
     names = list(kernel.parameters)
     shape = [len(kernel.parameters[name]) for name in rule.parameters]
+    if math.prod(shape) > _MOST_ASKED:
+        raise kernel.error(
+            f"rule {rule.name!r} names parameters with {math.prod(shape):.1e} combinations of values, "
+            f"and is asked for each; at most {_MOST_ASKED:.1e} may be: make it two rules of fewer"
+        )
     asked: dict[str, Sequence[object]] = {**kernel.parameters, DEVICE: (device,)}
 
     def fill() -> NDArray[np.bool_]:
