@@ -26,6 +26,8 @@ def shapes(kernel: str, size: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
         return (size["m"], size["k"]), (size["k"], size["n"])
     if kernel == "gemv":
         return (size["m"], size["n"]), (size["n"],)
+    if kernel == "gemv_columns":
+        return (size["n"], size["m"]), (size["n"],)
     return (tuple(size.values()),)
 
 

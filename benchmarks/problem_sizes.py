@@ -21,6 +21,7 @@ _SHOWN = {
     "reduce": 9,
     "transpose": 6,
     "gemv": 8,
+    "gemv_columns": 8,
     "prefetch": 8,
     "copy": 12,
 }

@@ -59,6 +59,7 @@ _USUAL = {
     "sgemm": "cublasSgemm",
     "sgemm_tf32x3": "cublasSgemm",
     "gemv": "cublasSgemv",
+    "gemv_columns": "cublasSgemv",
     "hgemm": "cublasGemmEx",
     "transpose": "cublasSgeam",
     "reduce": "CUB in CuPy",

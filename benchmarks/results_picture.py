@@ -21,6 +21,7 @@ _TICKS = (0.5, 1, 2, 5, 10, 20)
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
+    "gemv_columns": "cuBLAS",
     "hgemm": "cuBLAS",
     "prefetch": "plain loop",
     "reduce": "CUB",

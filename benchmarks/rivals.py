@@ -48,6 +48,8 @@ def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[st
         return {f"cublasLt {i}": call for i, call in enumerate(calls, 1)}
     if kernel == "gemv":
         return _vector_products(**arguments)
+    if kernel == "gemv_columns":
+        return _products_of_columns(**arguments)
     if kernel in ("reduce", "reduce_op") and cub is not None:
         return _reductions(cub, **arguments)
     if kernel == "spmm":
@@ -80,6 +82,21 @@ def _vector_products(
     del calls["cublasSgemv"]  # which the space file names
     plain = (PLAIN, PLAIN, 1, m, n, alpha, x, 1, a, n, beta, y, 1)
     turned = (TRANSPOSED, PLAIN, m, 1, n, alpha, a, n, x, n, beta, y, m)
+    return {
+        **calls,
+        "cublasSgemm": cublas_call("cublasSgemm_v2", *plain),
+        "cublasSgemm turned": cublas_call("cublasSgemm_v2", *turned),
+    }
+
+
+def _products_of_columns(
+    a: Any, x: Any, y: Any, alpha: Any, beta: Any, m: Any, n: Any
+) -> dict[str, Call]:
+    """The same of an A by columns: for y' = x' A', whose A' lies row by row, and for y = A x."""
+    calls = _products(x, a, y, alpha, beta, 1, m, n)
+    del calls["cublasSgemv"]
+    plain = (PLAIN, PLAIN, m, 1, n, alpha, a, m, x, n, beta, y, m)
+    turned = (PLAIN, TRANSPOSED, 1, m, n, alpha, x, 1, a, m, beta, y, 1)
     return {
         **calls,
         "cublasSgemm": cublas_call("cublasSgemm_v2", *plain),

@@ -104,7 +104,7 @@ SUBSPACES = {
     "sgemm": Subspace(
         Problem(m=4096, n=4096, k=4096),
         "VARIANT=portable ALG=register BM=64,128 BN=64,128 BK=8,16 TM=4,8 TN=4,8 VEC=2,4 PAD=0,4"
-        " UNROLL=2,8 MIN_BLOCKS=1 MAX_REGISTERS=0",
+        " UNROLL=2,8 MIN_BLOCKS=1",
         208,
     ),
     "reduce": Subspace(

@@ -24,9 +24,7 @@
      few long rows on the whole device         SPLIT=8 and more
 
    VIEW is the same for arrays that are part of others: rows of A lie lda floats apart, elements of x and y incx
-   and incy. TRANS is y = alpha A' x + beta y for an A that is stored as n rows of m floats, which the threads
-   of a row read side by side: `across` of them, VEC columns each, and as many rows at once as a block has
-   threads for. There is nothing to tune: what decides is the shape, by which the launch chooses. */
+   and incy. gemv_columns.cu is for an A that is stored by columns. */
 
 #ifndef BLOCK
 #define BLOCK 256 /* threads per block */
@@ -66,9 +64,6 @@
 #endif
 #ifndef VIEW
 #define VIEW 0
-#endif
-#ifndef TRANS
-#define TRANS 0 /* A is stored by columns; only with VIEW */
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1 /* blocks that must fit on one multiprocessor (CUDA only) */
@@ -178,8 +173,6 @@ DEVICE void store(GLOBAL float* y, float sum, float alpha, float beta)
 {
     *y = beta == 0.0f ? alpha * sum : FMA(beta, *y, alpha * sum);
 }
-
-#if !TRANS
 
 /* `width` floats of x. */
 DEVICE void load_x(float* to, X_PTR const float* from, int width, int inside)
@@ -422,97 +415,3 @@ gemv_scale(GLOBAL float* y, float beta, int m INCY_PARAMETER)
     const int row = BID(0) * BLOCK + TID(0);
     if (row < m) y[row * incy] = beta == 0.0f ? 0.0f : beta * y[row * incy];
 }
-
-#else /* TRANS */
-
-#define DEPTH (ROWS * UNROLL) /* loads of a thread that are under way */
-
-/* sums += A' x over the stored rows `row`, `row` + `rows`, ... before `end`, for VEC columns from `col` on:
-   neighbours where `width` is VEC, else `across` from one another, of which those before m exist. */
-DEVICE void add_rows(float* sums, GLOBAL const float* a, GLOBAL const float* x, i64 lda, i64 incx, int row, int rows,
-                     int end, int col, int across, int width, int m)
-{
-    for (; row < end; row += DEPTH * rows) {
-        float a_items[DEPTH * VEC], x_items[DEPTH];
-        UNROLL_ALL
-        for (int d = 0; d < DEPTH; ++d) {
-            const i64 at = row + d * rows;
-            x_items[d] = at < end ? x[at * incx] : 0.0f;
-            UNROLL_ALL
-            for (int v = 0; v < VEC; v += width)
-                load_a(a_items + d * VEC + v, a + at * lda + col + v * across, width,
-                       at < end && col + v * across < m);
-        }
-        UNROLL_ALL
-        for (int d = 0; d < DEPTH; ++d) {
-            UNROLL_ALL
-            for (int v = 0; v < VEC; ++v) sums[v] = FMA(a_items[d * VEC + v], x_items[d], sums[v]);
-        }
-    }
-}
-
-/* The sums of the threads whose number is the same but for multiples of `across`, `width` for each: those of
-   thread i < `across` are in shared[i * width] and after. All threads of the block must come here. */
-DEVICE void sum_over_rows(SHARED_PTR float* shared, const float* sums, int width, int across)
-{
-    for (int v = 0; v < width; ++v) shared[TID(0) * width + v] = sums[v];
-    for (int left = BLOCK / 2; left >= across; left /= 2) {
-        SYNC();
-        if (TID(0) < left)
-            for (int v = 0; v < width; ++v) shared[TID(0) * width + v] += shared[(TID(0) + left) * width + v];
-    }
-    SYNC();
-}
-
-/* A block takes across * VEC columns of A, and of `splits` parts of the rows one. */
-KERNEL(BLOCK, 1, MIN_BLOCKS)
-gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL float* y, float alpha, float beta,
-     int m, int n, GLOBAL float* partial, int splits, int across VIEW_PARAMETERS)
-{
-    SHARED float shared[BLOCK * VEC];
-    const int part = BID(0) % splits, first_col = BID(0) / splits * across * VEC;
-    const int lane = TID(0) % across, rows = BLOCK / across;
-    const int count = CEIL_DIV(n, splits);
-    const int begin = part * count < n ? part * count : n;
-    const int end = n - begin < count ? n : begin + count;
-    const int row = begin + TID(0) / across;
-    const int wide = VEC > 1 && m % VEC == 0 && lda % VEC == 0 && (size_t)a % (VEC * sizeof(float)) == 0;
-
-    float sums[VEC];
-    UNROLL_ALL
-    for (int v = 0; v < VEC; ++v) sums[v] = 0.0f;
-    if (wide) {
-        add_rows(sums, a, x, lda, incx, row, rows, end, first_col + lane * VEC, 1, VEC, m);
-    } else {
-        add_rows(sums, a, x, lda, incx, row, rows, end, first_col + lane, across, 1, m);
-    }
-
-    sum_over_rows(shared, sums, VEC, across);
-    for (int i = TID(0); i < across * VEC; i += BLOCK) {
-        const int col = first_col + (wide ? i : i / VEC + i % VEC * across);
-        if (col >= m) continue;
-        if (splits > 1) {
-            partial[(i64)part * m + col] = shared[i];
-        } else {
-            store(y + col * incy, shared[i], alpha, beta);
-        }
-    }
-}
-
-/* The second launch where rows are split: a block for each `across` columns. */
-KERNEL(BLOCK, 1, 1)
-gemv_finish(GLOBAL const float* partial, GLOBAL float* y, float alpha, float beta, int m, int splits,
-            int across INCY_PARAMETER)
-{
-    SHARED float shared[BLOCK];
-    const int col = BID(0) * across + TID(0) % across;
-    float sum = 0.0f;
-    if (col < m) {
-        UNROLL_BY(4)
-        for (int part = TID(0) / across; part < splits; part += BLOCK / across) sum += partial[(i64)part * m + col];
-    }
-    sum_over_rows(shared, &sum, 1, across);
-    if (TID(0) < across && col < m) store(y + col * incy, shared[TID(0)], alpha, beta);
-}
-
-#endif

@@ -73,9 +73,6 @@
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 0 /* blocks that must fit on one multiprocessor, 0: no demand (CUDA only) */
 #endif
-#ifndef MAX_REGISTERS
-#define MAX_REGISTERS 0 /* ALG register: registers of a thread at most, 0: no cap (CUDA only) */
-#endif
 
 #ifndef VIEW
 #define VIEW 0 /* 1: further arguments say how the matrices lie */
@@ -412,12 +409,7 @@ DEVICE void store_run(GLOBAL float* c, const float* sum, float alpha, float beta
         if (j < left) store(c + j, sum[j], alpha, beta);
 }
 
-#if MAX_REGISTERS
-/* In place of bounds: where a kernel has bounds, compilers ignore the option -maxrregcount. CUDA 12.4. */
-extern "C" __global__ void __maxnreg__(MAX_REGISTERS)
-#else
 KERNEL(THREADS, 1, MIN_BLOCKS)
-#endif
 sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL float* RESTRICT c,
       float alpha, float beta, int m, int n, int k VIEW_ARGUMENTS)
 {

@@ -46,6 +46,10 @@
 // with B_ROWS=shifted its rows are copied as the aligned quads that have them, and moved by up to three places in
 // shared memory while the step before is computed.
 //
+// Where n is no multiple of 4, a thread writes its quads of C in four stores each, and a warp's reach many sectors of
+// memory, a float in each. Where k is short that is what takes time, and with C_ROWS=lines each warp's sums go through
+// shared memory, from where its lanes write neighbours.
+//
 // Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
 // ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the
 // first step is the short one, filled up with zeros before the loop begins.
@@ -108,6 +112,12 @@
 #endif
 #define PADDED (B_ROWS == B_ROWS_padded)
 #define SHIFTED (B_ROWS == B_ROWS_shifted)
+#ifndef C_ROWS
+#define C_ROWS_direct 0
+#define C_ROWS_lines 1  // by way of shared memory, in lines of neighbours
+#define C_ROWS C_ROWS_direct  // how rows of C are written that are no whole quads
+#endif
+#define IN_LINES (C_ROWS == C_ROWS_lines)
 #ifndef TAIL
 #define TAIL 0  // 1: two blocks share each tile of the last wave
 #endif
@@ -147,6 +157,7 @@ static_assert(STAGES >= 2, "one stage is read while another is filled");
 static_assert(!PADDED || !VIEW, "a view of B is read where it lies");
 static_assert(!SHIFTED || (STAGES > 2 && REG_DB && !VIEW), "what is shifted has arrived a step before it is used");
 static_assert(!TAIL || (!ADDED_UP && !VIEW), "nothing else is split");
+static_assert(!IN_LINES || !(ADDED_UP || TAIL), "what is added up is written in lines anyway");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
 #include "gemm.h"
@@ -654,6 +665,44 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
     }
 }
 
+#if IN_LINES
+// The same where rows of C are no whole quads: every warp lays LANES_M rows at a time out in shared memory, from where
+// neighbours write neighbours.
+constexpr int STRIP_PITCH = WN + (WN % 32 ? 0 : 16);  // two rows that are written at once lie in different banks
+constexpr int STRIP_FLOATS = LANES_M * STRIP_PITCH;
+static_assert(THREADS / 32 * STRIP_FLOATS <= STAGES * STAGE_FLOATS, "strips lie where the stages were");
+
+__device__ __forceinline__ void store_in_lines(const Sums& sum, float* shared, float* c, float alpha, float beta,
+                                               Tile tile, int m, int n, Pitch ldc, Place place)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
+    float* strip = shared + warp * STRIP_FLOATS;
+    float* mine = strip + (place.m - warp_row) / 4 * STRIP_PITCH - warp_col;
+    await_groups<0>();
+    __syncthreads();  // the stages are no longer in use
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *reinterpret_cast<float4*>(mine + place.col(j)) = scaled_quad_of(sum, i, j, alpha);
+        __syncwarp();
+#pragma unroll
+        for (int at = 0; at < LANES_M * WN; at += 32) {
+            const int strip_row = (at + lane) / WN, strip_col = (at + lane) % WN;
+            const int row = tile.row + warp_row + i / 4 * (4 * LANES_M) + i % 4 + strip_row * 4;
+            const int col = tile.col + warp_col + strip_col;
+            if (row < m && col < n) {
+                float* to = c + static_cast<long long>(row) * ldc + col;
+                const float v = strip[strip_row * STRIP_PITCH + strip_col];
+                *to = beta != 0.0f ? fmaf(beta, *to, v) : v;
+            }
+        }
+        __syncwarp();
+    }
+}
+#endif
+
 // Lay the sums of each slice, times alpha, out as a tile in shared memory.
 __device__ __forceinline__ void lay_out(const Sums& sum, float alpha, float* tiles, Place place)
 {
@@ -749,6 +798,9 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
             if (!has_all_sums(sum, alpha, task, partial)) return;
             alpha = 1.0f;
         }
+#endif
+#if IN_LINES
+        if (!wide_c) return store_in_lines(sum, shared, c, alpha, beta, tile, m, n, ldc, place);
 #endif
         store(sum, c, alpha, beta, tile, m, n, ldc, wide_c, place);
     }

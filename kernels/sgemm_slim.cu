@@ -74,6 +74,9 @@
 #ifndef TRANS_B
 #define TRANS_B 0
 #endif
+#ifndef PITCH
+#define PITCH int /* type of distances without VIEW, which STEP rows of the large matrix must fit */
+#endif
 
 #define STORE_plain 0
 #define STORE STORE_plain
@@ -116,7 +119,7 @@
 typedef i64 pitch; /* in floats */
 #else
 #define VIEW_ARGUMENTS
-typedef int pitch;
+typedef PITCH pitch;
 #endif
 
 #if STAGED
@@ -360,7 +363,7 @@ sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL flo
     a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
 #else
     const int first = BID(0) * TILE;
-    const pitch lda = k, ldb = n, ldc = n;
+    const pitch lda = TRANS_A ? m : k, ldb = TRANS_B ? k : n, ldc = n;
 #endif
 #if NARROW == NARROW_columns
     GLOBAL const float *large = a, *small = b;
@@ -459,6 +462,33 @@ sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL flo
     }
     SYNC_GLOBAL();
     if (!is_last) return;
+#if GRIDK > 16
+    /* Many sums of a few elements: as many threads add up some each as there is shared memory for. Those of all
+       parts are volatile, as below. */
+    UNROLL_ALL
+    for (int j = 0; j < FEW; ++j) {
+        if (j > 0) SYNC();
+        UNROLL_BY(1)
+        for (int i = TID(0); i < COPIES * TILE; i += BLOCK_THREADS) {
+            const i64 first_part = i / TILE, next_part = (i64)GRID(0) * (TILE * FEW);
+            volatile GLOBAL const float* theirs =
+                partial + first_part * next_part + (i64)BID(0) * (TILE * FEW) + j * TILE + i % TILE;
+            float sum = 0.0f;
+            UNROLL_ALL
+            for (int part = 0; part < GRIDK; part += COPIES)
+                if (part + first_part < GRIDK) sum += theirs[part * next_part];
+            copies[i] = sum;
+        }
+        SYNC();
+        UNROLL_BY(1)
+        for (int line = TID(0); line < TILE; line += BLOCK_THREADS) {
+            float sum = copies[line];
+            UNROLL_ALL
+            for (int copy = 1; copy < COPIES; ++copy) sum += copies[copy * TILE + line];
+            if (first + line < count && j < few) store(c + line * line_of_c + j * (i64)next_of_c, sum, alpha, beta);
+        }
+    }
+#else
     UNROLL_BY(1)
     for (int i = TID(0); i < TILE * FEW; i += BLOCK_THREADS) {
         const int j = i / TILE, line = i % TILE;
@@ -469,5 +499,6 @@ sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL flo
         for (int part = 0; part < GRIDK; ++part) sum += theirs[(i64)part * GRID(0) * (TILE * FEW)];
         if (first + line < count && j < few) store(c + line * line_of_c + j * (i64)next_of_c, sum, alpha, beta);
     }
+#endif
 #endif
 }

@@ -1,29 +1,17 @@
 """gemv: y = alpha A x + beta y in float32, A row-major, by the ladder of kernels/gemv.cu."""
 
-import numpy as np
+import _vectors
 
-from autotune import (
-    Fill,
-    InOut,
-    Kernel,
-    Launch,
-    NothingToDo,
-    Operand,
-    Out,
-    Problem,
-    Work,
-    ceil_div,
-    minimum,
-)
+from autotune import Fill, Kernel, Launch, Out, Problem, ceil_div, minimum
 
 
 def matrix(m, n):
     return Problem(m=m, n=n)
 
 
-def view(m, n, lda, trans=0, incx=1, incy=1, **offsets):
+def view(m, n, lda, incx=1, incy=1, **offsets):
     """A product with arrays that are part of others."""
-    return Problem(m=m, n=n, view=1, trans=trans, lda=lda, incx=incx, incy=incy, **offsets)
+    return Problem(m=m, n=n, view=1, lda=lda, incx=incx, incy=incy, **offsets)
 
 
 def groups_of(LANES, ROWS, UNROLL, **others):
@@ -80,10 +68,8 @@ gemv = Kernel(
         view(65, 132, lda=136, incy=3),
         view(66, 133, lda=134, incx=3, incy=2),
         view(5, 20000, lda=20004, incx=2),
-        view(132, 67, trans=1, lda=132),
+        view(68, 132, lda=136, offset_x=1),
         matrix(300, 0),
-        view(5, 20000, trans=1, lda=8, incx=2, incy=3),
-        view(1004, 259, trans=1, lda=1005, offset_a=1, offset_x=3, offset_y=2),
     ],
     seeds=[
         # a warp, or a block, for a long row
@@ -141,15 +127,14 @@ gemv = Kernel(
     # What the kernel finds out about alignment, it finds out at run time.
     layout={
         "view": 0,  # 1: what follows is given, and not that of contiguous arrays
-        "trans": 0,  # 1: A is stored by columns, so that these are what lies row by row
-        "lda": 0,  # floats between the rows that are stored
+        "lda": 0,  # floats between the rows of A
         "incx": 1,  # floats between the elements of x
         "incy": 1,
         "offset_a": 0,
         "offset_x": 0,
         "offset_y": 0,
     },
-    static=("view", "trans"),
+    static=("view",),
 )
 
 
@@ -258,37 +243,14 @@ def splits(c, p):
     return minimum(c.SPLIT, ceil_div(p.n, c.LANES * c.VEC))
 
 
-#: Threads side by side at most where A is stored by columns: with VEC=4, 512 bytes of a row.
-WIDEST = 32
-#: And where the sums of parts are added up: a sector of memory.
-NARROWEST = 8
-
-
-def across(c, p):
-    """trans: threads side by side, and no more than there are columns for; the others are below them."""
-    pieces = ceil_div(p.m, c.VEC)
-    return min(WIDEST, c.BLOCK // 4, 1 << (pieces - 1).bit_length())
-
-
-def parts(c, p, device):
-    """trans: blocks that share the rows, as many as run at once, if each thread has loads for all of them."""
-    strips = ceil_div(p.m, across(c, p) * c.VEC)
-    resident = device.sm_count * max(1, device.max_threads_per_sm // c.BLOCK)
-    rows = c.BLOCK // across(c, p) * c.ROWS * c.UNROLL
-    return max(1, min(resident // strips, p.n // rows))
-
-
 @gemv.deterministic
 def deterministic(c, p):
     """atomic: parts of a row are added in the order of arrival."""
-    return c.SPLIT == 1 or c.FINISH != "atomic" or p.trans == 1
+    return c.SPLIT == 1 or c.FINISH != "atomic"
 
 
 @gemv.scratch
-def scratch(c, p, device):
-    if p.trans:
-        split = parts(c, p, device)
-        return {"partial": Out(p.m * split if split > 1 else 1)}
+def scratch(c, p):
     if c.SPLIT == 1:
         return {"partial": Out(1), "tickets": Out(1, "uint32")}
     return {"partial": Out(p.m * splits(c, p)), "tickets": Out(tiles(c, p), "uint32")}
@@ -296,8 +258,6 @@ def scratch(c, p, device):
 
 @gemv.launch
 def launch(c, p, device):
-    if p.trans:
-        return by_columns(c, p, device)
     views, incy = (("lda", "incx", "incy"), ("incy",)) if p.view else ((), ())
     blocks = tiles(c, p) * splits(c, p) if c.SPLIT > 1 else tiles(c, p)
     if c.WAVES:
@@ -327,79 +287,20 @@ def launch(c, p, device):
     return Launch(grid, (c.BLOCK,), entry="gemv_scale", args=scaled), main
 
 
-def by_columns(c, p, device):
-    """trans: a block for each strip of columns, or several, whose sums a second launch adds up."""
-    wide, split, views = across(c, p), parts(c, p, device), ("lda", "incx", "incy")
-    arguments = ("a", "x", "y", "alpha", "beta", "m", "n", "partial", split, wide, *views)
-    strips = ceil_div(p.m, wide * c.VEC)
-    main = Launch(grid=(strips * split,), block=(c.BLOCK,), args=arguments)
-    if split == 1:
-        return main
-    wide = min(wide, NARROWEST)
-    rest = ("partial", "y", "alpha", "beta", "m", split, wide, "incy")
-    return main, Launch((ceil_div(p.m, wide),), (c.BLOCK,), entry="gemv_finish", args=rest)
-
-
-def adds(p):
-    """Small problems add to y; elsewhere y holds NaN, which must not get through."""
-    return p.m * p.n < 1 << 22
-
-
-def strided(flat, *axes):
-    """The array of (length, stride) axes in flat memory."""
-    shape, strides = zip(*axes, strict=True)
-    bytes_ = [stride * flat.itemsize for stride in strides]
-    return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
-
-
 @gemv.arguments
 def arguments(p, rng):
-    """In the kernel's order. Of views all memory from first to last element: what lies between must stay."""
-    given = {"alpha": 2.0 if adds(p) else 1.0, "beta": 0.5 if adds(p) else 0.0, "m": p.m, "n": p.n}
-    if not p.view:
-        y = rng.standard_normal(p.m) if adds(p) else np.full(p.m, np.nan, np.float32)
-        a, x = rng.standard_normal((p.m, p.n)), rng.standard_normal(p.n)
-        return {"a": a, "x": x, "y": InOut(y), **given}
-    rows, cols = (p.n, p.m) if p.trans else (p.m, p.n)
-    stored = (rows, cols) if p.lda == cols else (rows - 1) * p.lda + cols
-    return {
-        "a": rng.standard_normal(stored),
-        "x": rng.standard_normal((p.n - 1) * p.incx + 1 if p.n else 0),
-        "y": InOut(rng.standard_normal((p.m - 1) * p.incy + 1)),
-        **given,
-        **{name: np.int64(p[name]) for name in ("lda", "incx", "incy")},
-        "trans": p.trans,
-    }
+    return _vectors.given(p, rng, p.m, p.n)
 
 
 @gemv.reference
-def reference(a, x, y, alpha, beta, m, n, lda=None, incx=1, incy=1, trans=0):
+def reference(a, x, y, alpha, beta, m, n, lda=None, incx=1, incy=1):
     if lda is not None:
-        a = strided(a, (n, lda), (m, 1)).T if trans else strided(a, (m, lda), (n, 1))
-        x = strided(x, (n, incx))
-    y = y.copy()
-    rows = strided(y, (m, incy))
-    product = alpha * (a @ x)
-    rows[...] = product + beta * rows if beta else product
-    return y
+        a, x = _vectors.strided(a, (m, lda), (n, 1)), _vectors.strided(x, (n, incx))
+    return _vectors.expected(a, x, y, alpha, beta, incy)
 
 
-@gemv.tolerance
-def tolerance(p):
-    """Rounding errors of n additions of normal products, in chains of n / 4 at most.
-
-    Their standard deviation is some 0.1 eps n; the largest of a million is six times that, twice with alpha.
-    """
-    return float(np.finfo(np.float32).eps) * (2 * p.n + 64)
-
-
-@gemv.work
-def work(p):
-    return Work(
-        flops=2 * p.m * p.n,
-        bytes_read=4 * (p.m * p.n + p.n + (p.m if adds(p) else 0)),
-        bytes_written=4 * p.m,
-    )
+gemv.tolerance(_vectors.tolerance)
+gemv.work(_vectors.work)
 
 
 @gemv.call
@@ -408,46 +309,7 @@ def call(a, x, out=None, alpha=1.0, beta=0.0, y=None, trans=False):
     if out is not None and y is not None:
         raise ValueError("out and y are the same: give one of them")
     out = y if out is None else out
-    for name, array in {"a": a, "x": x, "out": out}.items():
-        if array is not None and array.dtype != "float32":
-            raise ValueError(f"{name} is {array}; float32 is needed")
-    matrix = a.T if trans else a
-    if a.ndim != 2 or x.ndim != 1 or matrix.shape[1] != len(x):
-        raise ValueError(f"a is {a} and x is {x}: {'a.T' if trans else 'a'} @ x is not possible")
-    m, n = matrix.shape
-    if out is None:
-        if beta != 0:
-            raise ValueError(f"beta is {beta}, so out is needed: y = alpha A x + beta y")
-        out = Operand.new((m,))
-    if out.shape != (m,):
-        raise ValueError(f"out is {out}; the product of {matrix} and {x} has {m} elements")
-    if m == 0:
-        return NothingToDo((out,))
-    incx, incy = (array.strides[0] if len(array) > 1 else 1 for array in (x, out))
-    if incy < 1:
-        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
-    given = {"y": out, "alpha": alpha, "beta": beta}
-    layout = {"trans": 0, "lda": n, "incx": 1, "incy": incy}
-    if alpha == 0 or n == 0:  # neither is read
-        n, layout["lda"], given["alpha"] = 0, 0, 0.0
-    else:
-        layout["trans"] = int(rows_apart(matrix) is None and rows_apart(matrix.T) is not None)
-        stored = matrix.T if layout["trans"] else matrix
-        apart = rows_apart(stored)
-        # What lies neither way, or backwards, becomes a copy that does.
-        layout["lda"] = stored.shape[1] if apart is None else apart
-        layout["incx"] = incx if incx >= 0 else 1
-        given |= {"a": stored, "x": x}
-    is_plain = layout == {"trans": 0, "lda": n, "incx": 1, "incy": 1}
-    return Problem(m=m, n=n, **({} if is_plain else {"view": 1, **layout})), given
-
-
-def rows_apart(matrix):
-    """Floats between the rows of a matrix that lie row by row; None where they do not."""
-    (rows, cols), (apart, step) = matrix.shape, matrix.strides
-    if (cols > 1 and step != 1) or (rows > 1 and apart < 0):
-        return None
-    return apart if rows > 1 else cols
+    return _vectors.answer(a, x, out, alpha, beta, trans, by_columns=False)
 
 
 @gemv.baseline("cublas")

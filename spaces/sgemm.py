@@ -104,6 +104,9 @@ MOST_K = 64
 #: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
 MOST_SHARES = 1024
 
+#: Elements from the first row to the last that the teams of a slim block read of B at once, which 32 bits count.
+MOST_PITCH = 2**31 - 1
+
 #: What the kernels take, in order, and of a view besides.
 ARGUMENTS = ("a", "b", "c", "alpha", "beta", "m", "n", "k")
 DISTANCES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
@@ -312,6 +315,10 @@ sgemm = Kernel(
             32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, B_ROWS="shifted"
         ),
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, B_ROWS="shifted"),
+        # nor of C, and k is short
+        warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=4, C_ROWS="lines"),
+        warp_tiles(128, 256, 8, 64, 64, 16, 8, STAGES=3, BURSTS=4, C_ROWS="lines"),
+        warp_tiles(96, 64, 8, 48, 32, 12, 4, STAGES=4, BURSTS=2, B_ROWS="shifted", C_ROWS="lines"),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
         *SLIM_SEEDS,
@@ -354,7 +361,7 @@ sgemm = Kernel(
     # how B gets to shared memory: as it lies; from a copy with rows of whole quads; in quads, shifted there
     B_ROWS=("direct", "padded", "shifted"),
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
-    MAX_REGISTERS=(0, 128),  # the same, said as a cap on registers; 0: no cap
+    C_ROWS=("direct", "lines"),  # how rows of C are written that are no whole quads
     # of the slim source; BLOCK_THREADS and TEAM of the outer one too
     NARROW=("columns", "rows"),  # what C has few of
     FEW=(1, 2, 4, 8),  # of them at most
@@ -386,6 +393,7 @@ def portable(VARIANT):
     "SLICES",
     "TAIL",
     "B_ROWS",
+    "C_ROWS",
 )
 def cuda(VARIANT):
     return VARIANT == "cuda"
@@ -411,7 +419,7 @@ def registers_decide_occupancy(VARIANT, ALG):
     return VARIANT in ("cuda", "slim") or (VARIANT == "portable" and ALG == "register")
 
 
-@sgemm.applies("PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT", "MAX_REGISTERS")
+@sgemm.applies("PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT")
 def portable_register(VARIANT, ALG):
     return VARIANT == "portable" and ALG == "register"
 
@@ -466,11 +474,9 @@ def variant_runs_here(VARIANT, device):
 
 
 @sgemm.constraint
-def occupancy_is_cuda(VARIANT, MIN_BLOCKS, MAX_REGISTERS, device):
-    """OpenCL has no word for blocks per multiprocessor or registers; CUDA needs only one of the two."""
-    if device.backend != "cuda":
-        return MIN_BLOCKS == 1 and MAX_REGISTERS == 0
-    return VARIANT == "cuda" or MIN_BLOCKS == 1 or MAX_REGISTERS == 0
+def occupancy_is_cuda(MIN_BLOCKS, device):
+    """OpenCL has no word for blocks per multiprocessor."""
+    return device.backend == "cuda" or MIN_BLOCKS == 1
 
 
 # ------------------------------------------------------------------ portable
@@ -508,15 +514,13 @@ def unroll_divides(BK, UNROLL):
 
 
 @sgemm.constraint
-def portable_fits_registers(
-    VARIANT, BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX_REGISTERS, device
-):
+def portable_fits_registers(VARIANT, BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, device):
     """register: accumulators, fragments and the next tiles' pieces fit the registers of a thread."""
     count = (BM // TM) * (BN // TN)
     needed = (
         TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
     )
-    available = min(255, device.registers_per_sm // (count * MIN_BLOCKS), MAX_REGISTERS or 255)
+    available = min(255, device.registers_per_sm // (count * MIN_BLOCKS))
     return VARIANT != "portable" or device.backend != "cuda" or needed <= available
 
 
@@ -641,10 +645,11 @@ def cuda_stages_fit_shared(VARIANT, BM, BN, BK, PAD, STAGES, B_ROWS, MIN_BLOCKS,
 
 
 @sgemm.constraint
-def cuda_sums_fit_shared(VARIANT, BM, BN, SPLITK, GRIDK, SLICES, MIN_BLOCKS, device):
-    """cuda: so do the tiles of C that slices, blocks and clusters add up."""
+def cuda_sums_fit_shared(VARIANT, BM, BN, SPLITK, GRIDK, SLICES, MIN_BLOCKS, C_ROWS, device):
+    """cuda: so do the tiles of C that slices, blocks and clusters add up, which write them in lines anyway."""
     needed = sums_bytes(BM, BN, SPLITK, GRIDK, SLICES)
-    return VARIANT != "cuda" or needed <= most_shared_bytes(MIN_BLOCKS, device)
+    fits = needed <= most_shared_bytes(MIN_BLOCKS, device)
+    return VARIANT != "cuda" or (fits and (needed == 0 or C_ROWS == "direct"))
 
 
 @sgemm.constraint
@@ -701,6 +706,13 @@ def rows_are_shifted_alike(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
         return True
     rows = 32 * warps(BM, BN, WM, WN, SLICES) // (32 if BN % 32 == 0 else 16)
     return rows > 0 and rows % 4 == 0 and BK % rows == 0 and BK // SLICES >= 4 and GRIDK <= 3
+
+
+@sgemm.constraint
+def lines_fit_the_stages(BM, BN, BK, WN, TM, STAGES, TAIL, C_ROWS):
+    """cuda: the rows that all warps lay out at a time fit where the stages were; a tail has no lines."""
+    strips = BM // TM * (BN // WN) * (WN + (0 if WN % 32 else 16))
+    return C_ROWS == "direct" or (strips <= STAGES * BK * (BM + BN) and not TAIL)
 
 
 @sgemm.constraint
@@ -845,8 +857,8 @@ def tiles(c, p):
 @sgemm.requires
 def requires(c, p):
     """Reads of many bytes are aligned; split over the grid is a long k that has few tiles; cuda: tiles
-    16 wide are for slim C; slim: C has as few columns or rows as it is made for, and over half of that; outer:
-    k is short, and nothing is a view.
+    16 wide are for slim C, lines for odd rows; slim: C has as few columns or rows as it is made for, and over half
+    of that, and rows of B are not too long; outer: k is short, and nothing is a view.
 
     Views are looked at in the kernels.
     """
@@ -855,7 +867,8 @@ def requires(c, p):
     if c.VARIANT == "slim":
         few = p.n if c.NARROW == "columns" else p.m
         shares = (tiles(c, p) * p.batch <= MOST_SHARES) & (p.k >= 32 * c.GRIDK)
-        return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares)
+        near = c.NARROW == "columns" or p.n <= MOST_PITCH // (c.BLOCK_THREADS // c.TEAM * c.UNROLL)
+        return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares) & near
     if c.VARIANT == "outer":
         return (p.view == 0) & (p.k <= MOST_K) & (p.n % c.VEC == 0)
     split = c.SPLITK * c.GRIDK
@@ -868,6 +881,7 @@ def requires(c, p):
         & (not pad_outgrows_shared(c) or p.trans_b == 0)
         & (c.B_ROWS != "padded" or (p.n % 4 >= 1) & (p.k >= 1) & (p.view == 0))
         & (c.B_ROWS != "shifted" or (p.n >= 4) & (p.view == 0))
+        & (c.C_ROWS != "lines" or p.n % 4 >= 1)
         & (not c.TAIL or p.view == 0)
     )
 

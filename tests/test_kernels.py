@@ -79,17 +79,6 @@ def test_every_parameter_of_a_source_is_known_to_it(sgemm, variant):
     assert relevant <= macros
 
 
-def test_a_cap_on_registers_holds(sgemm):
-    """Compilers ignore -maxrregcount where a kernel has launch bounds: the head has the cap instead."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
-    tile = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "DOUBLE_SHARED": True}
-    uncapped, capped = (
-        compiled_for(sgemm, sgemm.completed(chosen), sgemm.first_problem("cuda"), SM_90)
-        for chosen in ({**tile, "MAX_REGISTERS": cap} for cap in (0, 128))
-    )
-    assert uncapped.entry("sgemm").registers > 128 >= capped.entry("sgemm").registers
-
-
 # ------------------------------------------------------------------ views
 
 
@@ -291,6 +280,49 @@ def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
             first = gemm(a, b)
             np.testing.assert_allclose(first, a.astype(np.float64) @ b, atol=2e-4)
             np.testing.assert_array_equal(gemm(a, b), first)
+
+
+@pytest.mark.parametrize(("columns", "may_run"), [(1 << 21, True), (1 << 22, False)])
+def test_rows_of_b_that_32_bits_do_not_count_are_not_for_slim(sgemm, columns, may_run):
+    """Without a view a block of 64 teams adds 512 times a row of B to a pointer, in an int."""
+    chosen = {"VARIANT": "slim", "NARROW": "rows", "BLOCK_THREADS": 512, "TEAM": 8, "UNROLL": 8}
+    problem = Problem(m=1, n=columns, k=2048)
+    assert sgemm.allows(sgemm.completed({**chosen, "VEC": 4}), problem) == may_run
+
+
+@pytest.mark.parametrize(("columns", "may_run"), [(1001, True), (1002, True), (1000, False)])
+def test_lines_are_for_rows_that_are_no_whole_quads(sgemm, columns, may_run):
+    chosen = sgemm.default().replace(C_ROWS="lines")
+    assert is_member(sgemm, chosen, SM_90)
+    assert sgemm.allows(chosen, Problem(m=500, n=columns, k=64)) == may_run
+    for split in ({"SPLITK": 2}, {"GRIDK": 2, "RASTER": 1}, {"SLICES": 2}):
+        direct = sgemm.default().replace(**split)
+        assert is_member(sgemm, direct, SM_90) > is_member(
+            sgemm, direct.replace(C_ROWS="lines"), SM_90
+        )
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("team", "vec", "gridk"), [(16, 4, 1), (8, 4, 3), (1, 4, 24), (2, 1, 48), (32, 2, 256)]
+)
+def test_a_matrix_by_columns_of_host_arrays(team, vec, gridk, opencl_device, monkeypatch):
+    """gemv_columns on the CPU: strips of any width, few sums of a strip and many, the same twice."""
+    kernel, device = find_kernel("gemv_columns"), choose_device(opencl_device)
+    chosen = {"BLOCK_THREADS": 128, "TEAM": team, "VEC": vec, "UNROLL": 8, "GRIDK": gridk}
+    chosen["WARP"] = device.warp_size
+    assert is_member(kernel, kernel.completed(chosen), device)
+    few_rows = Problem(m=8, n=32 * gridk - 1)
+    assert kernel.allows(kernel.completed(chosen), few_rows) == (gridk == 1)
+    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
+    product, rng = load(kernel), np.random.default_rng(3)
+    for m, n in ((68, 8192), (131, 9001), (3, 20000)):
+        a, x = rng.standard_normal((n, m), np.float32), rng.standard_normal(n, np.float32)
+        expected, first = a.T.astype(np.float64) @ x, product(a, x)
+        np.testing.assert_allclose(first, expected, atol=5e-3)
+        np.testing.assert_array_equal(product(a, x), first)
 
 
 @pytest.mark.opencl

@@ -251,7 +251,8 @@ def test_a_requirement_is_that_of_a_problems_category():
 
 
 @pytest.mark.parametrize(
-    "name", ["sgemm", "sgemm_tf32x3", "gemv", "reduce", "transpose", "copy", "prefetch"]
+    "name",
+    ["sgemm", "sgemm_tf32x3", "gemv", "gemv_columns", "reduce", "transpose", "copy", "prefetch"],
 )
 def test_what_may_win_can_be_recorded(name):
     """Records hold the condition and the launches of a winner as expressions of the problem's fields."""

@@ -126,13 +126,13 @@ def test_multiply_adds_are_paired_where_an_instruction_has_two(
 #: What HIP's own headers would give, which come with ROCm.
 BUILTINS = Path(__file__).with_name("hip_builtins.h")
 KERNELS = (
-    *("copy", "ffma", "gemv", "prefetch", "reduce", "sgemm", "transpose"),
+    *("copy", "ffma", "gemv", "gemv_columns", "prefetch", "reduce", "sgemm", "transpose"),
     *("reduce_op", "conv1d", "spmm", "triangles"),
     *("gather", "elementwise", "pitch", "branch", "table", "particles", "unroll", "banks", "chase"),
 )
 #: CDNA, whose waves have 64 lanes, and RDNA with 32.
 WAVES = {"gfx90a": 64, "gfx1030": 32}
-SHUFFLED = ("gemv", "reduce", "reduce_op")
+SHUFFLED = ("gemv", "gemv_columns", "reduce", "reduce_op")
 CASES = [
     (kernel, arch, language)
     for kernel in KERNELS

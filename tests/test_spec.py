@@ -300,6 +300,8 @@ def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module
         ("sgemm", {"VARIANT": "cuda", "GRIDK": 3}, True),
         ("sgemm", {"VARIANT": "cuda", "GRIDK": 1, "SPLITK": 8}, False),
         ("gemv", {"FINISH": "ticket"}, False),
+        ("gemv_columns", {"GRIDK": 8}, True),
+        ("gemv_columns", {"GRIDK": 1}, False),
     ):
         bundled = find_kernel(name)
         assert bundled.is_exclusive(bundled.completed(values)) == expected, (name, values)
@@ -310,11 +312,11 @@ def test_bundled_kernels_are_deterministic_but_for_atomic_sums():
         ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, {}, True),
         ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, {}, False),
         ("gemv", {"SPLIT": 8, "FINISH": "atomic"}, {}, False),
-        ("gemv", {"SPLIT": 8, "FINISH": "atomic"}, {"view": 1, "trans": 1}, True),
         ("gemv", {"SPLIT": 8, "FINISH": "ticket"}, {}, True),
         ("copy", {}, {"mode": "copy"}, True),
         ("copy", {}, {"mode": "read"}, False),
         *((name, {}, {}, True) for name in ("sgemm", "sgemm_tf32x3", "transpose", "ffma")),
+        ("gemv_columns", {"GRIDK": 8}, {}, True),
         ("hmma", {}, {"dtype": "float16"}, True),
         ("prefetch", {}, {"intensity": 1}, True),
     ):

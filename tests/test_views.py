@@ -1,4 +1,4 @@
-"""gemv, transpose, sgemm and sgemm_tf32x3 on arrays that are part of others, or lie column by column.
+"""gemv, gemv_columns, transpose, sgemm and sgemm_tf32x3 on arrays that are part of others, or lie column by column.
 
 What their `call` functions make of such arrays. That kernels then do what the references do is for
 `autotune check` and, on a GPU, for the finals of a run: both go through the edge problems.
@@ -43,12 +43,16 @@ def is_intact(part: np.ndarray[Any, Any], around: np.ndarray[Any, Any]) -> bool:
     return bool((around == 7).all())
 
 
-# ---------------------------------------------------------------- gemv
+# ---------------------------------------------------------------- gemv and gemv_columns
 
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "named"),
+    [("gemv", {}), ("gemv", {"trans": True}), ("gemv_columns", {})],
+    ids=["gemv", "gemv of a.T", "gemv_columns"],
+)
 @pytest.mark.parametrize(
     "a",
     [
@@ -63,32 +67,60 @@ def is_intact(part: np.ndarray[Any, Any], around: np.ndarray[Any, Any]) -> bool:
         np.broadcast_to(MATRIX[0], (30, 60)),
     ],
 )
-def test_gemv_reads_what_it_is_given(a: np.ndarray[Any, Any], trans: bool) -> None:
-    matrix, gemv = a.T if trans else a, load("gemv")
+def test_gemv_reads_what_it_is_given(
+    a: np.ndarray[Any, Any], kernel: str, named: dict[str, Any]
+) -> None:
+    is_plain = kernel == "gemv" and not named
+    matrix, gemv = a if is_plain else a.T, load(kernel)
     m, n = matrix.shape
     for x in (VECTOR[:n], VECTOR[: 2 * n : 2], VECTOR[n - 1 :: -1][:n], VECTOR[:1].repeat(n)):
-        assert np.allclose(gemv(a, x, trans=trans), matrix @ x, atol=1e-4)
+        assert np.allclose(gemv(a, x, **named), matrix @ x, atol=1e-4)
     around = np.full(3 * m, 7, np.float32)
     out = around[1::3]
     out[:] = VECTOR[:m]
-    assert gemv(a, VECTOR[:n], out=out, alpha=2.0, beta=0.5, trans=trans) is out
+    assert gemv(a, VECTOR[:n], out=out, alpha=2.0, beta=0.5, **named) is out
     assert np.allclose(out, 2 * (matrix @ VECTOR[:n]) + 0.5 * VECTOR[:m], atol=1e-4)
     assert is_intact(out, around)
 
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-def test_gemv_of_nothing_is_beta_y_and_reads_neither_a_nor_x() -> None:
-    gemv, out = load("gemv"), VECTOR[:40].copy()
-    gemv(NOWHERE, NOWHERE[0], out=out, alpha=0.0, beta=0.5)
+@pytest.mark.parametrize("kernel", ["gemv", "gemv_columns"])
+def test_gemv_of_nothing_is_beta_y_and_reads_neither_a_nor_x(kernel: str) -> None:
+    gemv, out = load(kernel), VECTOR[:40].copy()
+    turned = np.transpose if kernel == "gemv_columns" else np.asarray
+    gemv(turned(NOWHERE), NOWHERE[0], out=out, alpha=0.0, beta=0.5)
     assert np.array_equal(out, 0.5 * VECTOR[:40])
-    gemv(MATRIX[:20, :0], VECTOR[:0], out=out[::2], alpha=3.0, beta=2.0)
+    gemv(turned(MATRIX[:20, :0]), VECTOR[:0], out=out[::2], alpha=3.0, beta=2.0)
     assert np.array_equal(out[::2], VECTOR[:40:2])
     assert np.array_equal(out[1::2], 0.5 * VECTOR[1:40:2])
     out[:] = np.nan
-    gemv(NOWHERE, NOWHERE[0], out=out, alpha=0.0)
+    gemv(turned(NOWHERE).copy(), NOWHERE[0], out=out, alpha=0.0)
     assert not out.any()
-    assert gemv(MATRIX[:0], VECTOR[:60]).shape == (0,)
+    assert gemv(turned(MATRIX[:0]), VECTOR[:60]).shape == (0,)
+
+
+@pytest.mark.parametrize("kernel", ["gemv", "gemv_columns"])
+@pytest.mark.parametrize(
+    ("matrix", "reader"),
+    [
+        (MATRIX, "gemv"),
+        (MATRIX.T, "gemv_columns"),
+        (MATRIX[3:9, 7:], "gemv"),
+        (MATRIX[3::2, 7:].T, "gemv_columns"),
+        (MATRIX[::2, ::3], None),
+        (MATRIX[::-1], None),
+    ],
+)
+def test_a_matrix_goes_to_the_kernel_that_reads_it_as_it_lies(
+    matrix: np.ndarray[Any, Any], reader: str | None, kernel: str
+) -> None:
+    """Either kernel passes it on to the other; one that lies neither way is copied."""
+    x = VECTOR[: matrix.shape[1]]
+    done = Called(matrix if kernel == "gemv" else matrix.T, x, of=kernel)
+    assert done.kernel == (reader or kernel)
+    assert done.copied == (set() if reader else {"a"})
+    assert np.allclose(done.result, matrix @ x, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +138,23 @@ def test_gemv_refuses_what_does_not_fit(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         load("gemv")(*args, **named)
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("columns", [slice(None), slice(3, 40)])
+def test_a_product_of_one_row_ends_at_gemv_columns(columns: slice) -> None:
+    """By way of gemv, which gets B.T."""
+    row, b = VECTOR[:40].reshape(1, 40), MATRIX[:, columns]
+    gemm, expected = load("sgemm"), row @ b
+    assert Called(row, b, of="sgemm").kernel == "gemv_columns"
+    assert np.allclose(gemm(row, b), expected, atol=1e-4)
+    around = np.full((3, b.shape[1] + 2), 7, np.float32)
+    out = around[1:2, 1:-1]
+    out[...] = 1
+    assert gemm(row, b, out=out, alpha=2.0, beta=0.5) is out
+    assert np.allclose(out, 2 * expected + 0.5, atol=1e-4)
+    assert is_intact(out, around)
 
 
 # ---------------------------------------------------------------- transpose
@@ -256,33 +305,34 @@ def test_products_of_any_arrays_are_right(kernel: str) -> None:
             if out.flags.writeable:
                 assert Called(a, b, of=kernel, out=out).result is out
                 assert np.allclose(out, expected, atol=1e-5)
-    assert kernels == {"gemv", kernel}
+    assert kernels == {"gemv", "gemv_columns", kernel}
     assert 0 < copies < 500
 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    ("product_ms", "vector_ms", "kernel"),
+    ("product_ms", "vector_ms", "is_by_vector"),
     [
-        (1.0, 2.0, "sgemm"),
-        (2.0, 1.0, "gemv"),
-        (1.0, None, "sgemm"),
-        (None, 1.0, "gemv"),
-        (None, None, "gemv"),
+        (1.0, 2.0, False),
+        (2.0, 1.0, True),
+        (1.0, None, False),
+        (None, 1.0, True),
+        (None, None, True),
     ],
 )
 def test_a_vector_goes_where_less_time_is_expected(
-    turned: bool, product_ms: float | None, vector_ms: float | None, kernel: str
+    turned: bool, product_ms: float | None, vector_ms: float | None, is_by_vector: bool
 ) -> None:
     arrays = [np.ones((8, 4), np.float32), np.ones((4, 1), np.float32)]
     arrays = [array.T.copy() for array in reversed(arrays)] if turned else arrays
     operands = tuple(Numpy().operand(array, i) for i, array in enumerate(arrays))
-    times = {"sgemm": product_ms, "gemv": vector_ms}
+    by_vector = "gemv_columns" if turned else "gemv"
+    times = {"sgemm": product_ms, by_vector: vector_ms}
     call = bind(
         find_kernel("sgemm"), operands, {}, find_kernel, True, lambda call: times[call.kernel.name]
     )
     assert isinstance(call, ResolvedCall)
-    assert call.kernel.name == kernel
+    assert call.kernel.name == (by_vector if is_by_vector else "sgemm")
     assert call.results[0].size == 8
 
 

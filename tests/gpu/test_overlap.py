@@ -94,7 +94,7 @@ def test_bundled_configurations_share_state_only_where_they_are_declared_to(name
     for configuration in declared:
         print(f"  {caught.get(configuration, 'not caught')} | {configuration}")
     assert {c: told for c, told in caught.items() if c not in declared} == {}
-    assert bool(declared) == (name in ("reduce", "sgemm", "sgemm_tf32x3"))
+    assert bool(declared) == (name in ("gemv_columns", "reduce", "sgemm", "sgemm_tf32x3"))
     assert not declared or declared & set(caught)
 
 
@@ -195,6 +195,14 @@ def products(cupy: Any, name: str, m: int, k: int, *n: int) -> Calls:
     return Calls(cupy, load(name), arguments, [0.5 * i * k for i in range(1, 5)])
 
 
+def of_columns(cupy: Any, m: int, n: int) -> Calls:
+    """The same of a matrix by columns and a vector."""
+    arguments = [
+        (cupy.full((n, m), i, cupy.float32), cupy.full(n, 0.5, cupy.float32)) for i in range(1, 5)
+    ]
+    return Calls(cupy, load("gemv_columns"), arguments, [0.5 * i * n for i in range(1, 5)])
+
+
 def alike(cupy: Any, name: str, shape: tuple[int, ...], *scalars: float) -> Calls:
     """Results that are the input, somewhere else; of prefetch and ffma after no step at all."""
     arguments = [(cupy.full(shape, i, cupy.float32), *scalars) for i in range(1, 5)]
@@ -210,6 +218,7 @@ EVERY: dict[str, Callable[[Any], Calls]] = {
     "sgemm_tf32x3": lambda cupy: products(cupy, "sgemm_tf32x3", 128, 256, 128),
     "gemv": lambda cupy: products(cupy, "gemv", 300, 5000),
     "gemv, a few rows": lambda cupy: products(cupy, "gemv", 3, 65536),
+    "gemv_columns": lambda cupy: of_columns(cupy, 64, 65536),
     "transpose": lambda cupy: alike(cupy, "transpose", (100, 60)),
     "copy": lambda cupy: alike(cupy, "copy", (10000,)),
     "prefetch": lambda cupy: alike(cupy, "prefetch", (10000,), 1.0, 0.0, 8),

@@ -163,6 +163,11 @@ enum class B_ROWS_value {
   direct, padded, shifted
 };
 
+/// Values of C_ROWS.
+enum class C_ROWS_value {
+  direct, lines
+};
+
 /// Values of NARROW.
 enum class NARROW_value {
   columns, rows
@@ -207,7 +212,7 @@ struct config {
   bool TAIL;
   B_ROWS_value B_ROWS;
   int MIN_BLOCKS;
-  int MAX_REGISTERS;
+  C_ROWS_value C_ROWS;
   NARROW_value NARROW;
   int FEW;
   int BLOCK_THREADS;
@@ -386,7 +391,7 @@ struct plan {
   bool TAIL;
   B_ROWS_value B_ROWS;
   int MIN_BLOCKS;
-  int MAX_REGISTERS;
+  C_ROWS_value C_ROWS;
   NARROW_value NARROW;
   int FEW;
   int BLOCK_THREADS;
@@ -405,94 +410,94 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,0,1022ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,1,256,8,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,1,1,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,4,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,2,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32000,true,true,2,3,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,2,LANES_value::pairs,1,1,4,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,true,true,3,4,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,8,15,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,4,5,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,48,32,64,48,8,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},53248,false,true,6,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,2,16,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,true,true,8,6,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,9,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,8,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,10,7,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,5,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,true,true,12,8,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,64,32,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,15,11,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,11,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,16,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,2,8,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,17,12,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,18,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},76800,false,true,19,9,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},62976,false,true,20,13,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::padded,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,13,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},44544,false,true,24,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,false,true,25,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,8,128,32,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},37248,false,true,26,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,13,234ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,256,256,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,27,14,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,4,512,16,1,LOAD_value::bypass,1024,32,{512, 1, 1},0,false,true,28,15,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},74496,true,true,30,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,18,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::rows,8,4,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,33,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,19,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,35,9,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,36,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,96,48,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},83968,false,true,25,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,20,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,21,224ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,22,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,20,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},23040,false,true,44,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,8,16,16,4,4,2,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,23,1023ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,32,64,16,16,16,8,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,5,17,1023ULL,true},
-    {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::rows,8,1,1,4,false,B_ROWS_value::direct,2,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,24,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,25,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,33,0,992ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,47,26,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,0,26,1023ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,0,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,48,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,0,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,49,27,1023ULL,true}
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,0,1022ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,256,8,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,1,1,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,4,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,2,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32000,true,true,2,3,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,2,LANES_value::pairs,1,1,4,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,true,true,3,4,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,8,15,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,4,5,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,48,32,64,48,8,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},53248,false,true,6,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,2,16,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,true,true,8,6,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,9,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,8,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,10,7,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,5,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,true,true,12,8,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,64,32,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,15,11,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,11,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,16,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,2,8,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,17,12,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,18,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},76800,false,true,19,9,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},62976,false,true,20,13,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,13,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},44544,false,true,24,13,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,false,true,25,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,8,128,32,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},37248,false,true,26,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,13,234ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,256,256,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,27,14,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,4,512,16,1,LOAD_value::bypass,1024,32,{512, 1, 1},0,false,true,28,15,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},74496,true,true,30,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,18,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,19,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::rows,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,33,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,20,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,35,9,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,36,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,96,48,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},83968,false,true,25,0,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,21,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,22,224ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,23,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,21,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},23040,false,true,44,0,1022ULL,true},
+    {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,2,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,24,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,25,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,33,0,992ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,47,26,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,27,1023ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,48,17,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,49,28,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,13,13,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,29,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,5,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,30,234ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -609,7 +614,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{1,1600},{0,344},{0,9223372036854775807LL}},{{0.908, 1.0},{0.955, 1.0},{0.706, 0.955},{0.917, 1.0},{0.873, 0.989},{0.927, 1.0},{0.88, 0.974},{0.948, 0.985},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0}}},
-    {{1, 1, 1}, {16384, 9989, 65528}, {{5,4},{1,64},{0,4},{0,9223372036854775807LL}},{{0.923, 1.0},{0.93, 1.0},{0.711, 0.997},{0.822, 1.0},{0.927, 1.0},{0.941, 1.0},{0.879, 0.992},{0.94, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0},{0.923, 1.0}}}
+    {{1, 1, 1}, {16384, 10000, 65344}, {{5,4},{1,55},{4,2},{0,9223372036854775807LL}},{{0.945, 1.0},{0.959, 1.0},{0.841, 0.993},{0.862, 0.992},{0.926, 1.0},{0.914, 1.0},{0.896, 0.998},{0.932, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -1023,8 +1028,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   number met_{1};
   switch (p_.condition) {
     case 0: met_ = (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}); break;
-    case 1: met_ = both((m <= number{1}), (number{2} <= (number{2} * m))); break;
-    case 2: met_ = both((m <= number{4}), (number{5} <= (number{2} * m))); break;
+    case 1: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), (n <= number{8388607})); break;
+    case 2: met_ = both(both((m <= number{4}), (number{5} <= (number{2} * m))), (n <= number{8388607})); break;
     case 3: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 4: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{1}) <= number{1024}), (number{256} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 5: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{8}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
@@ -1040,16 +1045,19 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 15: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
     case 16: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 17: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 20: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 21: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 22: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
-    case 23: met_ = ((number{1} * (((((k % number{2}) == number{0}) * number{0}) + (((n % number{2}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
+    case 18: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), (n <= number{4194303})); break;
+    case 19: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 20: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 21: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 22: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 23: met_ = both(both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))), (n <= number{33554431})); break;
     case 24: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 25: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
     case 26: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
-    case 27: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 27: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
+    case 28: met_ = both(both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))), (n <= number{4194303})); break;
+    case 29: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)), (number{1} <= (n % number{4}))); break;
+    case 30: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))), (number{1} <= (n % number{4}))); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -1213,7 +1221,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 6, 43, 44, 7, 9, 14, 17, 36, 54, 64, 65, 66, 18, 68, 69, 76, 70, 71, 73, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87};
+inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 0, 74, 6, 43, 2, 7, 9, 14, 17, 36, 54, 64, 65, 66, 18, 68, 70, 71, 73, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1400,183 +1408,182 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(blocks_, 528, 0.0008227 + 7.547e-08 * k))
           * unless_multiple(n, 4, 1.382);
     case 32:
-      return (estimate{0.001185 + 2.434e-08 * m + 6.485e-06 * k + 5.369e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0004616 + 2.725e-05 * k)
-          + in_waves(blocks_, 528, 0.001115 + 3.334e-06 * k))
-          * unless_multiple(n, 4, 1.72)
-          * unless_multiple(k, 4, 1.09);
-    case 33:
-      return (estimate{0.001258 + 3.787e-08 * m + 9.316e-10 * m * k + 3.171e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002547 + 1.163e-10 * n + 5.319e-06 * k)
-          + in_waves(blocks_, 528, 0.0004155 + 4.358e-06 * k))
-          * unless_multiple(n, 4, 1.503)
-          * unless_multiple(k, 4, 1.017);
-    case 34:
-      return (estimate{0.001169 + 2.649e-08 * m + 1.385e-06 * k + 1.048e-09 * m * k + 1.5e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002772 + 9.293e-06 * k)
-          + in_waves(blocks_, 528, 0.0007529 + 5.035e-06 * k))
-          * unless_multiple(n, 4, 1.661)
-          * unless_multiple(k, 4, 1.074);
-    case 35:
-      return (estimate{0.0006486 + 5.752e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003485 + 0.0003485 * m + 3.053e-08 * n + 9.95e-07 * k))
-          * unless_multiple(n, 4, 1.246)
-          * unless_multiple(k, 4, 1.095);
-    case 36:
-      return (estimate{0.003088 + 2.556e-06 * m + 5.73e-07 * n + 9.882e-08 * k + 6.094e-10 * m * k + 2.914e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0001566 + 3.777e-10 * m + 1.038e-08 * n + 4.282e-08 * k)
-          + in_waves(blocks_, 264, 0.000531 + 1.481e-07 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.401);
-    case 37:
-      return (estimate{0.0006486 + 3.993e-07 * m + 3.939e-07 * n + 6.135e-09 * m * n + 4.047e-10 * m * k + 9.764e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001077 + 2.103e-06 * k)
-          + in_waves(blocks_, 264, 0.002161 + 2.801e-07 * k))
-          * unless_multiple(n, 4, 1.155);
-    case 38:
-      return (estimate{0.002473 + 3.834e-06 * m + 1.782e-07 * k + 6.258e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000889 + 4.44e-09 * n + 3.138e-07 * k)
-          + in_waves(blocks_, 528, 0.0009437))
-          * unless_multiple(n, 4, 1.783);
-    case 39:
-      return (estimate{0.003182 + 2.706e-07 * m + 4.792e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0009545 + 1.921e-06 * k)
-          + in_waves(blocks_, 1056, 5.505e-07 * k))
-          * unless_multiple(n, 4, 1.928);
-    case 40:
-      return (estimate{0.004754 + 2.486e-07 * m + 3.516e-07 * k + 2.452e-10 * m * k}
-          + in_waves(blocks_, 132, 0.001675 + 4.254e-08 * m + 3.251e-08 * n + 3.089e-06 * k)
-          + in_waves(blocks_, 1056, 5.332e-07 * k))
-          * unless_multiple(n, 4, 1.481);
-    case 41:
-      return (estimate{0.001052 + 5.217e-07 * m + 0.0004037 * n + 4.604e-08 * k + 5.217e-07 * m * n + 2.199e-10 * m * k + 4.604e-08 * n * k}
-          + in_waves(blocks_, 132, 5.208e-08 * k)
-          + in_waves(blocks_, 264, 2.124e-08 * k))
-          * unless_multiple(m, 4, 1.005)
-          * unless_multiple(k, 4, 1.079);
-    case 42:
-      return (estimate{0.001704 + 3.909e-06 * k + 4.1e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0004227 + 1.765e-05 * k)
-          + in_waves(blocks_, 264, 0.001188 + 2.363e-09 * m + 1.377e-06 * k))
-          * unless_multiple(n, 4, 1.562)
-          * unless_multiple(k, 4, 1.052);
-    case 43:
-      return estimate{0.003428 + 4.618e-07 * m + 3.403e-10 * m * k + 2.112e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0008611 + 2.967e-09 * n + 1.021e-06 * k)
-          + in_waves(blocks_, 528, 0.0002451 + 3.314e-08 * n + 4.714e-07 * k);
-    case 44:
-      return (estimate{0.001653 + 3.425e-07 * m + 2.176e-07 * k + 4.934e-09 * m * n + 4.179e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003623 + 2.414e-06 * n + 9.306e-07 * k)
-          + in_waves(blocks_, 528, 0.0007581 + 2.887e-07 * k))
-          * unless_multiple(n, 4, 1.073)
-          * unless_multiple(k, 4, 1.024);
-    case 45:
-      return (estimate{0.001887 + 7.569e-09 * m * n + 1.148e-09 * m * k + 8.79e-11 * n * k}
-          + in_waves(blocks_, 132, 9.34e-07 * m + 1.086e-08 * n + 2.022e-06 * k)
-          + in_waves(blocks_, 528, 0.0007186 + 3.146e-08 * n + 1.019e-06 * k))
-          * unless_multiple(n, 4, 1.96)
-          * unless_multiple(k, 4, 1.007);
-    case 46:
-      return (estimate{0.001881 + 4.976e-08 * m + 1.697e-08 * n + 1.108e-06 * k + 4.398e-10 * m * k + 1.752e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0006581 + 4.873e-06 * k)
-          + in_waves(blocks_, 264, 0.0007574 + 3.564e-09 * n))
-          * unless_multiple(n, 4, 1.747)
-          * unless_multiple(k, 4, 1.026);
-    case 47:
-      return (estimate{0.001141 + 3.459e-08 * m + 1.173e-06 * k + 5.158e-10 * m * k + 8.358e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0002846 + 5.911e-06 * k)
-          + in_waves(blocks_, 528, 0.0006078 + 8.974e-09 * m + 9.896e-07 * k))
-          * unless_multiple(n, 4, 1.65)
-          * unless_multiple(k, 4, 1.011);
-    case 48:
-      return (estimate{0.001298 + 1.364e-08 * m + 3.447e-06 * k + 4.075e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000473 + 1.517e-05 * k)
-          + in_waves(blocks_, 528, 0.0008346 + 4.209e-07 * k))
-          * unless_multiple(n, 4, 1.58)
-          * unless_multiple(k, 4, 1.063);
-    case 49:
-      return (estimate{0.001716 + 3.085e-08 * m + 4.903e-06 * k + 2.916e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0007026 + 3.343e-05 * k)
-          + in_waves(blocks_, 528, 0.0007891 + 1.079e-05 * k))
-          * unless_multiple(n, 4, 2.097)
+      return (estimate{0.002054 + 1.208e-08 * m + 3.032e-06 * k + 5.636e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003904 + 3.44e-05 * k)
+          + in_waves(blocks_, 264, 0.001632 + 7.277e-06 * k))
+          * unless_multiple(n, 4, 1.505)
           * unless_multiple(k, 4, 1.088);
+    case 33:
+      return (estimate{0.001675 + 1.127e-08 * m + 4.419e-07 * k + 5.368e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004374 + 1.653e-09 * m + 2.802e-05 * k)
+          + in_waves(blocks_, 528, 0.0008002 + 8.605e-06 * k))
+          * unless_multiple(n, 4, 1.578)
+          * unless_multiple(k, 4, 1.146);
+    case 34:
+      return (estimate{0.0008932 + 5.645e-08 * m + 1.114e-06 * k + 6.031e-10 * m * k + 2.977e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002006 + 1.037e-05 * k)
+          + in_waves(blocks_, 528, 0.001191 + 3.312e-06 * k))
+          * unless_multiple(n, 4, 1.492)
+          * unless_multiple(k, 4, 1.078);
+    case 35:
+      return (estimate{0.000603 + 6.988e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003539 + 0.0003539 * m + 2.507e-09 * n + 8.38e-07 * k)
+          + in_waves(blocks_, 264, 4.635e-05 + 4.635e-05 * m + 2.531e-08 * n))
+          * unless_multiple(n, 4, 1.291)
+          * unless_multiple(k, 4, 1.029);
+    case 36:
+      return (estimate{0.000603 + 8.57e-05 * m + 4.323e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0007585 + 6.059e-05 * m + 5.304e-08 * n + 1.952e-06 * k)
+          + in_waves(blocks_, 264, 0.000131 * m))
+          * unless_multiple(m, 4, 1.018)
+          * unless_multiple(n, 4, 1.136)
+          * unless_multiple(k, 4, 1.03);
+    case 37:
+      return (estimate{0.000603 + 4.86e-07 * m + 4.517e-07 * n + 5.57e-09 * m * n + 4.601e-10 * m * k + 1.452e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000818 + 1.776e-08 * n + 2.096e-06 * k)
+          + in_waves(blocks_, 264, 0.002446 + 2.826e-08 * n + 2.623e-07 * k))
+          * unless_multiple(n, 4, 1.164);
+    case 38:
+      return (estimate{0.001552 + 3.858e-06 * m + 1.705e-07 * k + 3.043e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0006857 + 3.241e-07 * k)
+          + in_waves(blocks_, 528, 0.002245))
+          * unless_multiple(n, 4, 1.768);
+    case 39:
+      return (estimate{0.003648 + 9.222e-07 * m + 1.678e-09 * n + 3.097e-07 * k + 6.599e-11 * m * k}
+          + in_waves(blocks_, 132, 0.0006719 + 4.843e-08 * n + 2.102e-06 * k)
+          + in_waves(blocks_, 264, 9.276e-08 * k))
+          * unless_multiple(n, 4, 1.625)
+          * unless_multiple(k, 4, 1.039);
+    case 40:
+      return (estimate{0.004946 + 8.731e-07 * m + 5.086e-07 * k}
+          + in_waves(blocks_, 132, 0.001503 + 5.489e-08 * m + 7.786e-08 * n + 3.131e-06 * k)
+          + in_waves(blocks_, 264, 3.477e-07 * k))
+          * unless_multiple(n, 4, 1.322)
+          * unless_multiple(k, 4, 1.036);
+    case 41:
+      return estimate{0.000879 + 4.429e-07 * m + 0.000276 * n + 4.603e-09 * k + 4.429e-07 * m * n + 6.982e-10 * m * k + 4.603e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 1056, 0.0001437 + 0.0001437 * n + 1.24e-07 * k);
+    case 42:
+      return (estimate{0.001753 + 4.543e-08 * m + 3.423e-06 * k + 9.523e-11 * m * k + 4.707e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003062 + 6.86e-09 * m + 1.957e-05 * k)
+          + in_waves(blocks_, 264, 0.001279))
+          * unless_multiple(n, 4, 1.463)
+          * unless_multiple(k, 4, 1.035);
+    case 43:
+      return estimate{0.003556 + 9.27e-07 * m + 3.017e-08 * n + 7.438e-08 * k + 2.2e-10 * m * k + 2.195e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005097 + 8.425e-09 * n + 9.3e-07 * k)
+          + in_waves(blocks_, 264, 0.0003799 + 6.981e-08 * n + 4.865e-07 * k);
+    case 44:
+      return (estimate{0.002376 + 3.938e-07 * m + 2.277e-07 * k + 6.776e-09 * m * n + 4.525e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003521 + 2.863e-06 * n + 7.673e-07 * k)
+          + in_waves(blocks_, 264, 5.072e-09 * m + 4.537e-07 * k))
+          * unless_multiple(n, 4, 1.075)
+          * unless_multiple(k, 4, 1.007);
+    case 45:
+      return (estimate{0.002639 + 4.46e-08 * n + 5.622e-09 * m * n + 9.118e-10 * m * k + 1.165e-10 * n * k}
+          + in_waves(blocks_, 132, 0.000146 + 1.342e-06 * m + 2.711e-09 * n + 2.221e-06 * k)
+          + in_waves(blocks_, 264, 6.817e-07 * k))
+          * unless_multiple(n, 4, 1.854)
+          * unless_multiple(k, 4, 1.027);
+    case 46:
+      return (estimate{0.001996 + 1.836e-07 * m + 6.927e-07 * k + 1.95e-10 * m * k + 6.51e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0006622 + 7.5e-10 * m + 1.425e-09 * n + 5.105e-06 * k)
+          + in_waves(blocks_, 264, 0.0006658 + 1.373e-07 * k))
+          * unless_multiple(n, 4, 1.543)
+          * unless_multiple(k, 4, 1.049);
+    case 47:
+      return (estimate{0.000949 + 6.321e-08 * m + 1.027e-06 * k + 5.864e-10 * m * k + 2.156e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002777 + 5.976e-06 * k)
+          + in_waves(blocks_, 528, 0.0008291 + 7.544e-07 * k))
+          * unless_multiple(n, 4, 1.555)
+          * unless_multiple(k, 4, 1.032);
+    case 48:
+      return (estimate{0.001897 + 5.66e-08 * m + 5.697e-07 * k + 2.864e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0002267 + 5.959e-06 * k)
+          + in_waves(blocks_, 264, 3.203e-06 * k))
+          * unless_multiple(n, 4, 1.326)
+          * unless_multiple(k, 4, 1.024);
+    case 49:
+      return estimate{0.002178 + 3.373e-07 * m + 6.971e-08 * k + 2.395e-10 * m * k + 1.838e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0003487 + 2.04e-05 * k)
+          + in_waves(blocks_, 528, 0.003986 + 2.196e-06 * k);
     case 50:
-      return (estimate{0.001924 + 6.482e-08 * m + 2.835e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0001393 + 5.812e-06 * k)
-          + in_waves(blocks_, 264, 1.011e-08 * m + 4.165e-06 * k))
-          * unless_multiple(n, 4, 1.275)
-          * unless_multiple(k, 4, 1.073);
+      return (estimate{0.001641 + 3.482e-07 * m + 3.564e-07 * n + 5.209e-08 * k + 1.13e-08 * m * n + 7.284e-10 * m * k + 8.242e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003669 + 7.373e-07 * k)
+          + in_waves(blocks_, 528, 0.0004836 + 1.539e-08 * n + 3.393e-07 * k))
+          * unless_multiple(n, 4, 1.458);
     case 51:
-      return estimate{0.002249 + 1.557e-07 * m + 1.196e-07 * k + 4.3e-10 * m * k + 1.68e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005215 + 1.37e-09 * n + 2.01e-05 * k)
-          + in_waves(blocks_, 528, 0.003801 + 1.11e-08 * m + 2.827e-06 * k);
+      return (estimate{0.001303 + 1.038e-08 * m + 3.746e-09 * m * n + 2.925e-11 * m * k}
+          + in_waves(blocks_, 132, 2.133e-10 * n + 4.138e-06 * k)
+          + in_waves(blocks_, 1056, 3.735e-05 + 1.231e-05 * k))
+          * unless_multiple(k, 4, 1.101);
     case 52:
-      return (estimate{0.001618 + 2.022e-07 * m + 1.222e-07 * n + 1.984e-07 * k + 4.805e-09 * m * n + 6.911e-10 * m * k + 1.009e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0005266 + 7.648e-07 * k)
-          + in_waves(blocks_, 528, 0.0003994 + 1.766e-07 * k))
-          * unless_multiple(n, 4, 1.433);
+      return (estimate{0.0009366 + 5.587e-08 * m + 3.786e-06 * k + 6.798e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0001416 + 1.591e-09 * n + 4.633e-06 * k)
+          + in_waves(blocks_, 528, 0.0008613 + 1.003e-05 * k))
+          * unless_multiple(n, 4, 1.396)
+          * unless_multiple(k, 4, 1.029);
     case 53:
-      return (estimate{0.001783 + 1.161e-05 * k + 4.616e-10 * m * n + 4.407e-10 * m * k + 9.703e-10 * n * k}
-          + in_waves(blocks_, 132, 8.899e-05 + 1.978e-05 * k)
-          + in_waves(blocks_, 264, 0.0003869 + 1.264e-09 * m + 2.315e-05 * k))
-          * unless_multiple(n, 4, 1.188)
-          * unless_multiple(k, 4, 1.072);
+      return (estimate{0.001644 + 3.686e-08 * k + 9.158e-10 * m * k + 9.659e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003557 + 1.079e-07 * m + 4.463e-08 * k)
+          + in_waves(blocks_, 1056, 0.00167 + 4.98e-08 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.379);
     case 54:
-      return (estimate{0.001878 + 8.843e-06 * k + 4.079e-10 * n * k}
-          + in_waves(blocks_, 132, 3.746e-09 * n)
-          + in_waves(blocks_, 264, 0.0008119 + 2.681e-05 * k))
-          * unless_multiple(m, 4, 1.01)
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.086);
+      return (estimate{0.004014 + 7.278e-06 * m + 1.716e-08 * k + 3.946e-10 * m * k + 2.048e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005274 + 6.694e-08 * m + 3.751e-07 * n + 1.019e-07 * k)
+          + in_waves(blocks_, 528, 0.001093 + 1.802e-08 * k))
+          * unless_multiple(m, 4, 1.007);
     case 55:
-      return (estimate{0.001316 + 4.126e-09 * m + 1.261e-07 * k + 3.774e-09 * m * n + 6.708e-10 * m * k + 9.617e-10 * n * k}
-          + in_waves(blocks_, 132, 3.748e-06 * k)
-          + in_waves(blocks_, 1056, 1.375e-05 * k))
-          * unless_multiple(k, 4, 1.079);
+      return (estimate{0.00165 + 1.575e-07 * m + 1.293e-07 * n + 9.161e-08 * k + 4.745e-09 * m * n + 7.265e-10 * m * k + 2.058e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002517 + 1.513e-06 * k)
+          + in_waves(blocks_, 528, 0.0005941 + 8.777e-07 * k))
+          * unless_multiple(n, 4, 1.405);
     case 56:
-      return (estimate{0.0009095 + 5.062e-08 * m + 2.395e-06 * k + 5.815e-10 * m * k + 1.439e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002525 + 1.172e-10 * n + 7.573e-06 * k)
-          + in_waves(blocks_, 1056, 0.0008003 + 2.559e-09 * m))
-          * unless_multiple(n, 4, 1.538)
-          * unless_multiple(k, 4, 1.017);
+      return (estimate{0.002009 + 4.527e-08 * m + 1.458e-08 * n + 1.039e-09 * m * n}
+          + in_waves(blocks_, 132, 3.054e-05 + 1.077e-05 * k)
+          + in_waves(blocks_, 528, 8.315e-05 + 6.299e-05 * k))
+          * unless_multiple(m, 4, 1.022)
+          * unless_multiple(k, 4, 1.091);
     case 57:
-      return (estimate{0.001292 + 4.695e-06 * m + 6.454e-08 * k + 5.92e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003366 + 5.093e-08 * k)
-          + in_waves(blocks_, 1056, 0.001974 + 3.521e-08 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.316);
+      return (estimate{0.002503 + 7.709e-11 * m * n + 3.287e-10 * m * k}
+          + in_waves(blocks_, 132, 8.165e-06 + 2.642e-09 * m + 1.759e-08 * n + 4.693e-05 * k)
+          + in_waves(blocks_, 528, 0.001662))
+          * unless_multiple(k, 4, 1.09);
     case 58:
-      return estimate{0.004478 + 5.773e-06 * m + 6.422e-07 * n + 1.304e-08 * k + 2.858e-10 * m * k + 2.024e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0004246 + 3.291e-08 * n + 1.005e-07 * k)
-          + in_waves(blocks_, 264, 0.0008541 + 2.672e-08 * m + 1.899e-08 * n + 2.759e-08 * k);
+      return (estimate{0.001037 + 1.228e-10 * m * n + 1.538e-10 * n * k}
+          + in_waves(blocks_, 132, 2.629e-05 + 2.72e-09 * m + 1.726e-09 * n + 6.864e-06 * k)
+          + in_waves(blocks_, 1056, 0.001224 + 1.574e-05 * k))
+          * unless_multiple(m, 4, 1.072)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.075);
     case 59:
-      return (estimate{0.0007468 + 1.528e-07 * m + 1.704e-07 * n + 9.646e-08 * k + 3.002e-09 * m * n + 7.146e-10 * m * k + 9.449e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0002698 + 1.641e-06 * k)
-          + in_waves(blocks_, 1056, 0.001389 + 2.285e-08 * n + 8.239e-07 * k))
-          * unless_multiple(n, 4, 1.461);
+      return (estimate{0.00102 + 0.000417 * m + 6.965e-07 * n + 1.015e-08 * k + 6.965e-07 * m * n + 1.015e-08 * m * k + 7.286e-10 * n * k}
+          + in_waves(blocks_, 132, 4.769e-09 * n + 1.665e-08 * k)
+          + in_waves(blocks_, 264, 0.0005906 + 0.0005906 * m + 8.791e-09 * k))
+          * unless_multiple(n, 4, 1.034)
+          * unless_multiple(k, 4, 1.023);
     case 60:
-      return (estimate{0.002092 + 5.766e-09 * m + 2.432e-08 * n + 6.779e-10 * m * n + 4.005e-10 * n * k}
-          + in_waves(blocks_, 132, 9.342e-05 + 9.083e-10 * m + 1.323e-05 * k)
-          + in_waves(blocks_, 528, 2.312e-09 * m + 6.398e-05 * k))
-          * unless_multiple(k, 4, 1.055);
+      return estimate{0.003378 + 8.339e-07 * m + 6.541e-07 * k + 3.167e-10 * m * k + 1.935e-09 * n * k}
+          + in_waves(blocks_, 132, 6.861e-05 + 5.627e-08 * n + 3.329e-06 * k)
+          + in_waves(blocks_, 264, 0.001496 + 1.907e-06 * k);
     case 61:
-      return (estimate{0.002441 + 1.138e-05 * k + 4.027e-10 * m * n}
-          + in_waves(blocks_, 132, 5.493e-05 * k)
-          + in_waves(blocks_, 528, 0.001074 + 2.815e-05 * k))
+      return (estimate{0.001435 + 6.26e-10 * m * k}
+          + in_waves(blocks_, 132, 9.582e-10 * m + 2.152e-05 * k)
+          + in_waves(blocks_, 528, 0.002295 + 7.297e-06 * k))
+          * unless_multiple(m, 4, 1.019)
           * unless_multiple(k, 4, 1.075);
     case 62:
-      return (estimate{0.0008695 + 3.62e-10 * n * k}
-          + in_waves(blocks_, 132, 9.113e-05 + 6.92e-06 * k)
-          + in_waves(blocks_, 1056, 0.001135 + 1.813e-05 * k))
-          * unless_multiple(m, 4, 1.023)
-          * unless_multiple(n, 4, 1.14)
-          * unless_multiple(k, 4, 1.086);
+      return (estimate{0.001441 + 1.185e-07 * m + 1.355e-06 * k + 1.789e-10 * m * k + 4.887e-12 * n * k}
+          + in_waves(blocks_, 132, 0.0003146 + 1.024e-05 * k)
+          + in_waves(blocks_, 264, 0.0006757 + 6.765e-07 * k))
+          * unless_multiple(n, 4, 1.83)
+          * unless_multiple(k, 4, 1.045);
     case 63:
-      return (estimate{0.0006486 + 9.488e-07 * n + 9.488e-07 * m * n + 8.197e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0001237 + 0.0001237 * m + 7.859e-09 * k)
-          + in_waves(blocks_, 528, 0.0008883 + 0.0008883 * m + 2.892e-08 * k))
-          * unless_multiple(n, 4, 1.01)
-          * unless_multiple(k, 4, 1.033);
+      return estimate{0.003887 + 1.599e-07 * m + 1.314e-07 * n + 2.049e-07 * k + 9.082e-10 * m * k + 1.554e-09 * n * k}
+          + in_waves(blocks_, 132, 4.585e-05 + 9.051e-09 * m + 3.974e-05 * k)
+          + in_waves(blocks_, 528, 0.003482 + 1.041e-08 * n + 5.728e-06 * k);
     default:
       return {0, false};
   }
@@ -1916,262 +1923,262 @@ inline constexpr tree trees[] = {
 {{{1,10},{0,391},{4,2},{2,256}},{.986,.98,1.003,.988,1.016,1.009,1.0,1.004,1.012,.999,1.075,1.013,.992,1.005,.996,.99}},
 {{{7,29},{9,12},{2,3746},{2,3080}},{1.0,1.014,.995,1.004,1.0,1.0,1.0,1.0,1.019,1.005,.998,.99,.997,1.059,.991,1.006}},
 {{{1,20},{1,32},{7,18},{1,47}},{1.002,.991,1.0,1.008,1.032,.974,1.0,1.032,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
-{{{2,2},{6,580},{2,8},{2,119}},{1.299,1.08,1.023,1.0,1.0,.996,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.018,1.0,1.046}},
-{{{2,4},{6,580},{5,4},{2,264}},{1.173,.993,1.017,.993,1.0,1.006,1.0,1.008,1.0,.993,1.0,.987,1.0,1.017,1.0,1.038}},
-{{{2,2},{6,580},{6,84},{2,36}},{1.029,1.115,1.0,1.0,1.133,.989,1.013,1.003,1.0,.993,1.0,1.0,1.0,1.003,1.0,1.013}},
-{{{2,2},{6,580},{9,8},{2,8}},{1.014,1.085,1.0,1.0,1.122,.978,1.009,.997,1.0,.993,1.0,1.0,1.0,1.004,1.0,1.007}},
-{{{2,4},{6,363},{4,2},{2,30}},{1.025,1.022,1.031,1.019,1.064,1.0,1.0,.993,1.0,.972,1.0,.929,1.0,.997,1.0,1.01}},
-{{{2,2},{8,4},{2,1282},{4,2}},{1.008,1.031,1.037,.981,1.0,1.0,1.0,.953,1.0,1.041,1.03,.998,1.0,1.0,1.0,1.016}},
-{{{6,84},{2,36},{4,2},{2,4}},{1.021,1.025,1.0,1.0,1.009,1.017,1.0,1.0,1.02,1.018,1.005,.952,1.06,.991,.993,1.003}},
-{{{6,84},{2,36},{4,2},{9,11}},{1.032,1.0,1.004,.996,1.041,.982,.995,.991,1.0,1.02,1.0,.965,1.0,1.005,1.0,1.003}},
-{{{1,16},{9,0},{2,27},{4,2}},{1.004,1.007,1.007,1.041,1.039,1.013,1.073,.992,.996,.999,1.02,1.042,1.003,.989,1.206,1.009}},
-{{{1,4},{7,1},{2,9},{0,15}},{1.0,1.0,1.0,1.0,1.0,.966,1.0,.987,1.0,.996,1.0,1.037,1.016,.998,1.143,1.008}},
-{{{1,16},{6,5},{4,2},{9,22}},{1.02,.995,1.024,1.011,.989,.987,1.095,1.0,1.0,1.0,1.025,.977,1.0,1.0,1.007,1.026}},
-{{{1,4},{7,22},{4,2},{2,9}},{1.0,1.01,1.0,1.035,1.0,1.008,1.0,1.027,1.01,1.014,1.019,.979,1.013,.997,1.166,1.005}},
-{{{1,4},{0,3688},{2,56},{9,19}},{.995,1.008,.993,1.007,1.013,.995,1.122,.985,1.0,1.01,.996,.983,1.0,1.011,1.02,1.004}},
-{{{1,9},{0,1152},{4,2},{1,448}},{1.015,1.02,1.01,.995,.994,.999,1.106,.991,1.0,.988,1.0,.973,1.0,1.006,1.0,1.012}},
-{{{1,16},{0,1600},{4,2},{2,640}},{1.013,1.001,1.0,.988,.995,1.0,1.079,.995,1.007,1.012,1.017,.994,1.0,1.019,.993,.999}},
-{{{2,2},{1,48},{8,22},{2,640}},{.999,1.006,1.01,.997,1.003,1.044,1.042,.993,1.0,.994,1.0,1.025,1.0,.995,1.0,1.001}},
-{{{2,9},{1,24},{2,384},{6,19}},{.999,1.017,1.024,1.013,1.0,1.0,1.0,.997,1.042,1.189,1.09,1.002,1.0,1.007,1.0,1.033}},
-{{{2,24},{1,17},{6,333},{4,2}},{1.006,1.01,1.051,.979,1.0,1.0,1.01,.946,1.013,1.147,1.041,.991,1.0,1.0,1.052,1.023}},
-{{{1,45},{2,4},{9,1},{6,380}},{1.004,1.013,1.011,1.013,1.028,1.032,1.107,.994,1.0,1.0,1.0,1.0,1.007,1.097,.999,1.01}},
-{{{1,45},{6,6},{2,4},{4,2}},{1.0,1.001,1.004,1.028,1.009,1.002,1.005,.972,.999,.992,1.024,1.031,.984,.982,1.073,1.005}},
-{{{1,17},{2,24},{2,192},{1,3964}},{1.007,1.018,1.075,.988,1.0,1.0,1.004,1.003,1.0,.995,1.0,.998,1.0,1.0,1.0,1.023}},
-{{{1,17},{6,4},{4,2},{7,28}},{1.005,1.002,.995,1.022,.99,.982,1.075,.999,1.0,1.0,.998,.951,1.0,1.0,1.0,1.009}},
-{{{1,33},{7,8},{0,24},{2,14}},{.994,.984,1.0,.992,1.001,1.0,1.022,1.013,.984,.981,1.0,1.008,1.002,1.027,1.06,.996}},
-{{{1,5},{1,488},{4,16},{2,67}},{.996,1.013,1.0,1.007,1.0,.986,1.0,.993,1.066,.992,1.0,1.003,1.0,.985,1.0,1.01}},
-{{{2,3072},{7,16},{2,135},{4,4}},{.985,1.0,1.0,1.0,1.029,.994,.997,1.007,1.013,1.0,1.0,1.0,1.006,.985,1.003,1.006}},
-{{{2,3072},{7,16},{2,135},{4,4}},{.988,1.0,1.0,1.0,1.023,.995,.997,1.007,1.009,1.0,1.0,1.0,1.005,.988,1.002,1.006}},
-{{{4,1},{1,97},{1,48},{5,128}},{1.009,1.009,1.0,1.0,1.0,.985,.989,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
-{{{1,48},{1,94},{4,1},{2,48}},{1.0,1.0,1.0,.998,.997,1.001,1.0,1.001,1.008,1.0,1.0,.992,1.012,.987,1.0,1.007}},
-{{{2,2252},{7,16},{2,1984},{2,1664}},{1.003,1.0,.998,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.0,1.0,1.016,.991,1.0,1.006}},
-{{{1,48},{7,0},{2,40},{1,182}},{.997,1.003,1.0,1.0,1.012,.989,1.0,1.014,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
-{{{2,3072},{5,16},{1,192},{7,0}},{1.001,1.001,1.0,.995,1.0,1.0,1.0,1.0,1.013,1.0,.998,1.0,.994,1.004,1.008,.991}},
-{{{4,16},{1,192},{6,16},{2,601}},{1.001,.997,.995,1.001,1.0,1.0,1.002,1.002,1.014,.992,.994,1.002,1.0,1.0,1.003,.999}},
-{{{1,7},{0,64},{4,2},{1,74}},{1.011,1.015,1.08,1.009,1.022,1.01,1.021,.975,1.0,.978,1.0,.991,1.0,1.011,1.0,1.009}},
-{{{1,10},{0,327},{1,501},{4,4}},{1.016,1.002,1.07,.999,1.0,.986,1.0,1.0,1.008,.999,1.001,.993,1.0,1.026,1.0,1.0}},
-{{{1,10},{8,28},{0,49},{1,135}},{1.005,1.011,1.0,1.009,1.01,.98,1.051,.998,1.0,.985,1.0,1.008,1.0,.994,1.0,1.004}},
-{{{1,7},{2,10944},{1,32},{6,240}},{1.003,1.0,1.017,.991,1.0,1.006,1.0,1.012,1.001,.986,1.044,.986,1.0,.995,1.0,1.002}},
-{{{8,29},{6,2640},{6,240},{4,1}},{.999,1.0,1.0,1.0,1.007,1.003,.999,.983,1.004,1.0,1.0,1.0,.99,1.032,.996,1.006}},
-{{{1,15},{6,960},{6,360},{4,2}},{1.002,1.0,1.0,1.0,1.024,.999,1.038,.99,1.002,1.001,1.0,1.0,.998,.986,1.006,1.01}},
-{{{1,15},{2,14080},{1,32},{0,59}},{1.005,.998,1.0,.999,1.0,1.001,1.0,1.005,.999,.99,1.033,.98,1.0,1.0,1.0,1.0}},
-{{{5,16},{6,960},{6,2160},{2,35400}},{.996,1.0,1.014,1.015,1.0,1.0,.99,1.011,1.011,1.0,.996,1.002,1.0,1.0,.99,1.006}},
-{{{7,30},{9,16},{6,1088},{6,368}},{.991,1.168,1.043,1.0,1.0,1.0,1.0,1.0,.998,1.0,.997,1.052,1.0,1.0,.995,1.007}},
-{{{7,29},{6,512},{2,512},{0,4102}},{1.005,1.012,1.001,1.0,.992,1.106,1.007,1.014,1.0,1.0,1.0,1.0,1.0,1.0,.977,.999}},
-{{{7,29},{6,368},{9,16},{8,10}},{1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.987,1.071,.999,1.0,1.032,1.0,.988,1.009}},
-{{{7,29},{6,632},{8,25},{9,12}},{.998,1.029,1.0,1.0,1.0,1.0,1.0,1.0,1.017,1.005,.998,1.002,.982,1.055,.994,1.002}},
-{{{1,6},{0,256},{7,29},{4,4}},{1.009,1.001,1.029,.984,1.0,1.013,1.036,.992,1.0,1.004,1.0,.993,1.0,1.03,1.0,1.007}},
-{{{1,13},{1,48},{2,256},{8,31}},{.994,.998,1.0,.992,1.029,.988,1.0,1.003,1.0,1.0,1.0,1.0,1.003,1.005,1.0,1.027}},
-{{{1,18},{0,256},{8,29},{6,1088}},{1.003,1.002,1.016,.992,1.0,1.026,1.019,1.016,1.0,1.0,.999,.992,1.0,.993,1.001,.995}},
-{{{4,2},{1,25},{7,28},{2,1856}},{1.001,1.012,.994,1.005,.999,.995,.989,.996,1.01,1.001,.997,.993,1.022,.999,.992,1.011}},
-{{{4,1},{1,344},{1,21},{1,64}},{1.029,1.042,1.0,1.0,.985,.983,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.011,.931,1.043}},
-{{{4,2},{1,192},{1,10},{6,384}},{1.021,1.02,1.0,1.0,.996,.996,.977,1.007,1.019,1.029,1.0,1.0,.999,1.001,.955,1.03}},
-{{{4,2},{1,288},{4,32},{1,80}},{1.019,1.008,1.0,1.0,1.0,.986,1.0,1.0,.991,1.011,.969,1.014,1.0,1.0,1.0,1.017}},
-{{{1,10},{1,64},{0,64},{4,1}},{1.003,.995,1.0,.981,1.018,.992,1.0,.99,1.005,1.008,1.0,1.01,1.034,.982,1.0,1.003}},
-{{{9,23},{6,640},{9,13},{6,448}},{1.003,1.0,1.0,1.0,.985,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.038,.996,1.004}},
-{{{1,10},{0,41},{4,2},{1,448}},{1.003,1.012,1.021,.985,1.0,1.005,1.022,.997,1.0,.984,1.0,.983,1.0,1.01,1.0,1.004}},
-{{{1,16},{2,9096},{1,64},{7,25}},{1.004,1.005,1.004,.99,1.0,.993,1.0,.995,1.008,.998,1.031,.986,1.0,1.009,1.0,1.001}},
-{{{1,24},{4,2},{6,576},{9,26}},{1.01,.996,1.005,.997,1.002,.986,1.007,1.002,1.009,1.011,1.012,1.018,1.003,.98,1.003,1.002}},
-{{{4,2},{1,486},{1,24},{1,64}},{1.02,1.055,1.0,1.0,.982,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.01,.953,1.032}},
-{{{4,2},{1,2240},{1,12},{1,128}},{1.016,1.054,1.0,1.0,.986,.997,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.011,.958,1.027}},
-{{{4,2},{7,23},{1,128},{2,2171}},{1.0,1.011,.994,1.014,.989,.999,.985,1.019,1.009,1.001,.995,.991,1.045,.999,.964,1.011}},
-{{{1,21},{0,256},{6,370},{4,2}},{1.006,1.009,1.012,.981,1.0,.978,1.002,.974,1.002,1.001,1.047,.993,1.0,1.016,1.011,1.003}},
-{{{1,38},{1,64},{9,1},{4,2}},{1.004,.999,1.0,1.024,1.013,.985,1.0,.983,1.004,1.006,1.0,1.004,1.033,.99,1.0,1.004}},
-{{{1,12},{4,32},{1,1520},{7,8}},{1.004,1.015,1.0,1.001,1.0,1.0,1.0,1.0,1.047,1.003,1.0,.994,1.0,1.004,1.0,1.004}},
-{{{1,12},{0,30},{4,2},{6,240}},{1.0,1.022,1.011,.987,.999,.999,1.024,.996,1.0,.995,1.002,.972,1.0,1.011,1.009,1.002}},
-{{{1,12},{0,320},{9,25},{6,825}},{1.001,1.0,1.032,.997,1.0,1.019,1.0,1.02,1.0,.997,1.007,.996,1.0,1.001,1.001,.998}},
-{{{4,2},{6,270},{1,256},{1,35}},{1.023,1.002,1.008,1.009,1.0,1.0,1.0,1.0,.979,.99,.975,1.004,1.002,1.002,.963,1.022}},
-{{{4,1},{9,23},{0,7552},{1,16}},{1.006,1.019,1.001,1.0,1.0,1.0,1.0,1.008,.985,1.0,.97,1.016,1.001,.992,.999,.996}},
-{{{4,2},{1,1280},{1,128},{1,35}},{1.022,1.007,1.0,1.0,1.0,1.0,1.0,1.0,.973,.995,1.0,1.0,1.007,1.004,.969,1.01}},
-{{{6,396},{4,2},{2,3264},{6,726}},{.982,.993,.999,1.026,1.006,.999,.996,1.005,1.0,.998,1.0,1.001,1.0,.982,1.0,1.004}},
-{{{4,1},{1,927},{4,16},{1,64}},{.993,1.004,1.0,1.0,1.0,.987,1.0,1.0,1.002,1.005,.983,1.003,1.0,.999,1.0,1.005}},
-{{{1,16},{1,64},{5,1},{6,396}},{1.001,1.001,1.0,1.0,1.017,.989,1.0,.998,1.004,1.014,1.0,.995,1.006,.994,1.0,1.004}},
-{{{1,16},{4,2},{1,1280},{1,562}},{1.019,.99,1.007,1.0,1.0,1.0,1.0,1.0,1.0,1.014,1.0,1.001,1.0,.983,1.0,1.003}},
-{{{1,8},{6,1860},{9,24},{2,4624}},{1.003,.998,1.0,1.0,1.004,1.016,1.0,.994,1.014,.999,1.0,1.0,1.004,1.0,1.0,.997}},
-{{{2,9280},{2,656},{3,256},{2,2040}},{1.016,1.0,.98,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.998,1.029,1.0,1.0,1.004,1.0}},
-{{{0,664},{0,5552},{0,8128},{2,24640}},{.996,1.022,1.0,.982,1.0,1.0,1.0,1.012,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{2,15040},{2,656},{7,11},{5,128}},{.995,1.0,1.001,1.003,1.012,1.0,.991,1.021,1.0,1.0,1.0,1.0,1.001,1.0,1.007,1.0}},
-{{{2,9280},{2,456},{0,728},{5,16}},{.991,1.0,1.004,1.012,1.02,1.0,.99,1.012,1.008,1.0,.988,.998,1.003,1.0,1.002,1.008}},
-{{{2,15040},{2,456},{9,22},{5,16}},{.994,1.0,1.005,1.007,1.017,1.0,.993,1.01,1.006,1.0,.988,1.001,1.003,1.0,1.003,1.007}},
-{{{2,15040},{2,656},{2,176},{2,2040}},{.997,1.0,1.0,1.0,1.009,1.0,.99,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.013}},
-{{{9,24},{3,4},{5,1},{5,64}},{.998,1.01,1.0,1.001,1.009,.988,.994,1.011,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0}},
-{{{8,21},{3,2},{0,5552},{0,8128}},{1.005,1.002,.995,1.007,1.0,.994,1.0,.99,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004}},
-{{{2,7},{4,2},{9,21},{1,31}},{1.0,1.021,1.0,1.045,1.0,1.0,1.0,1.0,1.078,.981,1.106,1.004,1.003,.935,1.013,1.033}},
-{{{2,7},{4,2},{6,440},{1,31}},{1.0,1.019,1.0,1.038,1.0,1.0,1.0,1.0,1.068,.99,1.058,.999,1.003,.953,1.058,1.021}},
-{{{2,4},{5,4},{9,25},{5,16}},{1.086,.998,1.0,1.012,1.01,.99,1.0,1.021,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.011}},
-{{{2,18},{2,150},{1,704},{4,2}},{1.007,1.002,1.0,.993,1.04,.989,1.0,.975,1.017,.994,1.0,.999,1.057,.99,1.0,1.011}},
-{{{2,7},{1,31},{1,128},{5,2}},{1.0,1.009,1.018,.991,1.0,1.0,1.052,.993,1.0,1.039,1.0,.985,1.0,1.0,1.001,1.005}},
-{{{2,18},{8,25},{1,5056},{2,286}},{1.045,.989,1.0,1.005,1.0,.998,1.002,.992,1.0,.997,1.0,1.003,1.0,1.012,1.0,1.009}},
-{{{2,4},{1,31},{1,1472},{2,5568}},{1.0,1.032,1.003,.997,1.0,1.0,1.043,1.0,1.0,1.005,1.0,1.003,1.0,1.0,1.0,1.009}},
-{{{1,41},{1,64},{2,4},{4,2}},{1.0,1.0,1.0,1.018,1.006,.992,1.0,.987,1.006,.998,1.0,1.018,1.026,.985,1.0,1.002}},
-{{{1,5},{7,30},{6,616},{8,7}},{.998,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.044,.99,1.001,1.061,1.017,.996,1.014,1.01}},
-{{{1,3},{7,29},{6,992},{8,14}},{1.011,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.036,.989,1.024,1.035,.995,.986,1.001,1.004}},
-{{{1,5},{7,21},{2,8632},{1,210}},{.997,.995,1.042,1.002,1.01,.992,1.001,.992,1.0,.994,1.0,1.004,1.0,1.003,1.0,1.016}},
-{{{0,7506},{7,29},{6,616},{2,1400}},{1.001,1.0,1.003,1.0,1.008,.998,.999,.995,.999,1.0,1.038,1.0,.998,.992,1.005,.988}},
-{{{1,5},{6,128},{7,28},{2,5632}},{1.0,1.0,1.028,.994,1.001,1.014,1.014,.997,1.01,1.009,.993,.984,1.0,1.016,1.004,1.005}},
-{{{0,7506},{7,27},{6,992},{1,65}},{1.0,1.0,1.012,1.0,1.0,1.0,.991,.982,.997,1.0,1.009,1.0,1.0,1.0,1.002,1.002}},
-{{{1,3},{2,11584},{0,745},{8,29}},{1.003,1.0,1.004,1.006,1.023,.996,.991,.983,1.0,1.001,1.0,1.01,1.003,.996,.996,1.009}},
-{{{5,32},{6,128},{7,9},{0,2752}},{.994,.996,1.0,1.0,1.01,1.006,.998,1.015,1.0,1.0,1.0,1.0,1.0,1.0,.995,.997}},
-{{{7,30},{6,608},{0,6727},{7,29}},{1.001,1.0,1.0,1.0,1.0,1.0,.981,1.0,1.03,1.075,1.016,1.017,1.0,1.0,.991,1.0}},
-{{{7,30},{0,2904},{1,5},{1,16}},{1.013,1.048,1.008,1.013,.989,1.003,.978,.993,1.0,1.0,1.0,1.0,1.001,1.046,1.004,1.005}},
-{{{7,29},{6,608},{2,1152},{4,2}},{.996,1.006,1.009,1.003,1.005,1.053,.99,1.01,1.009,1.013,1.0,1.007,.985,1.024,.99,.991}},
-{{{7,30},{0,1536},{2,1872},{4,2}},{.997,1.008,1.0,1.0,1.01,1.043,.996,1.018,1.002,1.014,1.024,.994,.993,1.022,.988,.992}},
-{{{1,4},{1,16},{7,28},{1,38}},{1.006,.995,1.0,1.005,1.016,.987,1.0,1.017,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.01}},
-{{{3,256},{2,576},{4,2},{1,5}},{.994,.994,1.01,1.022,1.015,1.0,.995,1.0,.999,.999,.997,1.021,1.007,.995,.994,1.002}},
-{{{7,29},{0,2904},{2,256},{2,128}},{1.004,1.002,1.0,1.003,1.0,1.0,1.0,1.0,.992,.986,.994,1.0,1.0,1.022,.995,.998}},
-{{{1,7},{1,16},{4,2},{2,576}},{.998,.993,1.0,1.001,1.011,1.006,1.0,1.004,1.007,.986,1.0,1.006,.996,.998,1.0,.995}},
-{{{7,29},{4,1},{2,273},{7,23}},{.961,1.0,1.031,1.0,1.006,1.0,1.011,1.0,.999,.997,1.023,1.04,1.008,.992,1.028,1.097}},
-{{{7,29},{4,1},{2,832},{4,2}},{.967,.991,.972,1.0,1.017,.998,1.035,1.012,1.0,1.0,1.02,1.049,1.0,1.0,1.005,1.058}},
-{{{7,30},{1,47},{6,504},{4,1}},{1.009,1.0,.993,.996,1.0,1.0,.989,.998,1.03,1.0,1.007,1.056,1.0,1.0,1.023,1.011}},
-{{{7,27},{5,32},{4,1},{0,5}},{.984,1.0,1.0,1.0,1.02,1.023,1.003,1.035,1.011,.992,.996,1.0,1.006,1.032,.998,1.003}},
-{{{7,30},{1,11},{6,384},{2,3267}},{1.034,1.0,1.004,1.017,1.0,1.0,.998,1.0,1.0,1.0,.992,1.035,1.0,1.0,1.016,1.008}},
-{{{7,23},{0,8},{2,3267},{4,2}},{.982,1.021,.983,.987,1.0,.997,1.015,1.023,1.006,1.03,1.002,1.0,.993,1.008,.989,1.006}},
-{{{1,4},{1,1496},{6,144},{2,576}},{1.023,1.001,1.0,1.0,1.0,.994,1.0,1.016,1.016,.993,1.0,1.021,1.0,.993,1.0,.999}},
-{{{4,16},{7,30},{2,128},{4,2}},{.962,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.01,1.002,.997,.994,1.004,.994,1.018,1.013}},
-{{{1,16},{1,192},{0,512},{4,2}},{1.004,1.006,1.0,1.009,1.021,.988,1.0,.944,1.021,.998,1.0,1.017,1.19,.997,1.0,1.03}},
-{{{1,16},{9,23},{4,2},{0,332}},{1.004,1.016,1.0,.982,1.011,1.004,1.0,1.034,1.01,.991,1.011,.949,1.144,.998,1.0,1.02}},
-{{{1,29},{1,64},{7,12},{6,424}},{1.018,.994,1.0,1.0,1.114,.986,1.0,1.0,1.0,1.0,1.0,1.0,1.012,.988,1.0,1.013}},
-{{{1,16},{1,1344},{7,12},{4,32}},{1.011,1.006,1.0,1.005,1.104,1.004,1.0,1.008,1.0,.991,1.0,.999,1.0,.995,1.0,1.009}},
-{{{1,16},{7,27},{4,2},{6,240}},{1.003,1.002,1.001,1.044,1.02,.997,1.087,.998,1.002,.992,1.008,.952,.999,1.002,1.002,1.006}},
-{{{1,29},{0,640},{6,424},{4,2}},{1.003,1.01,1.003,.983,1.0,.975,1.008,.979,1.005,.999,1.061,.994,1.0,1.01,1.0,1.003}},
-{{{1,6},{2,32},{1,3250},{4,4}},{1.0,.998,1.061,1.005,1.0,.999,1.0,.994,1.0,1.025,1.0,.998,1.0,1.002,1.0,1.006}},
-{{{1,6},{1,40},{1,64},{2,152}},{1.0,1.024,1.0,1.003,1.0,1.0,1.0,1.002,1.053,1.005,1.0,.987,1.0,1.0,1.0,1.001}},
-{{{1,16},{9,0},{2,16},{4,2}},{1.0,.994,1.0,1.032,1.033,.994,1.063,.988,1.0,1.004,1.012,1.052,1.011,.994,1.204,1.013}},
-{{{1,4},{8,0},{2,10},{4,2}},{1.0,.999,1.0,1.024,1.014,.998,1.05,.998,1.0,.998,1.0,1.036,1.008,.989,1.194,1.009}},
-{{{1,4},{7,20},{0,18},{4,2}},{1.0,.973,1.0,1.024,1.022,1.018,1.037,.987,1.0,.984,1.0,1.011,1.023,1.004,1.184,1.011}},
-{{{1,16},{0,1216},{9,20},{4,2}},{1.024,1.006,1.027,.982,1.0,.983,1.013,.986,1.007,1.001,1.117,.99,1.0,1.02,1.004,1.012}},
-{{{1,8},{7,6},{2,40},{9,14}},{.994,.998,.997,1.016,1.002,.999,1.086,.991,1.0,1.0,.999,1.009,1.0,1.0,1.023,1.006}},
-{{{1,4},{6,116},{2,5},{2,64}},{1.0,1.006,1.0,1.027,.997,1.002,.993,.989,1.0,1.0,1.0,1.0,1.01,.997,1.093,1.003}},
-{{{1,4},{7,22},{9,11},{4,2}},{.999,1.004,.997,1.016,1.003,.99,1.004,.983,1.006,.999,1.109,1.0,1.0,1.005,.993,1.003}},
-{{{4,16},{1,80},{2,1152},{8,22}},{1.009,.984,1.005,.999,.988,.981,.997,1.004,1.046,.979,1.003,1.006,.981,.981,.988,1.007}},
-{{{2,7},{1,21},{6,1140},{4,2}},{1.0,1.056,1.088,.98,1.0,1.0,1.0,.938,1.0,1.227,1.119,1.011,1.0,1.0,1.003,1.036}},
-{{{1,32},{2,3},{6,386},{4,2}},{1.0,1.048,1.062,1.002,1.0,1.0,1.0,.951,1.001,1.045,1.15,.999,1.0,1.131,1.0,1.022}},
-{{{1,5},{2,13},{9,25},{7,8}},{1.0,1.012,1.0,1.027,1.0,1.0,1.0,1.0,1.0,1.067,1.173,1.0,1.0,1.003,1.0,1.01}},
-{{{1,21},{2,24},{8,14},{4,2}},{1.0,1.067,1.018,.995,1.0,1.011,1.016,.964,.997,1.034,1.004,.987,1.0,1.018,1.164,1.008}},
-{{{1,21},{2,3},{8,7},{2,48}},{1.0,1.005,.997,1.037,1.0,1.051,.999,.986,1.0,1.0,1.002,.994,1.0,1.0,1.116,1.002}},
-{{{1,5},{7,27},{4,2},{2,24}},{1.0,1.039,1.0,1.016,1.0,1.014,1.0,1.008,.996,1.003,1.0,.969,.998,.994,1.125,1.005}},
-{{{1,32},{7,28},{2,3},{9,16}},{1.001,.999,1.0,.998,1.012,.997,1.115,.991,1.0,1.04,1.0,1.045,.997,1.003,1.0,1.003}},
-{{{1,5},{7,28},{4,16},{2,31}},{1.0,1.025,1.0,1.014,1.0,.988,1.0,.982,.994,1.001,1.093,1.0,1.0,.995,1.0,1.003}},
-{{{2,2},{6,420},{2,192},{2,9}},{1.303,1.044,1.059,1.021,1.0,1.0,1.0,1.0,1.0,.989,1.0,.995,1.0,1.012,1.0,1.036}},
-{{{2,2},{6,506},{1,9088},{0,168}},{1.013,1.06,1.0,1.0,1.0,1.009,1.0,1.0,1.213,.999,1.021,1.011,1.0,.998,1.0,1.025}},
-{{{2,2},{6,420},{2,456},{8,6}},{1.016,1.063,1.0,1.0,1.0,1.0,1.0,1.0,1.154,.992,1.028,.998,1.0,1.004,1.0,1.021}},
-{{{2,4},{6,420},{2,104},{1,1128}},{1.014,1.003,1.021,1.004,1.0,.986,1.0,.99,1.12,.989,1.02,.988,1.0,1.009,1.0,1.015}},
-{{{2,4},{6,420},{4,2},{1,7421}},{.996,.986,1.018,.971,1.103,1.001,1.016,1.002,1.0,1.005,1.0,.991,1.002,.994,1.003,1.009}},
-{{{2,4},{9,14},{8,6},{2,64}},{1.013,1.052,1.0,1.0,1.068,.981,1.015,.993,1.0,.997,1.0,1.0,1.0,.998,1.0,1.005}},
-{{{2,16},{5,2},{4,16},{8,27}},{1.036,.994,1.067,1.002,.994,.986,.99,.998,1.0,.981,1.003,1.004,1.017,.987,1.011,1.004}},
-{{{1,198},{1,864},{0,168},{2,21}},{1.0,1.003,1.0,1.054,1.05,.986,1.0,1.006,1.002,1.004,1.0,.999,1.013,.985,1.0,1.001}},
-{{{1,4},{0,128},{2,64},{4,2}},{1.003,1.013,1.041,1.051,1.003,.996,1.036,.989,.992,.977,1.002,1.013,.994,.984,1.096,1.011}},
-{{{1,4},{0,36},{2,21},{6,20}},{.999,.979,.998,1.004,.997,.973,1.016,1.014,1.0,1.0,1.0,1.038,1.0,1.0,1.049,1.0}},
-{{{1,9},{0,36},{8,11},{4,2}},{.991,.981,1.036,1.031,1.0,1.0,.992,.985,.994,.984,1.029,.99,1.0,1.0,1.029,1.018}},
-{{{0,48},{1,6},{6,370},{4,2}},{.998,1.01,.983,1.008,1.0,1.0,1.0,.998,.998,1.031,.989,.997,1.0,1.0,1.0,1.041}},
-{{{0,146},{2,98},{4,2},{0,4816}},{1.003,1.041,.997,.994,.988,.999,.996,.999,1.0,.99,1.0,.986,1.0,1.033,1.0,1.022}},
-{{{1,6},{0,1056},{4,2},{6,102}},{1.008,1.011,1.011,1.004,.975,.998,1.062,.989,1.0,1.0,.999,.989,1.0,1.0,1.012,1.007}},
-{{{2,21},{6,370},{5,2},{1,9}},{.993,.993,1.0,1.0,1.002,1.013,1.0,1.0,1.0,.991,1.057,1.0,1.017,.998,1.0,1.004}},
-{{{6,3},{2,21},{0,6848},{4,8}},{.993,1.014,.991,1.007,1.0,.999,1.0,.994,.993,1.0,1.001,.998,1.0,1.06,1.0,.991}},
-{{{1,15},{9,21},{0,2040},{2,12}},{1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.006,1.002,.994,1.0,1.013,1.054,.978,1.0,1.001}},
-{{{1,10},{1,914},{9,17},{6,605}},{1.051,.984,1.0,1.0,1.0,1.001,1.0,1.016,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.001}},
-{{{1,21},{1,158},{2,12},{9,22}},{1.0,1.004,1.0,1.017,1.043,.984,1.0,.996,1.0,1.0,1.0,1.006,1.0,.999,1.0,1.003}},
-{{{1,10},{2,12},{9,28},{0,1841}},{1.0,1.02,1.001,.999,1.0,1.0,1.0,1.013,1.0,1.005,1.044,.995,1.0,1.0,1.0,1.001}},
-{{{1,10},{2,12},{9,14},{6,717}},{1.0,1.019,1.04,.994,1.0,1.0,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.999}},
-{{{1,10},{2,12},{1,59},{2,29}},{1.0,1.0,1.0,1.0,1.0,1.02,1.0,.99,1.0,1.0,1.037,.991,1.0,1.0,1.0,1.001}},
-{{{1,25},{2,12},{2,3039},{9,22}},{1.0,1.017,1.035,.995,1.0,1.0,.998,1.0,1.0,1.004,1.0,1.002,1.0,1.0,1.0,1.0}},
-{{{1,10},{2,12},{0,3712},{1,4785}},{1.0,1.016,1.0,1.003,1.0,1.003,1.032,.995,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.006}},
-{{{7,30},{6,544},{1,10},{4,2}},{1.039,1.184,1.045,1.023,.979,1.059,.974,.981,1.06,1.001,1.016,.99,1.015,1.095,1.006,1.027}},
-{{{7,30},{6,288},{2,1072},{4,2}},{.969,.984,.99,.989,1.033,1.153,1.002,1.0,1.031,1.041,1.008,1.024,.988,1.074,.999,1.018}},
-{{{1,6},{0,277},{7,29},{4,2}},{1.009,.987,1.057,1.0,1.0,.995,1.132,1.013,1.011,1.008,1.057,.983,1.0,1.038,.995,1.002}},
-{{{1,6},{8,14},{1,32},{2,1240}},{.995,.995,1.045,.998,1.0,1.015,1.0,1.0,1.035,.985,1.091,.967,1.0,.995,1.0,1.006}},
-{{{1,15},{8,14},{9,7},{1,32}},{1.007,.991,1.062,1.002,1.0,1.0,1.048,.969,1.0,1.005,1.0,1.039,1.0,1.0,1.0,.999}},
-{{{7,29},{6,768},{2,1800},{4,2}},{.982,.984,.994,.996,1.025,1.062,.991,.984,1.009,1.013,1.01,1.011,.984,1.027,1.0,.999}},
-{{{1,3},{2,568},{4,2},{1,80}},{.98,.983,1.051,1.021,1.0,1.012,1.0,.987,1.0,.976,1.0,.991,1.0,1.006,1.0,1.005}},
-{{{1,15},{6,120},{5,32},{2,568}},{.996,1.006,1.018,.989,.989,1.004,1.005,.99,1.013,.999,1.027,.993,1.007,.994,1.027,1.012}},
-{{{2,4},{4,2},{2,64},{2,20}},{1.196,1.09,1.071,.979,1.0,1.0,1.0,1.0,1.0,1.013,1.0,.974,1.0,.987,1.0,1.027}},
-{{{2,2},{9,12},{4,16},{2,20}},{1.044,1.039,1.182,1.036,1.01,1.0,1.075,.967,1.0,.987,1.0,1.006,1.0,.993,1.0,1.005}},
-{{{2,2},{7,24},{4,2},{2,11}},{1.009,1.049,1.097,1.11,1.013,1.003,1.077,.98,1.0,.997,1.0,1.013,1.0,.985,1.0,.999}},
-{{{2,4},{4,2},{9,8},{6,856}},{1.023,1.009,.999,1.004,1.089,1.013,1.062,.982,1.0,1.0,1.0,1.0,1.07,1.012,.957,1.005}},
-{{{2,1},{7,24},{3,1},{2,11}},{.999,1.017,1.016,1.057,1.004,1.004,1.073,1.002,1.0,.989,1.0,1.009,1.0,.994,1.0,1.001}},
-{{{2,1},{6,342},{8,28},{4,1}},{1.007,1.018,1.0,1.01,1.0,1.03,1.01,1.009,1.003,1.001,1.075,.994,1.0,.994,.995,1.002}},
-{{{2,5},{4,2},{2,128},{1,168}},{.992,.993,1.02,.991,1.0,.992,1.0,1.016,1.051,1.015,.998,.985,1.0,.979,1.0,1.021}},
-{{{0,43},{2,1},{6,342},{6,1216}},{.999,1.001,.975,1.005,1.0,1.059,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.993,1.0,.999}},
-{{{2,9},{0,14464},{2,23},{2,512}},{1.178,1.037,.994,.999,1.0,1.002,1.0,.991,1.0,1.0,1.0,1.0,1.0,1.023,1.0,.997}},
-{{{2,9},{4,2},{2,155},{6,108}},{1.019,1.053,1.014,1.026,1.0,.988,1.0,1.005,1.152,1.02,1.064,.981,1.0,.984,1.0,1.023}},
-{{{2,9},{6,735},{4,32},{2,82}},{1.093,1.002,1.016,1.044,1.007,.959,1.043,1.002,1.0,.987,1.0,1.016,1.0,.998,1.0,1.017}},
-{{{2,2},{7,22},{8,24},{8,14}},{1.006,1.024,1.004,1.032,1.0,1.0,1.0,1.0,1.005,1.017,1.012,.963,1.0,1.0,1.092,1.007}},
-{{{2,2},{0,424},{9,13},{2,32}},{1.017,1.023,1.017,1.043,.992,.984,1.074,.987,1.0,.992,1.0,.999,1.0,.99,1.0,1.006}},
-{{{2,6},{6,735},{6,266},{7,29}},{1.028,1.009,1.0,1.0,.997,.969,1.018,1.029,1.017,1.004,1.0,1.0,1.058,.989,1.007,1.006}},
-{{{2,23},{4,4},{2,2},{6,460}},{1.022,1.0,1.0,1.0,1.034,.98,.995,1.001,1.006,1.0,1.05,1.0,1.034,1.01,.94,1.0}},
-{{{2,2},{5,2},{4,4},{2,82}},{1.017,1.01,1.0,1.027,1.023,.966,1.0,.992,1.0,.986,1.0,1.003,1.0,.989,1.0,1.008}},
-{{{2,14},{2,1816},{6,1179},{6,7}},{1.004,.971,1.0,1.001,1.0,1.0,1.0,1.0,1.027,1.001,1.0,1.109,1.066,.988,1.0,1.005}},
-{{{5,2},{2,2432},{2,32},{9,16}},{1.027,1.002,1.0,1.0,1.002,.992,1.06,1.069,1.029,.996,1.0,1.0,.976,.987,.997,.998}},
-{{{2,1816},{2,44},{8,1},{9,14}},{.992,1.0,.978,1.014,1.017,1.0,1.001,1.068,1.0,1.0,1.0,1.0,1.01,1.0,.985,.999}},
-{{{2,2432},{5,4},{2,88},{0,896}},{1.012,1.0,.99,1.0,.982,1.023,.993,1.051,1.005,1.0,1.005,1.0,.985,.999,1.025,.998}},
-{{{7,6},{4,8},{2,19664},{9,13}},{.991,1.012,.987,1.004,1.031,1.024,1.004,1.006,1.0,1.006,1.0,.991,1.0,.997,1.0,1.0}},
-{{{6,1179},{2,9},{6,386},{0,192}},{.995,1.0,.999,1.0,.996,1.011,.995,.988,1.012,1.0,1.011,1.0,.984,1.028,.988,.993}},
-{{{6,3382},{2,2},{2,14},{2,776}},{.989,1.037,1.009,1.012,1.0,1.0,.998,.988,1.0,1.0,1.0,1.0,1.0,1.0,1.02,1.001}},
-{{{6,6702},{2,26496},{0,7},{2,2}},{1.0,1.0,1.0,1.0,.994,1.037,1.0,1.0,.99,1.0,.997,1.0,1.002,.997,1.031,1.0}},
-{{{1,14},{8,0},{2,9},{1,4}},{1.0,1.0,1.0,1.0,1.041,1.0,1.193,1.0,1.0,.997,1.0,1.047,1.021,.994,1.07,1.012}},
-{{{1,14},{2,58},{0,24},{6,411}},{.997,.985,.995,.996,1.002,1.016,1.1,1.001,1.0,1.0,1.0,1.0,1.0,1.031,1.041,1.025}},
-{{{1,4},{2,64},{7,1},{4,2}},{1.001,.989,1.046,1.016,.991,1.005,1.037,.997,.993,.989,.982,.997,1.009,1.012,1.163,1.006}},
-{{{1,8},{0,1056},{4,2},{1,376}},{1.042,1.03,1.013,.992,.988,.997,1.14,.997,1.0,.979,1.0,.959,1.0,1.008,1.0,1.027}},
-{{{1,18},{0,1856},{4,2},{9,14}},{1.025,1.012,.997,.971,.996,.998,1.129,.986,1.0,.979,1.011,.986,1.0,1.014,1.006,1.006}},
-{{{1,4},{6,112},{4,2},{9,22}},{1.017,1.013,.998,.986,1.003,1.0,1.116,.996,1.0,1.0,1.022,.978,1.0,1.0,.997,1.015}},
-{{{1,4},{2,6},{8,22},{2,512}},{1.0,1.01,.993,.996,1.0,1.035,1.065,.997,1.0,1.0,1.035,1.006,1.0,1.0,1.017,1.003}},
-{{{1,49},{8,22},{1,64},{2,9}},{.996,.99,1.006,1.002,1.0,1.012,1.0,1.021,1.006,.985,1.041,.98,1.0,1.0,1.0,.997}},
-{{{1,10},{0,192},{1,64},{1,80}},{1.024,.996,1.092,.982,1.0,1.047,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.011,1.0,.996}},
-{{{1,7},{0,160},{4,2},{0,33}},{.999,.98,1.0,1.0,1.006,1.017,1.0,1.0,1.024,1.005,1.075,1.004,1.009,.999,1.013,.984}},
-{{{1,5},{6,480},{4,2},{1,144}},{1.014,.984,1.057,1.04,1.01,1.003,1.007,.99,1.0,1.0,1.0,.981,1.0,1.0,1.0,1.016}},
-{{{1,13},{2,9096},{4,2},{0,33}},{1.001,.992,1.003,.992,1.005,1.013,1.002,1.004,.988,.976,1.048,1.009,1.003,1.003,1.006,.993}},
-{{{1,4},{1,64},{1,69},{4,2}},{1.027,.993,1.0,1.065,1.0,1.0,1.0,.994,1.007,.998,1.0,1.001,1.0,1.0,1.0,1.006}},
-{{{1,13},{6,840},{0,47},{1,32}},{1.002,1.008,1.0,1.0,1.003,.968,1.034,.984,1.0,1.004,1.0,1.001,1.0,.996,1.0,1.004}},
-{{{2,50112},{4,2},{1,192},{2,14032}},{.993,1.0,1.004,1.0,.99,1.0,1.005,1.0,1.011,1.039,.991,.992,.987,.998,1.006,1.011}},
-{{{2,60677},{6,4920},{7,29},{1,17}},{1.001,.996,1.0,1.0,1.022,1.007,1.007,.998,.998,1.026,1.0,1.0,1.006,1.005,.991,.999}},
-{{{1,3},{0,327},{1,13},{6,600}},{1.009,1.001,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.0,1.039,1.006,1.0,1.005,1.0,.988}},
-{{{1,3},{0,53},{1,65},{1,10}},{.999,1.001,1.023,1.001,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.99,1.0,.997,1.0,1.005}},
-{{{1,3},{6,720},{0,1305},{2,4544}},{.995,1.006,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.998,1.019,1.003,1.0,1.0,1.014,.985}},
-{{{1,3},{8,28},{9,10},{0,1091}},{1.001,1.001,1.0,1.0,1.003,.99,1.013,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.012,.989}},
-{{{1,13},{0,243},{5,16},{5,32}},{.998,.999,1.017,.995,1.011,1.0,1.0,1.001,1.0,1.0,1.0,1.0,.999,.999,1.004,.999}},
-{{{1,14},{8,29},{1,31},{6,2880}},{1.001,.995,1.011,1.003,1.0,1.001,1.0,1.004,1.0,1.0,1.008,.989,1.0,1.0,1.0,.999}},
-{{{1,3},{7,29},{0,197},{9,16}},{1.001,1.001,1.0,1.0,1.0,.999,1.0,1.0,.998,.994,1.0,1.005,1.002,1.003,1.013,.998}},
-{{{7,30},{6,2400},{1,13},{0,16}},{.999,1.0,1.0,1.0,1.004,1.002,1.0,1.0,1.001,1.006,1.0,1.005,.997,1.008,.999,.996}},
-{{{1,14},{7,30},{0,504},{4,2}},{1.016,.986,1.0,1.018,1.03,.983,1.061,1.018,1.022,1.015,1.0,1.082,1.163,.994,.998,1.039}},
-{{{1,4},{7,27},{2,128},{4,2}},{.98,.963,1.0,.988,1.032,.998,1.062,1.015,1.061,1.033,1.0,1.027,1.018,.997,1.129,1.024}},
-{{{1,10},{7,17},{7,30},{6,960}},{1.011,1.005,1.085,.998,1.0,1.0,1.052,1.042,1.0,1.0,.995,.991,1.0,1.0,.999,.998}},
-{{{1,4},{7,27},{2,264},{4,2}},{.978,.977,1.004,.991,1.027,1.002,1.044,1.006,1.034,1.019,1.018,1.016,1.007,.991,1.083,1.009}},
-{{{1,14},{7,27},{6,792},{4,1}},{.998,.994,1.006,1.009,1.0,1.0,1.01,.979,1.015,1.001,1.091,1.01,1.0,1.002,.986,.996}},
-{{{7,29},{9,16},{2,472},{4,2}},{.984,1.001,.982,1.003,1.012,1.061,1.007,.995,1.012,1.006,.994,1.025,.984,1.041,.996,1.002}},
-{{{1,7},{0,2008},{0,8992},{7,1}},{.995,.991,1.0,1.0,1.0,1.0,1.0,1.0,1.016,1.003,1.068,.986,1.0,1.0,.99,.994}},
-{{{7,29},{8,19},{2,1024},{4,2}},{.992,.998,.985,1.004,1.011,1.045,1.008,1.0,1.005,1.007,1.004,1.009,.987,1.034,.986,1.003}},
-{{{2,2},{6,434},{6,1672},{4,2}},{1.02,1.008,1.021,1.001,1.0,1.0,1.007,1.0,1.017,1.007,1.166,.993,1.0,1.0,1.001,.995}},
-{{{2,2},{6,434},{6,1672},{4,2}},{1.014,1.005,1.017,1.0,1.0,1.0,1.005,1.0,1.011,1.005,1.114,.995,1.0,1.0,1.001,.996}},
-{{{2,1},{9,22},{6,1672},{2,4}},{1.018,1.001,1.086,1.038,1.0,1.0,1.008,.992,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.005}},
-{{{2,1},{6,434},{2,2},{6,1672}},{1.01,1.0,1.068,1.033,1.0,1.003,1.0,.996,1.0,1.0,1.007,1.0,1.0,1.0,1.0,.998}},
-{{{2,1},{9,22},{8,0},{9,11}},{.995,.981,1.0,1.0,1.001,1.009,1.0,1.0,1.0,1.0,1.0,1.0,1.012,.993,1.047,1.008}},
-{{{2,2},{8,24},{7,30},{0,160}},{.991,.996,.998,.996,1.0,1.0,1.0,1.0,1.003,1.007,1.041,.997,1.003,.995,1.004,.993}},
-{{{9,21},{0,896},{1,4847},{0,280}},{.998,1.002,1.0,1.0,.991,1.012,1.0,1.0,1.0,1.034,1.001,1.002,1.0,.98,1.0,1.0}},
-{{{6,14},{2,2},{9,13},{2,21}},{.989,.999,.99,1.006,1.0,1.012,1.0,.987,1.0,1.0,.999,1.005,1.0,1.0,1.0,1.008}},
-{{{2,2},{6,532},{7,30},{7,16}},{1.033,1.049,1.0,1.0,1.0,1.0,1.0,1.0,1.232,.997,1.015,1.0,1.006,1.005,1.028,1.001}},
-{{{2,1},{6,532},{2,4},{9,12}},{1.066,1.11,1.0,1.0,1.0,1.001,1.0,1.0,1.185,.992,1.028,1.005,1.0,.999,1.0,1.0}},
-{{{2,1},{6,532},{2,4},{2,31}},{1.14,1.037,1.021,1.003,1.0,.986,1.0,.992,1.0,1.0,1.0,1.0,1.0,1.019,1.0,1.011}},
-{{{2,1},{6,532},{7,19},{0,48}},{.996,.973,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.044,1.0,1.0,1.118,1.001,1.016,1.001}},
-{{{2,2},{6,420},{3,4},{8,17}},{1.011,1.007,1.0,1.0,.999,1.0,1.0,1.0,.99,.999,1.011,1.002,1.113,.995,1.005,.997}},
-{{{2,1},{9,12},{2,4},{7,13}},{1.004,1.0,1.0,1.0,1.0,1.015,1.0,1.0,1.017,1.056,1.043,.993,1.0,.985,1.0,1.0}},
-{{{2,1},{6,782},{0,48},{7,19}},{.996,.975,1.0,1.0,1.005,1.022,1.0,1.0,1.0,1.0,1.0,1.0,1.056,1.0,1.0,1.001}},
-{{{2,2},{0,896},{0,9472},{1,2176}},{1.02,1.017,.988,.997,1.0,1.0,1.034,1.004,1.033,.983,1.004,1.001,1.0,1.0,1.0,.996}},
-{{{2,8},{4,2},{9,9},{2,40}},{1.062,1.03,1.051,1.032,1.191,1.039,1.097,.977,1.0,1.0,1.0,.985,1.0,.997,1.0,.985}},
-{{{2,4},{6,592},{2,24},{8,11}},{1.041,1.026,1.0,1.0,1.0,1.008,1.0,1.0,1.06,1.033,1.143,1.003,1.0,.958,1.0,1.014}},
-{{{2,4},{4,2},{2,13},{6,712}},{1.074,1.064,1.02,1.012,1.0,.997,1.0,.995,1.088,1.013,1.081,.972,1.0,1.026,1.0,1.002}},
-{{{2,4},{7,1},{4,1},{9,5}},{.995,.986,1.021,1.03,.991,.972,1.02,1.018,1.0,1.0,1.074,1.013,1.0,1.0,1.029,.994}},
-{{{2,24},{0,157},{4,4},{1,99}},{.988,.989,1.012,1.001,.982,.995,1.01,.998,1.01,.982,1.053,1.0,1.004,.99,1.014,.999}},
-{{{2,13},{4,1},{6,1362},{4,32}},{1.041,.998,1.012,1.002,.998,1.011,.98,1.008,1.0,1.0,.99,.988,1.0,1.0,1.057,.999}},
-{{{6,850},{2,2},{6,3008},{2,40}},{.999,1.073,1.004,1.005,1.0,.981,1.0,.972,1.0,1.0,.991,1.012,1.0,1.0,1.0,1.007}},
-{{{6,10},{8,11},{2,13},{2,88}},{.977,1.008,1.0,1.009,.992,1.019,1.0,.986,1.0,1.0,1.0,1.0,.996,.989,1.0,1.013}},
-{{{5,2},{2,3874},{2,39680},{2,1928}},{1.001,1.004,1.0,1.0,1.0,1.0,1.0,1.0,.997,.996,1.012,.995,1.0,1.0,.998,1.0}},
-{{{4,1},{1,64},{5,8},{1,41}},{.999,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.007,1.01,.991,1.0,1.0,1.0,1.001}},
-{{{7,21},{1,64},{1,41},{2,1595}},{1.001,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.007,1.0,.992,1.008}},
-{{{5,2},{2,3874},{2,1928},{2,39680}},{1.001,1.003,1.0,1.0,.998,.998,1.008,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{7,21},{1,64},{1,41},{2,1595}},{1.001,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.005,1.0,.994,1.006}},
-{{{5,2},{2,3874},{2,1928},{5,8}},{1.001,1.002,1.0,1.0,.998,.998,1.005,.996,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{7,21},{1,64},{2,27478},{1,41}},{.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.995,1.005,1.0,1.0,.999,.999}},
-{{{9,10},{1,64},{7,29},{7,21}},{1.002,1.0,.996,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.005,1.0,1.0,1.0,.999}}
+{{{2,8},{5,2},{6,400},{2,172}},{1.196,.98,1.002,.992,1.005,1.01,1.006,.999,1.0,.981,1.0,1.005,1.0,.977,1.0,1.022}},
+{{{2,8},{5,2},{2,1360},{9,23}},{1.153,.985,1.002,.996,1.0,.979,1.0,1.009,1.005,.994,1.006,1.006,1.0,.999,1.0,1.02}},
+{{{2,8},{4,2},{2,448},{1,192}},{1.0,1.0,1.001,.999,1.0,1.0,1.0,.99,1.094,1.008,1.067,.998,1.0,.936,1.0,1.009}},
+{{{2,8},{8,26},{2,6744},{6,975}},{1.112,.993,1.003,1.007,1.0,1.002,1.0,1.008,.997,.997,1.0,1.0,1.0,.996,1.0,1.016}},
+{{{2,8},{4,2},{2,64},{6,134}},{1.0,.999,1.001,1.005,1.0,1.0,1.0,.995,1.075,1.014,1.039,.992,1.0,.95,1.0,1.004}},
+{{{2,8},{0,1368},{9,23},{6,517}},{1.083,1.0,.998,.993,1.0,1.01,1.001,1.013,1.0,1.003,.996,.997,1.0,1.001,1.0,1.002}},
+{{{2,8},{4,2},{2,19},{0,896}},{1.0,1.0,1.029,.997,1.0,.996,1.0,1.003,1.062,1.013,.993,.993,1.0,.962,1.0,1.001}},
+{{{2,8},{9,12},{8,23},{2,3008}},{.996,1.001,1.005,.994,1.073,.993,.997,.999,1.0,.994,1.0,.998,1.0,1.002,1.0,1.005}},
+{{{2,2},{6,621},{5,2},{2,8}},{1.302,1.046,1.014,.991,1.0,1.046,1.0,1.027,1.0,.964,1.0,.979,1.0,1.01,1.0,1.026}},
+{{{2,2},{6,621},{2,335},{2,4}},{1.19,1.053,1.009,1.018,1.0,1.0,1.0,1.0,1.0,.99,1.0,.998,1.0,1.016,1.0,1.021}},
+{{{2,1},{6,805},{2,4},{7,26}},{1.123,1.096,1.0,1.0,1.0,.995,1.0,1.0,1.124,.974,.997,1.011,1.0,1.005,1.0,1.006}},
+{{{2,1},{6,805},{7,22},{2,31}},{1.012,1.088,1.0,1.0,1.123,.991,.998,.999,1.0,.991,1.0,1.0,1.0,1.003,1.0,1.005}},
+{{{2,2},{6,516},{5,2},{6,182}},{.993,1.022,1.0,1.0,1.0,.994,1.0,1.0,1.095,.977,1.003,.982,1.0,1.005,1.0,1.008}},
+{{{2,4},{7,24},{4,2},{2,160}},{1.001,1.01,1.008,1.005,1.068,.988,1.01,.992,1.0,.994,1.0,.941,1.0,1.009,1.0,1.008}},
+{{{2,1},{1,1232},{7,23},{2,24}},{.996,1.053,1.0,1.021,.99,.99,1.068,1.001,1.0,1.0,1.0,.987,1.0,.999,1.0,1.001}},
+{{{4,2},{2,512},{2,4},{3,16}},{1.008,1.03,1.0,1.0,1.006,.996,.951,1.006,1.0,.996,1.0,1.0,1.007,.996,1.001,1.007}},
+{{{1,16},{2,8},{7,6},{1,56}},{1.003,1.002,1.019,1.008,1.0,1.044,1.408,1.074,1.0,1.025,1.0,1.016,1.0,1.072,1.0,1.003}},
+{{{1,16},{2,14},{0,1880},{1,40}},{1.002,1.004,1.038,1.009,1.006,1.036,1.325,1.084,1.0,1.042,1.0,1.001,1.0,1.018,1.0,1.005}},
+{{{1,16},{2,20},{2,206},{4,8}},{1.011,1.034,1.246,1.007,1.0,1.0,1.002,1.009,1.008,1.016,1.012,.981,1.0,1.0,1.001,1.017}},
+{{{1,28},{7,16},{9,23},{2,5}},{1.002,1.004,1.002,1.025,1.0,1.0,1.0,1.05,1.011,1.005,1.179,.991,1.0,1.0,.995,1.012}},
+{{{1,16},{4,4},{3,4},{2,283}},{1.0,1.004,1.005,.987,1.171,1.05,1.004,.999,1.0,.983,.999,1.006,1.002,1.002,1.0,1.011}},
+{{{1,16},{0,2256},{5,2},{4,32}},{1.006,.999,1.001,1.001,.998,1.006,1.152,1.015,1.0,1.005,1.0,.965,1.0,1.0,1.0,.994}},
+{{{1,40},{7,20},{2,43},{2,8}},{1.01,1.002,1.003,1.02,1.0,1.0,1.0,1.0,1.003,1.015,1.034,.987,1.005,.979,1.099,1.0}},
+{{{1,16},{6,5},{2,29},{5,2}},{.999,.98,1.003,1.003,.999,1.0,1.001,.986,.994,.983,1.007,1.019,.995,.985,1.098,1.001}},
+{{{4,8},{2,320},{6,38},{7,21}},{.999,.999,1.03,.99,1.002,.996,.991,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.002}},
+{{{4,16},{2,384},{8,2},{7,21}},{1.001,.997,1.02,.994,1.001,.995,.993,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.001}},
+{{{4,8},{2,320},{6,24},{1,4160}},{.999,1.001,1.017,.994,1.001,.996,.993,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.01,.997}},
+{{{5,8},{2,6424},{2,1856},{2,489}},{1.001,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.003,1.0,1.0,.994,.994,1.013,.994}},
+{{{4,16},{2,6424},{2,1600},{2,489}},{1.001,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.003,1.0,1.0,.996,.995,1.011,.995}},
+{{{4,16},{2,7413},{1,368},{5,4}},{1.008,1.0,1.0,1.0,.998,.999,1.005,1.0,.998,.995,1.0,1.0,1.001,1.003,1.007,.996}},
+{{{4,16},{2,7413},{2,1856},{4,1}},{1.0,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.004,1.0,1.0,1.0,.995,.995,1.009,.997}},
+{{{7,21},{4,4},{6,40},{2,192}},{1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.001,1.009,1.0,.996,1.0,.994,1.001,.997,1.006}},
+{{{4,16},{2,344},{6,16},{1,17}},{1.0,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.004,.995,1.012,.996,.994,1.009,1.005,.992}},
+{{{4,16},{2,344},{6,16},{5,16}},{1.004,.998,1.009,.999,.993,1.0,1.004,.998,.999,.997,1.0,.996,1.004,1.007,.999,.994}},
+{{{4,16},{2,192},{7,8},{8,23}},{.999,.997,1.007,.997,.999,1.006,.996,.996,1.0,1.0,1.0,1.0,.998,1.0,1.008,.999}},
+{{{4,1},{9,7},{5,1},{7,11}},{1.003,1.001,1.0,1.0,1.008,.999,1.0,1.0,.998,1.0,.999,.994,1.001,.996,1.0,1.007}},
+{{{6,3},{9,2},{6,76},{5,32}},{.999,1.005,1.0,.995,1.0,1.0,1.0,1.002,.995,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
+{{{2,51735},{4,1},{2,466},{5,2}},{.999,1.0,.997,1.0,1.002,1.0,1.001,1.0,.999,1.0,1.002,1.0,1.006,1.0,.996,1.007}},
+{{{2,4864},{4,1},{2,466},{1,96}},{1.0,1.0,.997,1.0,1.002,1.0,.999,.999,.999,1.0,1.002,1.0,1.003,1.001,.996,1.004}},
+{{{0,3},{2,177},{7,21},{4,4}},{.998,1.0,1.002,1.004,1.0,.995,1.001,1.001,.999,1.0,.999,1.001,1.003,1.0,.995,1.007}},
+{{{7,29},{9,16},{6,864},{9,22}},{.993,1.17,1.027,1.01,1.0,1.0,.995,1.001,1.0,1.0,.979,1.062,1.0,1.0,.985,1.009}},
+{{{7,29},{9,16},{0,4571},{6,120}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.981,1.106,1.004,1.018,1.0,1.0,.98,.993}},
+{{{7,30},{6,536},{2,448},{1,10}},{1.001,1.0,1.0,1.0,1.03,1.042,1.007,1.002,1.006,.995,1.0,1.0,.994,1.068,.998,1.003}},
+{{{7,29},{6,336},{9,16},{2,2454}},{1.003,1.023,1.0,1.0,1.002,1.0,1.001,1.005,.991,1.056,1.009,1.0,1.032,1.0,.992,1.004}},
+{{{8,29},{6,1120},{0,1256},{1,10}},{1.016,1.0,1.0,1.0,1.017,1.013,1.0,1.003,1.001,1.043,.994,1.0,.981,1.006,.989,1.0}},
+{{{7,28},{6,864},{4,2},{2,767}},{.991,.99,1.0,1.0,1.009,1.007,1.0,1.0,.999,1.014,.986,.983,.995,1.018,.999,1.005}},
+{{{7,31},{1,6},{1,48},{7,11}},{1.001,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.026,1.0,.982,1.002,1.0,1.0,1.001,1.024}},
+{{{7,24},{8,22},{8,29},{4,2}},{.996,1.02,.989,.984,1.0,1.0,1.0,.997,.999,1.01,.994,.997,1.0,1.0,1.0,1.012}},
+{{{4,2},{1,227},{6,384},{6,512}},{1.014,1.0,.982,1.012,1.007,1.042,.993,1.064,1.0,1.0,1.0,1.0,.981,1.004,.942,1.032}},
+{{{1,128},{1,24},{4,2},{1,227}},{1.037,1.0,.969,1.033,1.031,1.0,.995,1.017,1.0,1.0,1.0,.972,1.0,1.0,1.0,1.019}},
+{{{9,30},{1,12},{1,64},{6,1408}},{1.04,1.005,.988,1.02,1.0,1.0,1.006,1.035,1.004,1.0,.991,.992,1.0,1.0,1.004,1.011}},
+{{{4,2},{9,23},{6,1216},{2,21592}},{.997,1.002,1.001,1.038,1.0,1.0,.977,.999,1.009,.995,.992,1.007,1.0,1.0,.959,1.01}},
+{{{1,12},{1,64},{4,2},{6,1216}},{1.024,.977,1.0,1.003,1.022,.996,1.0,1.005,1.0,1.0,1.0,.963,1.005,.991,1.0,1.006}},
+{{{1,24},{1,64},{4,2},{1,496}},{1.022,.978,1.0,1.008,1.016,.995,1.0,1.001,1.0,1.0,1.0,.98,1.0,1.0,1.0,1.006}},
+{{{1,40},{7,28},{0,16},{4,2}},{1.001,.999,1.0,1.013,1.015,.973,1.006,.99,1.0,.998,1.0,1.009,1.006,.996,1.013,1.001}},
+{{{1,12},{0,168},{9,26},{6,896}},{1.002,.998,1.022,.996,1.0,1.017,1.007,1.012,1.0,.998,1.001,.996,1.0,1.003,1.006,.996}},
+{{{1,24},{0,384},{1,512},{4,2}},{1.001,1.022,1.008,.974,1.0,1.009,1.0,.979,1.015,.997,1.091,.996,1.0,1.009,1.0,1.004}},
+{{{1,16},{0,192},{9,23},{6,770}},{1.008,1.004,1.087,.993,1.0,1.024,1.001,1.012,1.0,1.003,1.0,.993,1.0,1.005,1.003,1.001}},
+{{{1,8},{1,64},{1,48},{6,15}},{1.003,1.003,1.0,1.0,1.0,.993,1.0,.997,1.074,1.012,1.0,1.0,1.0,.987,1.0,1.003}},
+{{{1,8},{0,458},{6,360},{4,1}},{1.0,1.024,1.003,.988,1.0,.991,1.0,.99,1.005,.998,1.067,.993,1.0,1.004,1.001,1.001}},
+{{{1,16},{0,458},{4,32},{1,1608}},{1.003,1.007,1.059,1.001,1.0,.997,1.0,.997,1.0,.999,1.0,1.001,1.0,1.001,1.0,1.001}},
+{{{1,8},{5,4},{8,12},{4,2}},{1.0,1.032,.999,1.009,1.002,.977,1.001,.992,1.0,.993,1.009,1.0,1.008,.995,1.046,1.001}},
+{{{1,8},{6,80},{4,2},{1,2368}},{.999,1.019,1.003,1.005,1.003,.999,1.048,1.0,1.0,1.0,1.0,.974,1.0,1.0,1.0,1.002}},
+{{{1,24},{6,80},{2,4352},{1,192}},{1.005,.999,1.045,.991,.999,.999,1.001,1.001,1.0,1.001,1.0,1.003,1.0,1.004,1.0,1.0}},
+{{{9,24},{6,648},{2,6720},{4,2}},{.975,1.006,1.009,.99,1.002,.998,.988,.984,.995,1.042,1.001,1.002,.997,1.011,1.006,1.007}},
+{{{1,128},{1,40},{4,2},{1,1000}},{1.026,1.0,.968,1.02,1.012,1.0,.996,1.001,1.0,1.0,1.0,.981,1.0,1.0,1.0,1.007}},
+{{{3,1},{1,40},{1,128},{4,2}},{1.009,1.017,.981,.983,1.0,1.0,.986,1.01,1.008,1.006,1.001,.997,1.0,1.0,.996,1.003}},
+{{{9,26},{6,648},{2,4160},{6,144}},{1.002,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.989,1.032,1.002,.996,.997,1.005,1.0,1.0}},
+{{{1,19},{5,2},{6,108},{8,24}},{1.0,1.019,1.009,.997,1.006,.982,1.004,.999,1.0,1.0,1.0,1.0,1.004,.996,1.008,1.002}},
+{{{1,19},{0,593},{4,1},{1,1152}},{1.0,1.03,1.008,.987,1.0,.999,1.016,.999,1.0,.99,1.0,.992,1.0,1.003,1.0,1.001}},
+{{{1,48},{4,4},{6,120},{0,593}},{1.0,1.024,1.0,.998,1.0,.996,1.0,1.001,1.011,.994,.999,.997,1.021,.989,1.002,1.0}},
+{{{1,19},{1,64},{1,48},{2,17260}},{1.017,1.0,1.0,1.0,1.0,.989,1.0,1.001,1.004,1.01,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{2,23416},{2,304},{9,7},{5,8}},{1.001,1.0,.991,1.0,1.007,1.0,1.003,1.0,1.006,1.0,1.003,1.022,1.003,1.0,.996,1.004}},
+{{{2,23416},{2,7040},{5,128},{5,8}},{1.002,1.0,.992,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.993,1.018,1.01,1.0,1.001,.999}},
+{{{8,4},{7,15},{8,29},{0,4754}},{.992,1.012,1.0,.998,1.0,1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
+{{{2,23416},{2,304},{5,128},{2,7040}},{1.003,1.0,.999,1.0,1.008,1.0,1.0,1.0,1.0,1.0,.991,1.01,1.0,1.0,1.001,.999}},
+{{{7,9},{0,64},{2,205},{0,704}},{1.0,.999,1.0,1.004,.994,1.009,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004}},
+{{{0,4754},{8,29},{9,24},{0,41}},{.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.994,1.0,1.007,.992}},
+{{{0,4754},{9,29},{5,64},{2,23416}},{.998,1.0,1.005,.993,1.004,1.0,1.0,1.0,1.004,1.0,1.002,1.0,1.001,1.0,1.0,1.0}},
+{{{0,4754},{8,29},{8,23},{0,48}},{.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.996,1.0,1.004,.993}},
+{{{4,2},{6,432},{1,56},{5,16}},{1.005,1.023,1.0,1.0,1.01,1.004,.935,1.019,1.01,1.013,1.0,1.0,.997,.993,.998,1.014}},
+{{{4,2},{6,380},{1,40},{0,536}},{1.001,1.002,1.0,1.0,1.022,1.002,.999,1.012,1.02,1.023,1.0,1.0,.982,.996,.953,1.01}},
+{{{4,2},{9,14},{4,32},{2,128}},{1.027,1.005,1.001,1.007,1.0,.987,1.0,1.009,1.002,1.004,.967,1.006,1.0,.997,1.0,1.004}},
+{{{3,4},{9,24},{1,40},{2,4072}},{1.003,1.034,1.0,1.0,.996,.997,.988,1.005,1.0,.994,1.0,1.0,.994,1.003,1.004,1.009}},
+{{{1,40},{2,5760},{6,988},{9,28}},{1.026,.999,.995,.999,1.0,.997,1.0,1.007,1.0,1.017,1.0,.998,1.0,.998,1.0,1.008}},
+{{{6,72},{4,2},{0,64},{2,128}},{1.001,.999,.997,.998,1.021,1.005,1.015,.999,1.0,1.018,.999,1.004,1.001,.977,.999,1.001}},
+{{{1,16},{2,19488},{2,14},{8,28}},{1.0,1.02,1.0,1.0,1.023,.998,1.0,1.004,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.008}},
+{{{6,72},{4,2},{0,640},{2,13264}},{1.01,1.018,1.008,1.002,1.012,.982,1.0,1.0,1.0,.996,1.0,1.0,1.0,.998,1.0,1.004}},
+{{{1,3},{7,29},{6,896},{8,9}},{1.001,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.041,.992,1.078,1.041,.996,.987,1.007,1.006}},
+{{{1,3},{7,28},{0,4584},{9,6}},{1.006,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.022,.988,1.057,1.013,.994,1.0,1.012,.991}},
+{{{1,3},{7,29},{6,528},{7,13}},{.997,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.027,.998,1.045,1.036,.989,.991,1.012,1.002}},
+{{{1,9},{7,30},{6,528},{1,93}},{1.009,.999,1.036,1.011,.995,.983,1.005,.992,1.0,.998,1.0,1.025,1.0,1.005,1.0,1.006}},
+{{{7,29},{6,440},{2,1408},{6,40}},{1.0,1.0,1.0,1.0,.99,1.0,1.0,1.0,1.004,1.002,1.004,1.016,1.002,1.036,.992,1.0}},
+{{{1,11},{2,8376},{0,427},{2,640}},{.996,1.01,1.0,1.0,1.001,.995,1.0,1.0,.997,.996,1.004,1.002,1.029,.994,.995,1.003}},
+{{{8,30},{6,1104},{7,29},{0,2432}},{.999,1.0,1.002,1.0,1.016,1.018,.999,1.002,.997,1.0,.992,1.0,.999,1.002,.991,1.003}},
+{{{1,9},{0,128},{2,6751},{8,13}},{.994,1.001,1.006,.997,.999,.999,1.009,1.011,1.0,1.0,1.022,.997,1.0,.999,.995,.999}},
+{{{7,30},{0,2240},{7,29},{7,23}},{.999,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.989,1.0,1.033,1.085,1.012,1.012}},
+{{{7,29},{9,15},{2,800},{1,5}},{1.005,1.022,1.009,1.011,1.012,1.049,1.006,1.019,1.003,1.024,.992,1.005,.987,1.067,.989,1.007}},
+{{{7,30},{0,2880},{1,4},{1,16}},{1.008,1.035,1.009,1.012,.993,1.01,.987,.994,1.0,1.0,1.0,1.0,1.001,1.04,1.0,1.003}},
+{{{7,29},{6,256},{2,1920},{4,2}},{.997,1.011,.998,1.005,1.001,1.05,.999,1.012,1.006,1.014,1.005,1.006,.99,1.031,.99,.995}},
+{{{7,29},{9,21},{2,257},{0,4623}},{.999,.997,.986,.994,1.0,1.028,1.015,1.006,1.0,1.0,1.0,1.0,.991,.996,.989,1.002}},
+{{{1,9},{1,16},{4,2},{2,456}},{.997,.987,1.0,.999,1.019,1.002,1.0,1.011,1.006,.975,1.0,1.005,1.009,.988,1.0,.994}},
+{{{7,28},{0,2240},{2,1576},{4,2}},{.998,1.0,.995,1.003,1.001,1.021,.994,1.0,1.003,1.003,1.01,1.007,.99,1.016,.991,.994}},
+{{{7,29},{5,128},{2,2576},{8,19}},{1.001,1.001,.986,.999,1.002,1.02,.998,1.006,1.002,1.005,.997,.998,.994,1.002,1.009,1.014}},
+{{{7,30},{7,29},{8,14},{6,640}},{1.011,1.0,1.0,1.0,.995,1.0,1.035,1.103,1.0,1.0,1.0,1.0,1.011,1.0,1.014,1.021}},
+{{{7,30},{6,336},{2,664},{8,14}},{1.005,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.011,1.017,1.023,1.01,.989,1.095,1.009,1.025}},
+{{{7,29},{6,208},{4,16},{2,192}},{1.007,.999,1.013,1.0,.997,1.004,1.003,1.0,1.012,1.037,.997,1.036,.997,1.06,.985,1.007}},
+{{{7,29},{9,12},{2,384},{5,1}},{.997,.999,.997,1.0,1.024,1.0,.995,1.01,1.003,1.006,1.011,1.013,.998,1.052,.992,1.015}},
+{{{7,30},{4,16},{0,2},{7,14}},{.999,1.0,.993,1.0,1.007,1.0,.999,1.0,1.025,1.008,1.003,.996,1.001,1.025,.995,1.02}},
+{{{7,28},{0,5},{6,60},{4,2}},{.995,1.0,1.009,1.0,1.033,.987,.974,1.014,.997,1.0,1.002,1.0,1.005,1.006,.995,1.015}},
+{{{7,29},{8,22},{6,248},{2,1408}},{1.0,1.0,1.006,.994,.998,1.014,1.003,1.003,1.004,1.03,.996,.985,.985,1.002,1.003,1.006}},
+{{{0,56},{7,25},{2,7307},{4,1}},{.985,.998,.98,1.0,1.009,1.0,1.04,1.0,1.003,.993,1.008,.992,.99,.995,1.002,1.008}},
+{{{1,24},{6,400},{4,2},{0,512}},{1.002,1.028,1.0,.995,1.009,1.0,1.0,1.016,1.006,.999,1.001,.942,1.136,.992,1.007,1.013}},
+{{{1,12},{1,64},{4,32},{9,28}},{1.113,1.008,1.0,1.005,1.0,.984,1.0,1.001,1.0,1.004,1.0,1.007,1.0,.993,1.0,1.013}},
+{{{1,24},{7,13},{1,512},{4,1}},{1.002,1.002,1.002,.988,1.0,1.001,1.0,.983,1.001,.998,1.102,.998,1.0,.996,1.0,1.005}},
+{{{1,12},{6,40},{9,29},{4,2}},{1.001,1.005,1.003,1.0,1.0,1.0,1.0,.967,.999,.999,1.099,1.0,1.0,1.0,1.0,1.007}},
+{{{1,12},{0,185},{4,2},{9,19}},{1.001,1.033,1.003,.994,.997,.999,1.082,.997,1.0,.987,1.001,.961,1.0,1.006,1.002,1.003}},
+{{{1,12},{0,672},{4,2},{9,14}},{1.001,1.028,1.002,.991,.998,.999,1.074,.999,1.0,.981,1.002,.973,1.0,1.002,1.002,1.001}},
+{{{1,24},{9,5},{1,64},{4,32}},{1.003,1.001,1.07,1.0,1.0,1.002,1.0,1.002,1.0,.994,1.0,.991,1.0,.993,1.0,1.001}},
+{{{1,12},{0,1216},{4,2},{9,24}},{1.003,1.011,1.001,.997,.998,.999,1.06,.998,1.0,.992,1.0,.973,1.0,1.005,1.002,1.001}},
+{{{1,6},{4,2},{7,6},{1,16}},{1.017,1.006,1.046,.998,1.067,1.019,1.389,1.095,1.0,1.012,1.0,.997,1.0,.995,1.0,1.012}},
+{{{1,6},{4,2},{6,55},{2,12}},{1.0,1.002,1.0,1.013,1.0,1.005,1.0,1.041,1.025,1.036,1.051,.997,1.045,.986,1.286,1.005}},
+{{{1,14},{6,7},{4,2},{8,9}},{1.007,.994,1.032,1.023,.991,.988,1.078,1.001,1.0,1.0,1.025,.981,1.0,1.0,1.213,1.006}},
+{{{1,14},{9,10},{4,2},{2,86}},{1.008,1.017,.996,.977,1.026,1.004,1.187,1.002,1.025,1.002,1.028,.979,1.052,.993,.995,1.008}},
+{{{1,6},{2,48},{6,9},{4,2}},{1.0,.998,1.006,1.002,.997,1.024,1.021,.992,.992,.986,.991,.996,1.024,1.013,1.103,.998}},
+{{{1,24},{0,1304},{9,23},{4,2}},{1.016,1.006,1.008,.979,1.0,.999,1.011,.978,1.0,.999,1.057,.983,1.0,1.019,1.003,1.008}},
+{{{1,16},{9,10},{2,8},{2,86}},{.999,1.008,1.0,1.03,1.006,1.0,1.099,.983,1.0,1.0,1.0,1.0,1.01,.996,1.021,1.003}},
+{{{0,16},{4,16},{2,320},{1,111}},{.978,1.015,.985,.984,.999,.995,1.0,.98,.985,1.009,.986,.998,1.01,.996,1.001,1.01}},
+{{{1,4},{6,4},{4,2},{0,3312}},{1.007,.993,1.044,1.044,.993,.974,1.041,1.004,1.0,1.0,1.017,.988,1.0,1.0,1.166,1.025}},
+{{{1,7},{4,2},{0,2064},{0,48}},{.995,.97,.998,.976,1.0,1.0,1.0,1.0,1.033,1.03,1.007,.997,1.015,.991,1.117,1.015}},
+{{{1,5},{2,73},{4,2},{8,9}},{1.026,1.032,1.014,.991,1.0,.998,1.018,.989,1.018,1.011,.994,.983,1.099,1.003,1.033,1.016}},
+{{{1,7},{0,34},{2,128},{6,87}},{.997,.975,1.019,1.007,.999,.993,1.013,.99,1.0,1.0,1.05,1.002,1.0,1.0,.993,1.006}},
+{{{6,8},{2,73},{4,4},{9,18}},{.991,1.029,.999,.997,.988,1.0,.997,.999,1.0,.983,1.0,1.017,1.0,.998,1.0,1.01}},
+{{{1,4},{4,2},{9,4},{2,22}},{1.003,1.009,1.002,1.005,.999,1.025,1.0,1.008,1.009,1.004,1.004,.996,.995,.983,1.068,1.003}},
+{{{2,7},{1,7},{4,2},{0,1062}},{1.0,1.0,1.006,1.004,1.0,.993,1.006,.998,1.0,1.003,1.02,.992,1.0,1.044,1.014,1.0}},
+{{{6,3},{4,8},{1,56},{2,88}},{.986,1.011,.994,.983,1.0,1.004,1.0,1.001,.998,1.002,.999,.994,1.0,.993,1.0,1.005}},
+{{{1,22},{1,419},{9,26},{2,27797}},{1.045,.984,1.0,.998,1.0,.999,1.0,1.004,1.0,.999,1.0,1.008,1.0,1.0,1.0,1.003}},
+{{{1,22},{1,225},{9,18},{0,504}},{1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.012,1.04,.986,1.0,.995,1.0,.996,1.0,1.001}},
+{{{1,31},{1,117},{2,14358},{1,1513}},{1.038,.989,1.0,.997,.998,.996,1.0,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.004}},
+{{{1,22},{1,117},{2,10478},{0,402}},{1.0,1.001,1.0,1.005,1.0,1.0,1.0,1.001,1.034,.992,1.0,.999,.998,.996,1.0,1.002}},
+{{{1,31},{9,18},{2,902},{6,700}},{1.032,.991,1.0,1.009,.999,.999,1.0,1.001,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{1,22},{2,10478},{9,23},{6,880}},{1.028,.997,.998,.999,1.0,1.008,1.0,1.001,1.0,.998,1.0,1.005,1.0,.999,1.0,1.002}},
+{{{1,22},{2,902},{0,5082},{1,1377}},{1.001,.999,1.0,1.0,1.027,.992,.998,1.0,1.0,1.005,1.0,.999,1.0,.998,1.0,1.004}},
+{{{1,31},{2,902},{0,504},{9,24}},{1.0,1.001,1.0,1.0,1.026,.996,.998,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{7,30},{6,512},{1,8},{4,2}},{1.035,1.121,1.054,1.033,.98,1.058,.965,.992,1.06,1.042,1.044,.997,1.017,1.097,1.002,1.029}},
+{{{7,30},{6,736},{2,736},{4,2}},{.961,1.006,.998,.999,1.023,1.084,.991,.994,1.032,1.023,1.001,1.003,.993,1.072,1.004,1.014}},
+{{{1,5},{0,400},{7,29},{2,621}},{.993,1.01,1.029,.992,1.0,1.012,1.01,1.003,1.031,.997,1.091,.983,1.0,1.034,1.108,1.002}},
+{{{1,8},{0,400},{4,2},{2,512}},{.976,.96,1.003,.992,1.019,1.014,1.03,.997,1.034,.999,1.093,1.002,.995,1.006,1.056,.992}},
+{{{1,13},{0,400},{1,32},{4,2}},{1.004,.954,1.061,.982,1.0,1.001,1.0,.995,1.006,1.002,1.041,.978,1.0,1.006,1.0,1.003}},
+{{{7,30},{9,16},{2,1920},{4,2}},{.989,.996,.985,.998,1.03,1.059,.981,.991,1.008,1.009,1.002,1.009,.981,1.043,.995,1.003}},
+{{{1,4},{8,13},{5,16},{1,64}},{1.004,.998,1.038,.991,1.008,.997,1.042,.995,1.0,1.007,1.0,.994,1.0,1.005,1.0,1.011}},
+{{{1,16},{1,32},{2,952},{4,2}},{.986,.977,1.0,.996,1.039,.968,1.0,1.004,1.015,1.006,1.0,1.003,.999,.978,1.0,1.001}},
+{{{7,4},{5,2},{9,15},{6,1472}},{.996,1.025,.977,1.009,1.0,1.006,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.038,1.0,1.013}},
+{{{7,6},{5,4},{2,1},{2,16}},{.987,.982,1.0,1.0,1.004,1.022,.982,.989,1.0,1.0,1.0,1.0,.999,1.006,.986,1.004}},
+{{{6,6},{6,3512},{2,2},{2,14}},{.992,.988,1.0,1.041,.996,1.015,1.0,1.01,1.0,1.0,1.0,1.0,.982,1.002,1.0,1.0}},
+{{{5,2},{6,423},{0,819},{9,23}},{1.008,.997,.991,.991,1.012,1.022,.976,.988,.991,.994,1.014,.995,.999,.995,1.001,.998}},
+{{{6,3512},{8,1},{6,374},{7,26}},{.992,1.0,1.002,1.0,1.0,1.0,.985,1.0,1.0,1.0,1.013,1.0,1.0,1.0,.998,1.032}},
+{{{1,3},{5,2},{1,23},{0,448}},{.985,.997,.989,.999,1.0,1.004,1.0,.998,.98,1.008,1.0,1.016,1.0,1.002,1.0,.991}},
+{{{6,6720},{2,1},{2,32},{8,15}},{.98,1.0,1.003,1.0,1.0,1.0,1.002,1.0,.984,1.029,1.003,1.011,1.0,1.0,.99,1.0}},
+{{{6,1110},{2,8},{2,2},{9,23}},{.988,.987,1.0,1.0,1.005,1.0,1.001,.983,.985,1.023,1.0,1.0,1.002,1.025,.994,.992}},
+{{{1,5},{4,2},{9,22},{7,2}},{1.007,1.006,1.004,.98,1.0,1.0,1.0,1.0,1.032,1.038,1.363,1.011,1.017,.979,1.0,1.05}},
+{{{1,13},{4,2},{6,64},{2,8}},{1.0,1.025,1.0,1.008,1.0,1.057,1.0,1.048,1.017,1.02,1.024,.993,1.027,.995,1.291,1.004}},
+{{{1,5},{4,2},{2,31},{2,160}},{1.003,1.034,1.011,1.012,1.024,.98,1.207,.988,1.0,1.0,1.0,1.0,1.003,.983,1.0,1.032}},
+{{{1,13},{9,10},{4,2},{2,8}},{1.0,1.024,1.0,1.026,1.0,1.003,1.0,1.033,1.017,1.017,1.012,.978,1.017,.997,1.204,1.0}},
+{{{1,24},{0,2602},{4,2},{2,6}},{1.004,1.021,1.002,1.01,.991,1.018,1.004,.982,1.01,1.005,1.008,.984,1.003,.998,1.123,.99}},
+{{{1,17},{7,4},{4,2},{4,16}},{1.003,.985,1.011,1.005,.984,.993,1.106,1.013,1.0,1.0,1.0,1.0,1.0,.987,1.0,.993}},
+{{{0,16},{1,5},{0,4224},{4,16}},{1.0,.995,.968,1.007,1.0,1.078,1.0,1.015,1.0,1.0,.982,.999,1.0,1.0,1.0,.979}},
+{{{2,160},{2,40},{1,24},{4,2}},{1.001,1.0,.997,1.001,1.015,1.0,.965,.992,1.004,1.0,1.057,1.004,1.002,1.0,.98,1.021}},
+{{{1,9},{4,2},{0,32},{2,7040}},{.99,.977,1.008,1.028,1.005,.967,1.011,1.011,1.005,.988,1.0,1.025,1.079,.987,1.017,.998}},
+{{{1,5},{4,2},{1,200},{2,21120}},{1.013,.988,1.022,1.009,1.0,.978,1.0,1.027,1.054,1.008,.996,.993,1.0,.985,1.0,1.028}},
+{{{1,9},{0,72},{4,2},{1,64}},{1.002,.979,1.043,.997,1.004,1.004,1.012,.982,1.0,.999,1.0,.99,1.0,1.015,1.0,1.01}},
+{{{8,24},{1,9},{1,32},{4,2}},{1.0,1.023,.983,.978,1.0,1.0,1.029,.995,1.01,1.005,1.019,.983,1.0,1.0,1.008,1.003}},
+{{{6,480},{1,13},{2,5434},{1,32}},{.994,.991,1.006,.996,1.004,1.039,.993,.98,1.0,1.0,1.003,.996,1.0,1.0,.997,1.006}},
+{{{8,24},{6,1080},{3,16},{2,21120}},{1.003,1.001,1.0,1.005,1.0,.992,1.0,1.011,1.02,.995,1.0,.997,1.001,.991,1.0,1.012}},
+{{{0,8},{6,1680},{2,38696},{1,20}},{1.0,1.0,1.0,1.013,1.0,1.011,1.0,1.02,1.011,.999,.991,.996,.99,.988,1.0,1.006}},
+{{{1,4},{0,256},{4,2},{1,80}},{1.004,1.004,1.023,1.002,1.001,1.001,1.007,.986,1.0,.985,1.0,.994,1.0,1.005,1.0,.998}},
+{{{1,3},{0,144},{1,95},{1,11}},{1.009,.997,1.038,1.003,1.0,1.0,1.0,1.0,1.0,.996,1.0,.983,1.0,1.005,1.0,1.011}},
+{{{1,3},{0,364},{1,63},{1,11}},{1.008,.999,1.028,1.001,1.0,1.0,1.0,1.0,1.0,.996,1.0,.983,1.0,1.006,1.0,1.002}},
+{{{1,3},{0,552},{7,30},{0,64}},{1.003,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.009,.995,1.0,.993,1.0,1.009,1.022,.994}},
+{{{1,5},{1,31},{8,18},{1,19}},{1.002,.999,1.0,1.0,1.013,.997,1.0,1.0,1.0,.997,1.0,1.001,1.0,.984,1.0,1.002}},
+{{{1,3},{0,552},{6,420},{0,48}},{1.003,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.001,.994,1.0,1.0,1.001,1.004,1.014,.995}},
+{{{1,9},{2,48758},{1,31},{7,26}},{.998,.998,.995,1.0,1.0,.998,1.0,1.0,1.007,.993,.995,.999,1.0,1.002,1.0,1.003}},
+{{{1,2},{7,26},{2,5366},{2,36271}},{1.002,1.001,.998,.994,.999,.996,1.01,1.003,1.0,1.0,1.0,1.0,1.0,.999,1.001,.997}},
+{{{7,30},{6,2220},{2,11303},{5,8}},{1.004,1.001,.999,.999,.996,1.01,1.0,1.0,.997,.998,.999,.999,1.004,1.006,.999,.999}},
+{{{7,29},{1,4},{0,512},{1,16}},{1.024,1.0,1.01,1.0,1.147,1.136,1.031,1.069,1.0,1.0,1.006,1.071,1.0,1.0,.98,1.025}},
+{{{7,30},{1,12},{7,21},{6,568}},{1.018,1.0,1.005,1.0,1.097,1.104,.997,1.062,1.0,1.0,1.0,1.0,1.037,.998,.99,1.008}},
+{{{1,4},{7,21},{4,2},{2,328}},{.973,.964,.992,.971,1.025,1.017,1.099,1.012,1.044,1.019,1.049,1.008,1.002,.99,1.091,1.008}},
+{{{1,6},{7,30},{9,11},{2,96}},{.999,1.011,1.026,1.005,.986,1.0,1.0,.99,1.021,.999,1.043,1.053,1.072,.991,1.032,1.013}},
+{{{1,4},{7,28},{1,64},{4,2}},{.997,.978,1.028,1.016,1.0,1.008,1.0,.995,1.027,.998,1.074,.99,1.0,1.005,1.0,1.015}},
+{{{1,12},{2,576},{4,2},{7,29}},{.983,.98,1.041,1.008,1.018,1.007,1.026,.988,.996,.992,1.058,1.004,1.037,.999,.998,1.016}},
+{{{1,12},{0,792},{5,1},{2,3123}},{1.004,1.001,1.004,1.016,1.0,.999,1.041,.991,1.001,1.039,.992,.99,1.005,1.004,1.013,.989}},
+{{{1,2328},{7,29},{8,24},{2,1376}},{1.001,.986,1.008,1.003,1.008,1.001,.996,.987,.999,.982,1.042,1.004,.993,.995,1.001,.987}},
+{{{6,528},{6,1595},{2,2},{1,72}},{1.004,1.012,1.0,1.0,1.007,1.021,1.0,1.0,1.004,1.163,1.0,.982,.996,1.007,1.0,.991}},
+{{{6,754},{6,1595},{1,223},{6,441}},{.999,1.0,1.0,1.0,.998,1.0,1.0,1.0,.994,1.031,1.0,.999,1.032,1.133,1.0,.984}},
+{{{6,592},{6,1595},{2,3},{1,72}},{1.004,1.007,1.0,1.0,1.006,1.014,1.0,1.0,1.005,1.084,1.0,.988,.995,.981,1.0,.995}},
+{{{6,754},{6,1595},{0,2320},{6,441}},{1.0,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.019,1.07,1.0,.992,.992,1.019,1.0,.993}},
+{{{6,820},{6,1595},{2,9},{8,23}},{1.002,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.006,1.048,1.0,.987,.975,1.0,1.0,1.005}},
+{{{2,1},{9,21},{0,2320},{2,2}},{1.008,.999,1.044,1.011,.991,1.0,1.006,.995,1.0,1.003,1.0,.988,1.0,.993,1.0,1.003}},
+{{{6,820},{6,1595},{3,16},{2,4}},{1.004,1.034,1.0,.991,.999,1.006,1.0,.994,.996,1.0,1.0,1.002,.992,1.0,1.0,1.002}},
+{{{2,1},{8,25},{9,30},{8,27}},{1.001,1.002,1.027,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.016,.982,1.0,1.0,.997,1.01}},
+{{{2,2},{6,451},{4,256},{9,26}},{1.295,.993,.993,.992,.995,.993,1.0,.997,1.0,1.0,1.034,1.006,1.0,1.0,1.0,1.016}},
+{{{2,1},{6,451},{2,2},{2,26}},{1.206,1.078,1.02,1.004,1.0,.978,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.014,1.0,1.015}},
+{{{2,1},{6,451},{2,2},{4,256}},{1.15,1.076,1.015,1.003,1.0,.997,1.0,1.0,1.0,.987,1.0,1.0,1.0,.994,1.0,1.006}},
+{{{2,1},{6,492},{2,2},{4,256}},{1.109,1.06,1.011,1.002,1.0,1.0,1.0,1.0,1.0,.989,1.0,1.0,1.0,.995,1.0,1.005}},
+{{{2,1},{6,492},{9,29},{1,5456}},{1.081,1.001,.992,.995,1.0,1.0,1.019,1.019,1.0,1.035,1.0,.994,1.0,1.0,1.0,.995}},
+{{{2,2},{6,451},{7,25},{4,256}},{1.004,1.001,1.0,1.0,1.084,.996,1.005,1.0,.993,1.001,1.0,1.0,.993,.994,1.0,1.002}},
+{{{2,1},{2,46},{2,5},{1,1088}},{1.001,.986,1.0,1.0,1.0,.994,1.0,1.015,1.038,1.015,1.0,1.0,1.0,.992,1.0,1.016}},
+{{{9,15},{0,704},{2,7},{9,22}},{1.047,.986,.989,.976,.995,.998,1.005,.999,1.0,.989,1.0,1.011,1.0,1.0,1.0,.999}},
+{{{2,6},{6,584},{9,13},{2,16}},{1.035,1.014,1.0,1.0,1.062,1.023,1.155,.996,1.0,1.016,1.0,1.0,1.0,.966,1.0,1.013}},
+{{{2,4},{4,2},{2,19},{6,216}},{1.025,1.033,1.018,1.006,1.0,1.008,1.0,1.001,1.145,1.057,1.042,.99,1.0,.996,1.0,.991}},
+{{{2,9},{4,2},{6,351},{2,40}},{1.03,1.022,1.012,1.0,1.107,1.012,1.026,.973,1.0,.978,1.0,.984,1.0,1.01,1.0,1.013}},
+{{{2,7},{4,1},{2,82},{7,2}},{.999,.986,.987,.987,1.0,1.0,1.0,.998,1.06,1.019,1.018,.989,1.0,1.011,1.0,1.02}},
+{{{6,722},{2,4},{8,18},{2,12}},{1.003,1.0,1.003,1.0,1.012,1.051,1.009,1.008,1.0,1.0,1.008,1.0,1.0,1.0,.982,1.011}},
+{{{4,16},{2,12},{6,584},{3,2}},{1.005,1.0,.989,.99,1.055,1.0,1.0,.998,1.014,.997,1.01,.983,1.02,1.0,1.005,1.003}},
+{{{4,1},{2,21},{1,21},{4,2}},{.984,.994,1.008,1.0,1.033,1.012,.999,.979,1.0,.995,1.0,1.011,1.0,.999,1.0,1.0}},
+{{{7,1},{6,722},{5,2},{8,26}},{.98,1.0,1.0,1.004,.984,1.006,1.0,1.013,1.0,.984,1.0,1.02,1.0,1.017,1.0,.994}},
+{{{4,8},{1,1216},{7,21},{1,76}},{1.004,1.001,1.0,1.0,1.0,1.0,1.0,1.0,.999,.994,1.0,1.0,1.022,.995,.997,1.0}},
+{{{4,8},{1,1216},{7,21},{2,27608}},{1.002,.997,1.0,1.0,1.017,.998,.998,.997,1.0,1.003,1.0,1.0,1.0,.996,1.0,1.003}},
+{{{4,8},{1,1216},{1,142},{5,32}},{1.002,1.003,1.0,1.0,1.012,.994,.998,.998,1.0,.996,1.0,1.0,1.0,.998,1.0,1.001}},
+{{{4,4},{2,832},{1,1216},{7,16}},{.999,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.011,.998,1.0,1.0,.998,1.0}},
+{{{4,4},{2,1608},{1,1216},{2,6424}},{1.0,1.002,1.001,.995,1.0,1.0,.999,1.0,1.0,1.0,1.008,1.001,1.0,1.0,.998,1.0}},
+{{{4,1},{7,30},{1,76},{8,27}},{1.002,1.001,1.0,1.0,1.0,.997,1.0,1.005,1.0,1.0,1.0,1.0,1.006,1.001,1.0,1.0}},
+{{{4,1},{7,30},{1,1027},{2,27608}},{1.006,1.0,1.0,1.004,1.0,.998,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003}},
+{{{2,6424},{2,14885},{1,142},{1,48}},{1.001,1.002,1.0,.998,1.0,1.0,1.0,1.0,.999,.999,1.0,1.002,.996,1.008,1.0,.998}},
+{{{1,6},{1,109},{2,11072},{7,12}},{1.006,.999,1.0,.995,1.0,1.0,1.0,1.0,1.112,.975,1.0,1.003,1.005,.985,1.0,1.014}},
+{{{1,3},{1,338},{2,9872},{0,999}},{1.002,.994,1.0,1.004,1.0,1.006,1.0,1.006,1.092,.987,1.0,1.006,1.008,.993,1.0,1.017}},
+{{{1,9},{2,5656},{1,70},{0,2136}},{1.01,.997,1.0,1.004,1.0,.998,1.0,1.006,1.068,.979,1.009,.987,1.0,.997,1.0,1.009}},
+{{{1,3},{2,2153},{6,22},{1,179}},{1.0,1.007,1.0,1.0,1.069,.987,1.011,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005}},
+{{{1,11},{2,2153},{0,2136},{1,225}},{1.007,.996,1.001,1.005,1.056,.984,1.007,.994,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.007}},
+{{{1,3},{8,22},{6,160},{1,109}},{1.012,1.004,1.0,1.0,.999,.987,1.04,.997,1.0,.993,1.0,1.0,1.0,.992,1.0,1.003}},
+{{{1,17},{2,3992},{7,23},{2,332}},{1.001,.998,1.0,1.0,.995,1.001,1.0,1.0,1.007,.994,.994,1.001,1.041,.998,1.006,1.001}},
+{{{1,2},{2,1146},{0,1113},{8,30}},{1.0,1.0,.999,1.001,1.038,.992,1.0,.999,1.0,1.005,1.0,.999,1.0,.998,1.0,1.005}},
+{{{2,4},{6,548},{8,10},{2,41}},{1.049,1.132,1.0,1.0,1.391,.98,1.013,.998,1.0,1.006,1.0,1.0,1.0,.996,1.0,1.007}},
+{{{2,2},{6,548},{2,38},{8,10}},{1.032,1.104,1.0,1.0,1.0,1.006,1.0,1.0,1.291,1.01,1.006,1.0,1.0,.997,1.0,1.005}},
+{{{2,4},{6,548},{5,2},{0,307}},{1.019,1.007,1.0,.994,1.03,1.016,1.0,1.0,1.234,.995,1.006,.999,.985,1.011,1.007,1.008}},
+{{{2,4},{6,548},{8,8},{2,317}},{1.03,1.06,1.0,1.0,1.135,.984,1.008,.999,1.0,.999,1.0,1.0,1.0,1.018,1.0,1.007}},
+{{{2,4},{8,26},{0,307},{5,2}},{.998,1.004,1.0,.99,1.137,.994,1.0,1.003,1.007,1.011,1.017,1.0,.979,1.003,1.005,1.011}},
+{{{2,9},{8,24},{8,10},{2,58}},{1.033,1.051,1.0,1.0,1.067,.96,1.002,1.001,1.0,.994,1.0,1.0,1.0,1.0,1.0,1.004}},
+{{{2,2},{8,27},{8,8},{6,322}},{1.012,1.035,1.0,1.0,.999,.991,.995,.995,1.0,1.0,1.0,1.0,1.076,1.0,1.001,1.007}},
+{{{2,4},{1,2038},{9,19},{6,548}},{1.01,.993,1.031,1.004,1.065,1.02,.949,1.01,1.0,1.003,1.0,.993,1.003,.993,1.003,1.001}},
+{{{1,36},{2,5},{9,24},{4,16}},{1.0,1.091,1.135,1.008,1.0,1.001,1.002,1.012,1.003,1.019,1.008,.995,1.0,1.003,1.0,1.016}},
+{{{1,36},{2,20},{1,64},{7,6}},{1.0,1.005,.998,1.003,1.0,1.003,1.0,1.013,1.006,1.007,1.104,.987,1.0,1.066,1.0,1.004}},
+{{{1,24},{2,5},{4,2},{7,6}},{1.0,1.0,1.0,1.001,1.0,1.001,.997,1.011,1.0,.999,1.002,.971,1.0,1.057,1.087,1.002}},
+{{{2,48},{1,36},{6,452},{0,61}},{1.0,.996,1.005,1.007,1.0,1.0,1.0,1.0,1.036,1.046,1.02,.994,1.0,1.001,1.051,1.005}},
+{{{1,10},{2,5},{4,2},{4,32}},{1.0,.999,1.001,.979,1.0,1.046,1.076,1.005,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.998}},
+{{{1,10},{2,5},{1,704},{4,32}},{1.0,.997,1.066,1.006,1.0,1.042,1.0,1.0,1.0,.996,1.0,.992,1.0,1.007,1.0,1.003}},
+{{{1,10},{2,5},{4,2},{6,390}},{1.0,1.0,.999,.993,1.0,1.001,1.064,.999,1.0,.999,1.0,.978,1.0,1.036,1.0,1.003}},
+{{{1,10},{4,2},{2,1520},{9,26}},{.998,.993,1.058,1.001,1.001,.996,1.0,.997,1.0,.99,1.0,1.017,1.0,.993,1.0,.998}},
+{{{2,7855},{1,1007},{2,22},{9,30}},{.998,1.0,1.012,1.0,.992,.996,.997,1.013,1.0,1.0,1.0,1.0,.998,1.0,1.004,1.0}},
+{{{9,28},{2,7855},{1,1131},{1,62}},{1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99,1.003,.997,1.0,.997,1.003,1.006,1.01}},
+{{{1,457},{1,62},{2,7855},{2,15}},{1.0,1.0,.997,1.011,1.0,1.0,1.0,1.0,1.005,1.0,.991,.999,1.0,1.0,.997,1.006}},
+{{{9,21},{4,1},{2,56},{0,6397}},{1.003,.998,1.002,.998,.995,1.005,.999,1.002,.998,1.013,.999,.995,1.0,.999,.997,.997}},
+{{{9,28},{0,12000},{0,13923},{2,22}},{1.005,1.004,.997,1.001,1.0,1.0,1.0,1.0,.998,1.004,.998,.992,1.0,1.0,1.001,1.003}},
+{{{1,457},{1,62},{2,1692},{2,15}},{1.0,1.0,.997,1.008,1.0,1.0,1.0,1.0,1.005,1.0,.993,.998,1.0,1.0,.997,1.003}},
+{{{1,457},{1,62},{2,15},{2,612}},{1.0,1.0,.997,1.007,1.005,1.0,.995,.998,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.002}},
+{{{9,21},{7,24},{2,4281},{1,1758}},{1.001,.999,.995,1.003,1.0,1.0,.996,1.0,1.005,1.0,.998,1.0,1.0,1.0,.999,1.006}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
@@ -2265,7 +2272,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.TM, p_.TN, p_.VEC, p_.PAD, p_.DOUBLE_SHARED, p_.DOUBLE_FRAGMENT, p_.UNROLL, p_.STAGES, p_.REG_DB, p_.BURSTS, p_.LANES, p_.RASTER, p_.SPLITK, p_.GRIDK, p_.SLICES, p_.TAIL, p_.B_ROWS, p_.MIN_BLOCKS, p_.MAX_REGISTERS, p_.NARROW, p_.FEW, p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.LOAD, p_.STAGED, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.VARIANT, p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.TM, p_.TN, p_.VEC, p_.PAD, p_.DOUBLE_SHARED, p_.DOUBLE_FRAGMENT, p_.UNROLL, p_.STAGES, p_.REG_DB, p_.BURSTS, p_.LANES, p_.RASTER, p_.SPLITK, p_.GRIDK, p_.SLICES, p_.TAIL, p_.B_ROWS, p_.MIN_BLOCKS, p_.C_ROWS, p_.NARROW, p_.FEW, p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.LOAD, p_.STAGED, p_.WARP, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

@@ -1,0 +1,120 @@
+"""What the spaces of products of a matrix and a vector share: calls, and the size of errors."""
+
+import numpy as np
+
+from autotune import InOut, Instead, NothingToDo, Operand, Problem, Work
+
+
+def adds(p):
+    """Return whether a problem adds to y; larger ones do not: there y holds NaN, which must not get through."""
+    return p.m * p.n < 1 << 22
+
+
+def given(p, rng, rows, columns):
+    """Return the arguments of a problem whose A is stored as so many rows and columns.
+
+    Of views they are all memory from the first element to the last: what lies between must stay.
+    """
+    scalars = {
+        "alpha": 2.0 if adds(p) else 1.0,
+        "beta": 0.5 if adds(p) else 0.0,
+        "m": p.m,
+        "n": p.n,
+    }
+    if not p.view:
+        y = rng.standard_normal(p.m) if adds(p) else np.full(p.m, np.nan, np.float32)
+        a, x = rng.standard_normal((rows, columns)), rng.standard_normal(p.n)
+        return {"a": a, "x": x, "y": InOut(y), **scalars}
+    stored = (rows, columns) if p.lda == columns else (rows - 1) * p.lda + columns
+    return {
+        "a": rng.standard_normal(stored),
+        "x": rng.standard_normal((p.n - 1) * p.incx + 1 if p.n else 0),
+        "y": InOut(rng.standard_normal((p.m - 1) * p.incy + 1)),
+        **scalars,
+        **{name: np.int64(p[name]) for name in ("lda", "incx", "incy")},
+    }
+
+
+def expected(a, x, y, alpha, beta, incy):
+    """Return y after the product, where y is memory with elements ``incy`` apart."""
+    y = y.copy()
+    rows = strided(y, (len(a), incy))
+    product = alpha * (a @ x)
+    rows[...] = product + beta * rows if beta else product
+    return y
+
+
+def strided(flat, *axes):
+    """Return the array of (length, stride) axes in flat memory."""
+    shape, strides = zip(*axes, strict=True)
+    bytes_ = [stride * flat.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
+
+
+def tolerance(p):
+    """Return the largest rounding error of n additions of normal products, in chains of n / 4 at most.
+
+    Their standard deviation is some 0.1 eps n; the largest of a million is six times that, twice with alpha.
+    """
+    return float(np.finfo(np.float32).eps) * (2 * p.n + 64)
+
+
+def work(p):
+    return Work(
+        flops=2 * p.m * p.n,
+        bytes_read=4 * (p.m * p.n + p.n + (p.m if adds(p) else 0)),
+        bytes_written=4 * p.m,
+    )
+
+
+def answer(a, x, out, alpha, beta, trans, by_columns):
+    """Return the answer of a call: y = alpha A x + beta y, where A is a, or a.T with ``trans``.
+
+    The kernel reads the rows of A, or ``by_columns`` its columns. A matrix that lies the other way goes to the
+    kernel of those; one that lies neither way, or backwards, becomes a copy.
+    """
+    for name, array in {"a": a, "x": x, "out": out}.items():
+        if array is not None and array.dtype != "float32":
+            raise ValueError(f"{name} is {array}; float32 is needed")
+    matrix = a.T if trans else a
+    if a.ndim != 2 or x.ndim != 1 or matrix.shape[1] != len(x):
+        raise ValueError(f"a is {a} and x is {x}: {'a.T' if trans else 'a'} @ x is not possible")
+    m, n = matrix.shape
+    if out is None:
+        if beta != 0:
+            raise ValueError(f"beta is {beta}, so out is needed: y = alpha A x + beta y")
+        out = Operand.new((m,))
+    if out.shape != (m,):
+        raise ValueError(f"out is {out}; the product of {matrix} and {x} has {m} elements")
+    if m == 0:
+        return NothingToDo((out,))
+    incx, incy = (array.strides[0] if len(array) > 1 else 1 for array in (x, out))
+    if incy < 1:
+        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
+    stored, other = (matrix.T, matrix) if by_columns else (matrix, matrix.T)
+    apart = rows_apart(stored)
+    operands = {"y": out, "alpha": alpha, "beta": beta}
+    if alpha == 0 or n == 0:  # neither is read
+        n, incx, operands["alpha"] = 0, 1, 0.0
+        apart = m if by_columns else 0
+    elif apart is None and rows_apart(other) is not None:
+        kernel = "gemv" if by_columns else "gemv_columns"
+        return Instead(kernel, other, x, out=out, alpha=alpha, beta=beta)
+    else:
+        operands |= {"a": stored, "x": x}
+    columns = m if by_columns else n
+    layout = {
+        "lda": columns if apart is None else apart,
+        "incx": incx if incx >= 0 else 1,
+        "incy": incy,
+    }
+    is_plain = layout == {"lda": columns, "incx": 1, "incy": 1}
+    return Problem(m=m, n=n, **({} if is_plain else {"view": 1, **layout})), operands
+
+
+def rows_apart(matrix):
+    """Return the floats between the rows of a matrix that lie row by row; None where they do not."""
+    (rows, cols), (apart, step) = matrix.shape, matrix.strides
+    if (cols > 1 and step != 1) or (rows > 1 and apart < 0):
+        return None
+    return apart if rows > 1 else cols
