@@ -19,7 +19,7 @@
 #define TRANS_A 1
 /* Without VIEW elements of x are neighbours, which a compiler knows of the row that x is when it is transposed. */
 #define TRANS_B (!VIEW)
-/* A block of many narrow teams takes thousands of rows at a time. */
+/* As it was tuned. int would do: sgemm_slim.cu counts rows in 64 bits. */
 #define PITCH i64
 #ifndef TEAM
 #define TEAM 8

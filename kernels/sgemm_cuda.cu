@@ -46,9 +46,9 @@
 // with B_ROWS=shifted its rows are copied as the aligned quads that have them, and moved by up to three places in
 // shared memory while the step before is computed.
 //
-// Where n is no multiple of 4, a thread writes its quads of C in four stores each, and a warp's reach many sectors of
-// memory, a float in each. Where k is short that is what takes time, and with C_ROWS=lines each warp's sums go through
-// shared memory, from where its lanes write neighbours.
+// Where n is no multiple of 4, a thread writes each quad of C in four stores, and each store of a warp reaches 16 sectors
+// or more, for 4 or 8 bytes of each. With a short k this takes most of the time. With C_ROWS=lines a warp's sums go
+// through shared memory, and its lanes write neighbours.
 //
 // Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
 // ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the

@@ -75,7 +75,7 @@
 #define TRANS_B 0
 #endif
 #ifndef PITCH
-#define PITCH int /* type of distances without VIEW, which STEP rows of the large matrix must fit */
+#define PITCH int /* type of distances without VIEW */
 #endif
 
 #define STORE_plain 0
@@ -327,7 +327,7 @@ DEVICE void leave(SHARED_PTR float* copies, const float* sums, int j, int width)
 #endif
 
 #if GRIDK > 1
-#define MOST_SHARES 1024 /* as spaces/sgemm.py has it */
+#define MOST_SHARES 1024 /* as spaces/sgemm.py and spaces/gemv_columns.py have it */
 
 /* How many blocks have left their sums of a tile in the workspace. Zeros between launches, so that two launches
    of one loaded module must not overlap, on two streams say. */
@@ -463,8 +463,8 @@ sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL flo
     SYNC_GLOBAL();
     if (!is_last) return;
 #if GRIDK > 16
-    /* Many sums of a few elements: as many threads add up some each as there is shared memory for. Those of all
-       parts are volatile, as below. */
+    /* Many parts of a small tile. Each float of `copies` takes the sum of every COPIES-th part, then the copies are
+       added up. The parts are read as volatile, as below. */
     UNROLL_ALL
     for (int j = 0; j < FEW; ++j) {
         if (j > 0) SYNC();

@@ -1,4 +1,4 @@
-"""What the spaces of products of a matrix and a vector share: calls, and the size of errors."""
+"""Arguments, reference, tolerance and calls that gemv and gemv_columns share."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def adds(p):
 
 
 def given(p, rng, rows, columns):
-    """Return the arguments of a problem whose A is stored as so many rows and columns.
+    """Return the arguments of a problem whose A is stored as ``rows`` rows of ``columns`` floats.
 
     Of views they are all memory from the first element to the last: what lies between must stay.
     """
@@ -68,10 +68,10 @@ def work(p):
 
 
 def answer(a, x, out, alpha, beta, trans, by_columns):
-    """Return the answer of a call: y = alpha A x + beta y, where A is a, or a.T with ``trans``.
+    """Return the problem and the operands of y = alpha A x + beta y, where A is a, or a.T with ``trans``.
 
-    The kernel reads the rows of A, or ``by_columns`` its columns. A matrix that lies the other way goes to the
-    kernel of those; one that lies neither way, or backwards, becomes a copy.
+    The kernel reads A by rows, or by columns with ``by_columns``. A matrix stored the other way goes to the other
+    kernel. A matrix stored neither way, or backwards, is copied.
     """
     for name, array in {"a": a, "x": x, "out": out}.items():
         if array is not None and array.dtype != "float32":

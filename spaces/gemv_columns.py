@@ -106,7 +106,7 @@ gemv_columns = Kernel(
         strips(128, 4, 1, 4, GRIDK=8, WARP=16),
     ],
     default=strips(256, 8, 1, 8),
-    deterministic=True,  # whoever arrives last adds up all blocks' sums, in one order
+    deterministic=True,  # the last block of a strip adds up the sums of all, in one order
     BLOCK_THREADS=(128, 256, 512),
     TEAM=(1, 2, 4, 8, 16, 32),  # threads that read a row side by side
     LINES=(1, 2, 4),  # loads of each of them from a row
@@ -177,7 +177,8 @@ def loads_fit_registers(BLOCK_THREADS, LINES, VEC, UNROLL, MIN_BLOCKS, device):
 def sums_fit_shared(BLOCK_THREADS, TEAM, LINES, VEC, WARP, device):
     """Every warp has a copy of the strip's sums in shared memory, of which a kernel may declare 48 KB."""
     copies = BLOCK_THREADS // max(TEAM, WARP)
-    return 4 * copies * tile(TEAM, LINES, VEC) <= min(49152, device.shared_bytes_per_block)
+    needed = 4 * (copies * tile(TEAM, LINES, VEC) + 1)
+    return needed <= min(49152, device.shared_bytes_per_block)
 
 
 @gemv_columns.constraint

@@ -104,9 +104,6 @@ MOST_K = 64
 #: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
 MOST_SHARES = 1024
 
-#: Elements from the first row to the last that the teams of a slim block read of B at once, which 32 bits count.
-MOST_PITCH = 2**31 - 1
-
 #: What the kernels take, in order, and of a view besides.
 ARGUMENTS = ("a", "b", "c", "alpha", "beta", "m", "n", "k")
 DISTANCES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
@@ -671,11 +668,11 @@ def long_k_has_fragments_read_ahead(VARIANT, REG_DB, LANES, GRIDK):
 
 
 @sgemm.constraint
-def tail_is_of_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES, TAIL):
-    """cuda: a tail is worth it where C is large: tiles of 128 x 128 at least, and k split for nothing else."""
+def tail_is_of_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES, TAIL, C_ROWS):
+    """cuda: a tail is worth it where C is large: tiles of 128 x 128 at least, k split for nothing else, no lines."""
     if not TAIL:
         return True
-    is_large = min(BM, BN) >= 128 and TM * TN >= 96
+    is_large = min(BM, BN) >= 128 and TM * TN >= 96 and C_ROWS == "direct"
     return is_large and REG_DB and LANES == "pairs" and SPLITK * GRIDK * SLICES == 1
 
 
@@ -706,13 +703,6 @@ def rows_are_shifted_alike(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
         return True
     rows = 32 * warps(BM, BN, WM, WN, SLICES) // (32 if BN % 32 == 0 else 16)
     return rows > 0 and rows % 4 == 0 and BK % rows == 0 and BK // SLICES >= 4 and GRIDK <= 3
-
-
-@sgemm.constraint
-def lines_fit_the_stages(BM, BN, BK, WN, TM, STAGES, TAIL, C_ROWS):
-    """cuda: the rows that all warps lay out at a time fit where the stages were; a tail has no lines."""
-    strips = BM // TM * (BN // WN) * (WN + (0 if WN % 32 else 16))
-    return C_ROWS == "direct" or (strips <= STAGES * BK * (BM + BN) and not TAIL)
 
 
 @sgemm.constraint
@@ -858,7 +848,7 @@ def tiles(c, p):
 def requires(c, p):
     """Reads of many bytes are aligned; split over the grid is a long k that has few tiles; cuda: tiles
     16 wide are for slim C, lines for odd rows; slim: C has as few columns or rows as it is made for, and over half
-    of that, and rows of B are not too long; outer: k is short, and nothing is a view.
+    of that; outer: k is short, and nothing is a view.
 
     Views are looked at in the kernels.
     """
@@ -867,8 +857,7 @@ def requires(c, p):
     if c.VARIANT == "slim":
         few = p.n if c.NARROW == "columns" else p.m
         shares = (tiles(c, p) * p.batch <= MOST_SHARES) & (p.k >= 32 * c.GRIDK)
-        near = c.NARROW == "columns" or p.n <= MOST_PITCH // (c.BLOCK_THREADS // c.TEAM * c.UNROLL)
-        return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares) & near
+        return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares)
     if c.VARIANT == "outer":
         return (p.view == 0) & (p.k <= MOST_K) & (p.n % c.VEC == 0)
     split = c.SPLITK * c.GRIDK

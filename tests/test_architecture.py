@@ -41,7 +41,7 @@ LAYERS = (
 LINES = {
     "": 1800,
     "calling": 2815,
-    "cli": 2852,
+    "cli": 2853,
     "devices": 2650,
     "doctor": 402,
     "explain": 900,
@@ -53,7 +53,7 @@ LINES = {
     "measure": 5993,
     "report": 1570,
     "retune": 1120,
-    "run": 4888,
+    "run": 4903,
     "search": 2431,
     "store": 1385,
     "triton": 1166,

@@ -282,24 +282,19 @@ def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
             np.testing.assert_array_equal(gemm(a, b), first)
 
 
-@pytest.mark.parametrize(("columns", "may_run"), [(1 << 21, True), (1 << 22, False)])
-def test_rows_of_b_that_32_bits_do_not_count_are_not_for_slim(sgemm, columns, may_run):
-    """Without a view a block of 64 teams adds 512 times a row of B to a pointer, in an int."""
-    chosen = {"VARIANT": "slim", "NARROW": "rows", "BLOCK_THREADS": 512, "TEAM": 8, "UNROLL": 8}
-    problem = Problem(m=1, n=columns, k=2048)
-    assert sgemm.allows(sgemm.completed({**chosen, "VEC": 4}), problem) == may_run
-
-
 @pytest.mark.parametrize(("columns", "may_run"), [(1001, True), (1002, True), (1000, False)])
 def test_lines_are_for_rows_that_are_no_whole_quads(sgemm, columns, may_run):
     chosen = sgemm.default().replace(C_ROWS="lines")
     assert is_member(sgemm, chosen, SM_90)
     assert sgemm.allows(chosen, Problem(m=500, n=columns, k=64)) == may_run
-    for split in ({"SPLITK": 2}, {"GRIDK": 2, "RASTER": 1}, {"SLICES": 2}):
-        direct = sgemm.default().replace(**split)
-        assert is_member(sgemm, direct, SM_90) > is_member(
-            sgemm, direct.replace(C_ROWS="lines"), SM_90
-        )
+
+
+def test_sums_of_several_blocks_and_tails_have_no_lines(sgemm):
+    tail = sgemm.completed(next(seed for seed in sgemm.seeds if seed.get("TAIL")))
+    splits = ({"SPLITK": 2}, {"GRIDK": 2, "RASTER": 1}, {"SLICES": 2})
+    for direct in (tail, *(sgemm.default().replace(**split) for split in splits)):
+        assert is_member(sgemm, direct, SM_90)
+        assert not is_member(sgemm, direct.replace(C_ROWS="lines"), SM_90)
 
 
 @pytest.mark.opencl

@@ -221,6 +221,29 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
     assert (far.expected_fraction, far.median_fraction) == (None, None)
 
 
+def test_a_configuration_that_comes_later_is_chosen_by_the_sizes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sizes before nobody measured it, and there it counts as slow."""
+    monkeypatch.setattr("autotune.run.matrix.MOST_CONFIGURATIONS", 2)
+    record, kernel = read(H100 / "sgemm.json"), find_kernel("sgemm")
+    first, second, late = map(Configuration, sampled_matrix(1).configurations[:3])
+    sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(3, 900)]
+    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, [first, second])
+
+    def times_ms(place: int, count: int) -> dict[int, float]:
+        times = {0: 0.01 * (1 + place % 2 / 5), 1: 0.01 * (1.2 - place % 2 / 5), 2: 0.008}
+        return {number: times[number] for number in range(count)}
+
+    matrix.add(sizes[:700], [times_ms(place, 2) for place in range(700)])
+    matrix.add_configurations([late])
+    matrix.add(sizes[700:], [times_ms(place, 3) for place in range(200)])
+    assert matrix.after_the_last() == set(sizes[700:])
+    for deciding, is_chosen in ((set[Problem](), False), (matrix.after_the_last(), True)):
+        fitted, _ = fitted_to_sizes(record, kernel, matrix.portfolio(), deciding)
+        assert (late in map(Configuration, fitted.portfolio.configurations)) == is_chosen
+
+
 def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     """Of two configurations one is faster for int32, the other for float16, at any size."""
     record, kernel = read(H100 / "reduce_op.json"), find_kernel("reduce_op")

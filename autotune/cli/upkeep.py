@@ -460,7 +460,8 @@ def sizes(
             raise UsageError(f"{out}: no such file; run: autotune sizes {kernel} --out {out}")
         record = read(fitted)
         matrix = SizeMatrix.opened(out, declared, record.device.planned_for())
-        record, held_out = fitted_to_sizes(record, declared, matrix.portfolio())
+        decide = matrix.after_the_last()
+        record, held_out = fitted_to_sizes(record, declared, matrix.portfolio(), decide)
         write_atomically(fitted, encode(record))
         click.echo(f"{fitted}: held-out sizes get {held_out}")
         return

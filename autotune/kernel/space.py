@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.integer[Any]]
 #: Memory for enumeration, the same on every machine.
 _MOST_BYTES = 2 << 30
-#: Combinations of values for which a rule is asked, in half a minute.
+#: A rule is evaluated for at most this many combinations, in about half a minute.
 _MOST_ASKED = 1 << 27
 #: Rows that are extended and filtered at a time.
 _BLOCK_ROWS = 1 << 18
@@ -246,8 +246,8 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _ConstraintTable:
     shape = [len(kernel.parameters[name]) for name in rule.parameters]
     if math.prod(shape) > _MOST_ASKED:
         raise kernel.error(
-            f"rule {rule.name!r} names parameters with {math.prod(shape):.1e} combinations of values, "
-            f"and is asked for each; at most {_MOST_ASKED:.1e} may be: make it two rules of fewer"
+            f"rule {rule.name!r} depends on {len(shape)} parameters with {math.prod(shape):.1e} "
+            f"combinations; at most {_MOST_ASKED:.1e} are evaluated: split it into rules of fewer"
         )
     asked: dict[str, Sequence[object]] = {**kernel.parameters, DEVICE: (device,)}
 

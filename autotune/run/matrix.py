@@ -78,6 +78,8 @@ class SizeMatrix:
     problems: list[Problem] = field(default_factory=list)
     #: Of each problem the milliseconds by number of the configuration.
     times_ms: list[dict[int, float]] = field(default_factory=list)
+    #: Of each problem how many configurations were there before it.
+    known: list[int] = field(default_factory=list)
 
     @classmethod
     def opened(cls, file: Path, kernel: Kernel, device: Device) -> SizeMatrix:
@@ -105,6 +107,7 @@ class SizeMatrix:
                     self.configurations.append(Configuration(row["configuration"]))
                 else:
                     self.problems.append(Problem(row["problem"]))
+                    self.known.append(len(self.configurations))
                     self.times_ms.append({int(n): float(ms) for n, ms in row["ms"].items()})
             except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
                 raise UsageError(f"{self.file}:{number + 1}: no row of sizes: {error}") from None
@@ -131,6 +134,12 @@ class SizeMatrix:
         self._append([{"problem": dict(problem), "ms": times} for problem, times in pairs])
         self.problems += problems
         self.times_ms += map(dict, times_ms)
+        self.known += [len(self.configurations)] * len(problems)
+
+    def after_the_last(self) -> frozenset[Problem]:
+        """Return the sizes that came after the last configuration, so that each could have been the fastest."""
+        known = zip(self.problems, self.known, strict=True)
+        return frozenset(problem for problem, count in known if count == len(self.configurations))
 
     def portfolio(self) -> Portfolio:
         """Return the times as a portfolio without answers; sizes that nothing allows are left out."""
@@ -436,11 +445,15 @@ def _plans(matrix: Portfolio, kernel: Kernel, device: Device) -> list[Plan | Non
 
 
 def fitted_to_sizes(
-    record: TunedRecord, kernel: Kernel, matrix: Portfolio
+    record: TunedRecord,
+    kernel: Kernel,
+    matrix: Portfolio,
+    deciding: Set[Problem] = frozenset(),
 ) -> tuple[TunedRecord, HeldOut]:
     """Return a record whose answers for other problems are fitted to times on random sizes.
 
-    Second is what held-out sizes get from such fits. A category on whose problems the record's portfolio has
+    Second is what held-out sizes get from such fits. Configurations are chosen by their times on the sizes in
+    ``deciding``, by those on all where these are few. A category on whose problems the record's portfolio has
     no time of what was chosen gets the first random size that has one in their place.
 
     Raises
@@ -471,7 +484,9 @@ def fitted_to_sizes(
     for category, fit in fits.items():
         fit.others = [other for other in fits.values() if other is not fit]
         completed, spreads = fit.completed()
-        chosen = fit.chosen(completed, spreads, most)
+        decide = [n for n, each in enumerate(fit.matrix.problems) if Problem(each) in deciding]
+        is_enough = len(decide) >= _COMPLETE
+        chosen = fit.chosen(completed[:, decide] if is_enough else completed, spreads, most)
         held_out = fit.held_out(chosen)
         if held_out.measured < _ENOUGH_HELD_OUT:
             raise UsageError(

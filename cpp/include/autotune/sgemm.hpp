@@ -453,13 +453,13 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},74496,true,true,30,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
     {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,18,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,19,992ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,1,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,18,992ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::rows,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,33,0,992ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,20,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,19,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,35,9,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
@@ -475,29 +475,32 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,21,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,22,224ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,23,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,20,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,21,224ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,22,1023ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,21,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,20,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,128,8,48,32,12,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},23040,false,true,44,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,96,64,8,48,32,12,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,44,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
     {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,2,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,24,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,25,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,23,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,24,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,33,0,992ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,47,26,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,27,1023ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,48,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,49,28,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,13,13,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,29,1022ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,47,25,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,48,26,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,26,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,49,27,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,48,32,32,48,4,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,50,13,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,28,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,30,234ULL,true}
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,29,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,992ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -614,7 +617,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{1,1600},{0,344},{0,9223372036854775807LL}},{{0.908, 1.0},{0.955, 1.0},{0.706, 0.955},{0.917, 1.0},{0.873, 0.989},{0.927, 1.0},{0.88, 0.974},{0.948, 0.985},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0}}},
-    {{1, 1, 1}, {16384, 10000, 65344}, {{5,4},{1,55},{4,2},{0,9223372036854775807LL}},{{0.945, 1.0},{0.959, 1.0},{0.841, 0.993},{0.862, 0.992},{0.926, 1.0},{0.914, 1.0},{0.896, 0.998},{0.932, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0},{0.945, 1.0}}}
+    {{1, 1, 1}, {16384, 10000, 65528}, {{1,23},{4,4},{0,32},{0,9223372036854775807LL}},{{0.985, 1.0},{0.883, 1.0},{0.923, 1.0},{0.958, 1.0},{0.971, 1.0},{0.858, 0.996},{0.944, 1.0},{0.922, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -859,14 +862,10 @@ inline constexpr near_row near_rows[] = {
     {{59, 112, 175}, 44, false, 2},
     {{80, 192, 192}, 4, false, 2},
     {{96, 96, 256}, 5, false, 2},
-    {{96, 212, 96}, 6, false, 2},
     {{111, 134, 175}, 7, false, 2},
-    {{112, 112, 112}, 45, false, 2},
     {{112, 112, 224}, 9, false, 2},
     {{112, 192, 192}, 10, false, 2},
     {{112, 192, 192}, 14, true, 2},
-    {{112, 192, 192}, 7, true, 2},
-    {{128, 128, 128}, 8, false, 2},
     {{128, 128, 208}, 12, false, 2},
     {{131, 176, 175}, 13, false, 2},
     {{133, 133, 216}, 14, false, 2},
@@ -874,72 +873,46 @@ inline constexpr near_row near_rows[] = {
     {{134, 153, 145}, 14, true, 2},
     {{137, 172, 207}, 47, false, 2},
     {{137, 172, 207}, 17, true, 2},
-    {{137, 172, 207}, 7, true, 2},
     {{137, 170, 202}, 17, false, 2},
-    {{137, 170, 202}, 7, true, 2},
     {{137, 170, 202}, 48, false, 2},
     {{138, 138, 200}, 49, false, 2},
     {{144, 144, 144}, 11, false, 2},
     {{144, 144, 240}, 20, false, 2},
     {{147, 147, 147}, 21, false, 2},
-    {{151, 165, 127}, 22, false, 2},
-    {{151, 165, 127}, 7, true, 2},
     {{153, 153, 153}, 21, false, 2},
     {{154, 161, 135}, 50, false, 2},
     {{159, 159, 159}, 23, false, 2},
     {{159, 159, 159}, 14, true, 2},
-    {{159, 159, 159}, 7, true, 2},
     {{159, 160, 160}, 51, false, 2},
-    {{159, 160, 160}, 7, true, 2},
-    {{160, 160, 96}, 52, false, 2},
+    {{159, 160, 160}, 14, true, 2},
     {{160, 160, 160}, 23, false, 2},
     {{160, 160, 160}, 14, true, 2},
-    {{160, 160, 160}, 7, true, 2},
     {{160, 160, 208}, 53, false, 2},
     {{161, 157, 151}, 28, false, 2},
-    {{161, 157, 151}, 7, true, 2},
+    {{161, 157, 151}, 14, true, 2},
     {{163, 163, 163}, 54, false, 2},
     {{167, 167, 167}, 55, false, 2},
-    {{169, 169, 169}, 56, false, 2},
-    {{169, 172, 166}, 32, false, 2},
-    {{169, 172, 166}, 7, true, 2},
     {{175, 106, 184}, 57, false, 2},
-    {{176, 176, 176}, 34, false, 2},
-    {{176, 176, 176}, 28, false, 2},
-    {{176, 176, 176}, 7, true, 2},
-    {{179, 179, 179}, 54, false, 2},
-    {{184, 184, 184}, 29, false, 2},
     {{191, 122, 175}, 35, false, 2},
-    {{191, 122, 175}, 7, true, 2},
+    {{191, 122, 175}, 17, true, 2},
     {{192, 0, 192}, 36, false, 2},
     {{192, 32, 192}, 37, false, 2},
     {{192, 80, 192}, 38, false, 2},
     {{192, 112, 192}, 10, false, 2},
     {{192, 112, 192}, 17, true, 2},
-    {{192, 112, 192}, 7, true, 2},
-    {{192, 192, 96}, 58, false, 2},
-    {{192, 192, 192}, 40, false, 2},
-    {{192, 192, 192}, 7, true, 2},
     {{208, 64, 192}, 59, false, 2},
-    {{208, 208, 112}, 0, false, 2},
-    {{208, 208, 208}, 40, false, 2},
-    {{208, 208, 208}, 7, true, 2},
-    {{212, 96, 96}, 60, false, 2},
-    {{223, 121, 89}, 42, false, 2},
-    {{224, 144, 160}, 34, false, 2},
     // sm_90
     {{0, 192, 192}, 14, false, 1},
     {{32, 192, 192}, 2, false, 2},
     {{59, 112, 175}, 44, false, 2},
     {{80, 192, 192}, 14, false, 1},
     {{96, 96, 256}, 5, false, 1},
-    {{96, 212, 96}, 6, false, 2},
+    {{96, 212, 96}, 8, false, 1},
     {{111, 134, 175}, 7, false, 1},
     {{112, 112, 112}, 8, false, 1},
     {{112, 112, 224}, 9, false, 1},
     {{112, 192, 192}, 10, false, 2},
     {{112, 192, 192}, 14, true, 2},
-    {{112, 192, 192}, 7, true, 2},
     {{128, 128, 128}, 8, false, 1},
     {{128, 128, 208}, 12, false, 2},
     {{131, 176, 175}, 13, false, 2},
@@ -955,8 +928,7 @@ inline constexpr near_row near_rows[] = {
     {{144, 144, 144}, 11, false, 2},
     {{144, 144, 240}, 17, false, 1},
     {{147, 147, 147}, 21, false, 2},
-    {{151, 165, 127}, 22, false, 2},
-    {{151, 165, 127}, 7, true, 2},
+    {{151, 165, 127}, 29, false, 1},
     {{153, 153, 153}, 21, false, 2},
     {{154, 161, 135}, 29, false, 1},
     {{159, 159, 159}, 31, false, 1},
@@ -964,39 +936,33 @@ inline constexpr near_row near_rows[] = {
     {{160, 160, 96}, 29, false, 1},
     {{160, 160, 160}, 23, false, 2},
     {{160, 160, 160}, 14, true, 2},
-    {{160, 160, 160}, 7, true, 2},
     {{160, 160, 208}, 29, false, 1},
     {{161, 157, 151}, 28, false, 2},
-    {{161, 157, 151}, 7, true, 2},
+    {{161, 157, 151}, 14, true, 2},
     {{163, 163, 163}, 29, false, 1},
     {{167, 167, 167}, 29, false, 1},
     {{169, 169, 169}, 29, false, 1},
-    {{169, 172, 166}, 32, false, 2},
-    {{169, 172, 166}, 7, true, 2},
+    {{169, 172, 166}, 29, false, 1},
     {{175, 106, 184}, 18, false, 1},
-    {{176, 176, 176}, 34, false, 2},
-    {{176, 176, 176}, 28, false, 2},
-    {{176, 176, 176}, 7, true, 2},
+    {{176, 176, 176}, 29, false, 1},
+    {{176, 176, 176}, 29, false, 1},
     {{179, 179, 179}, 29, false, 1},
     {{184, 184, 184}, 29, false, 1},
     {{191, 122, 175}, 35, false, 2},
-    {{191, 122, 175}, 7, true, 2},
+    {{191, 122, 175}, 17, true, 2},
     {{192, 0, 192}, 36, false, 1},
-    {{192, 32, 192}, 7, false, 1},
+    {{192, 32, 192}, 37, false, 2},
     {{192, 80, 192}, 38, false, 2},
     {{192, 112, 192}, 10, false, 2},
     {{192, 112, 192}, 17, true, 2},
-    {{192, 112, 192}, 7, true, 2},
     {{192, 192, 96}, 30, false, 1},
-    {{192, 192, 192}, 40, false, 2},
-    {{192, 192, 192}, 7, true, 2},
+    {{192, 192, 192}, 29, false, 1},
     {{208, 64, 192}, 8, false, 1},
-    {{208, 208, 112}, 0, false, 2},
-    {{208, 208, 208}, 40, false, 2},
-    {{208, 208, 208}, 7, true, 2},
+    {{208, 208, 112}, 29, false, 1},
+    {{208, 208, 208}, 30, false, 1},
     {{212, 96, 96}, 8, false, 1},
-    {{223, 121, 89}, 42, false, 2},
-    {{224, 144, 160}, 34, false, 2},
+    {{223, 121, 89}, 29, false, 1},
+    {{224, 144, 160}, 30, false, 1},
     {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -1008,11 +974,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 53, 0, 56},  // NVIDIA_H100_80GB_HBM3
-    {90, 53, 106, 56, 129}  // NVIDIA_H200
+    {90, 53, 106, 56, 100}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 106, 159, 129, 198},
+    {90, 106, 159, 100, 161},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -1028,8 +994,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   number met_{1};
   switch (p_.condition) {
     case 0: met_ = (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}); break;
-    case 1: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), (n <= number{8388607})); break;
-    case 2: met_ = both(both((m <= number{4}), (number{5} <= (number{2} * m))), (n <= number{8388607})); break;
+    case 1: met_ = both((m <= number{1}), (number{2} <= (number{2} * m))); break;
+    case 2: met_ = both((m <= number{4}), (number{5} <= (number{2} * m))); break;
     case 3: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 4: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{1}) <= number{1024}), (number{256} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 5: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{8}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
@@ -1045,19 +1011,18 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 15: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
     case 16: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 17: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 18: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), (n <= number{4194303})); break;
-    case 19: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 20: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 21: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 22: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 23: met_ = both(both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))), (n <= number{33554431})); break;
-    case 24: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 25: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
-    case 26: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
-    case 27: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
-    case 28: met_ = both(both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))), (n <= number{4194303})); break;
-    case 29: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)), (number{1} <= (n % number{4}))); break;
-    case 30: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))), (number{1} <= (n % number{4}))); break;
+    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 20: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 21: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 22: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 23: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 24: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 25: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
+    case 26: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
+    case 27: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 28: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)), (number{1} <= (n % number{4}))); break;
+    case 29: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))), (number{1} <= (n % number{4}))); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -1123,12 +1088,13 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 41: return (ceil_div(n, number{64}) * number{15});
     case 42: return (ceil_div(m, number{64}) * ceil_div(n, number{16}));
     case 43: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{8});
-    case 44: return (ceil_div(m, number{48}) * ceil_div(n, number{128}));
+    case 44: return (ceil_div(m, number{96}) * ceil_div(n, number{64}));
     case 45: return (ceil_div(m, number{8}) * ceil_div(n, number{16}));
     case 46: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{8});
     case 47: return (ceil_div(m, number{16}) * ceil_div(n, number{128}));
-    case 48: return (ceil_div(m, number{16}) * ceil_div(n, number{64}));
+    case 48: return (ceil_div(m, number{8}) * ceil_div(n, number{256}));
     case 49: return (ceil_div(n, number{16}) * number{15});
+    case 50: return ((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2});
     default: return {0, false};
   }
 }
@@ -1185,12 +1151,13 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 41: return extent_of(ceil_div(n, number{64}), number{15}, number{1});
     case 42: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{1});
     case 43: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{8});
-    case 44: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 44: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{64})), number{1}, number{1});
     case 45: return extent_of((ceil_div(m, number{8}) * ceil_div(n, number{16})), number{1}, number{1});
     case 46: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{8});
     case 47: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 48: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 48: return extent_of((ceil_div(m, number{8}) * ceil_div(n, number{256})), number{1}, number{1});
     case 49: return extent_of(ceil_div(n, number{16}), number{15}, number{1});
+    case 50: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1221,7 +1188,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 0, 74, 6, 43, 2, 7, 9, 14, 17, 36, 54, 64, 65, 66, 18, 68, 70, 71, 73, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87};
+inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 6, 43, 2, 9, 14, 17, 36, 65, 66, 18, 68, 77, 70, 71, 73, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 29};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1408,182 +1375,179 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(blocks_, 528, 0.0008227 + 7.547e-08 * k))
           * unless_multiple(n, 4, 1.382);
     case 32:
-      return (estimate{0.002054 + 1.208e-08 * m + 3.032e-06 * k + 5.636e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003904 + 3.44e-05 * k)
-          + in_waves(blocks_, 264, 0.001632 + 7.277e-06 * k))
-          * unless_multiple(n, 4, 1.505)
-          * unless_multiple(k, 4, 1.088);
+      return (estimate{0.001591 + 5.302e-07 * k + 5.794e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000623 + 2.669e-05 * k)
+          + in_waves(blocks_, 528, 0.000491 + 1.098e-05 * k))
+          * unless_multiple(n, 4, 1.446)
+          * unless_multiple(k, 4, 1.128);
     case 33:
-      return (estimate{0.001675 + 1.127e-08 * m + 4.419e-07 * k + 5.368e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0004374 + 1.653e-09 * m + 2.802e-05 * k)
-          + in_waves(blocks_, 528, 0.0008002 + 8.605e-06 * k))
-          * unless_multiple(n, 4, 1.578)
-          * unless_multiple(k, 4, 1.146);
+      return (estimate{0.001406 + 3.396e-08 * m + 1.545e-07 * k + 1.487e-09 * m * k + 4.392e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004012 + 1.706e-05 * k)
+          + in_waves(blocks_, 528, 0.0005808 + 1.235e-05 * k))
+          * unless_multiple(n, 4, 1.809)
+          * unless_multiple(k, 4, 1.122);
     case 34:
-      return (estimate{0.0008932 + 5.645e-08 * m + 1.114e-06 * k + 6.031e-10 * m * k + 2.977e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002006 + 1.037e-05 * k)
-          + in_waves(blocks_, 528, 0.001191 + 3.312e-06 * k))
-          * unless_multiple(n, 4, 1.492)
-          * unless_multiple(k, 4, 1.078);
+      return (estimate{0.001217 + 4.152e-08 * m + 5.204e-11 * m * n + 8.966e-10 * m * k + 2.994e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002297 + 5.394e-06 * k)
+          + in_waves(blocks_, 528, 0.0005009 + 4.002e-06 * k))
+          * unless_multiple(n, 4, 1.513)
+          * unless_multiple(k, 4, 1.019);
     case 35:
-      return (estimate{0.000603 + 6.988e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003539 + 0.0003539 * m + 2.507e-09 * n + 8.38e-07 * k)
-          + in_waves(blocks_, 264, 4.635e-05 + 4.635e-05 * m + 2.531e-08 * n))
-          * unless_multiple(n, 4, 1.291)
-          * unless_multiple(k, 4, 1.029);
+      return (estimate{0.001113 + 3.878e-08 * m + 1.188e-06 * k + 8.83e-10 * m * k + 2.451e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002506 + 9.53e-06 * k)
+          + in_waves(blocks_, 528, 0.0008726 + 4.558e-06 * k))
+          * unless_multiple(n, 4, 1.668)
+          * unless_multiple(k, 4, 1.077);
     case 36:
-      return (estimate{0.000603 + 8.57e-05 * m + 4.323e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0007585 + 6.059e-05 * m + 5.304e-08 * n + 1.952e-06 * k)
-          + in_waves(blocks_, 264, 0.000131 * m))
-          * unless_multiple(m, 4, 1.018)
-          * unless_multiple(n, 4, 1.136)
-          * unless_multiple(k, 4, 1.03);
-    case 37:
-      return (estimate{0.000603 + 4.86e-07 * m + 4.517e-07 * n + 5.57e-09 * m * n + 4.601e-10 * m * k + 1.452e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000818 + 1.776e-08 * n + 2.096e-06 * k)
-          + in_waves(blocks_, 264, 0.002446 + 2.826e-08 * n + 2.623e-07 * k))
-          * unless_multiple(n, 4, 1.164);
-    case 38:
-      return (estimate{0.001552 + 3.858e-06 * m + 1.705e-07 * k + 3.043e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0006857 + 3.241e-07 * k)
-          + in_waves(blocks_, 528, 0.002245))
-          * unless_multiple(n, 4, 1.768);
-    case 39:
-      return (estimate{0.003648 + 9.222e-07 * m + 1.678e-09 * n + 3.097e-07 * k + 6.599e-11 * m * k}
-          + in_waves(blocks_, 132, 0.0006719 + 4.843e-08 * n + 2.102e-06 * k)
-          + in_waves(blocks_, 264, 9.276e-08 * k))
-          * unless_multiple(n, 4, 1.625)
-          * unless_multiple(k, 4, 1.039);
-    case 40:
-      return (estimate{0.004946 + 8.731e-07 * m + 5.086e-07 * k}
-          + in_waves(blocks_, 132, 0.001503 + 5.489e-08 * m + 7.786e-08 * n + 3.131e-06 * k)
-          + in_waves(blocks_, 264, 3.477e-07 * k))
-          * unless_multiple(n, 4, 1.322)
-          * unless_multiple(k, 4, 1.036);
-    case 41:
-      return estimate{0.000879 + 4.429e-07 * m + 0.000276 * n + 4.603e-09 * k + 4.429e-07 * m * n + 6.982e-10 * m * k + 4.603e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0)
-          + in_waves(blocks_, 1056, 0.0001437 + 0.0001437 * n + 1.24e-07 * k);
-    case 42:
-      return (estimate{0.001753 + 4.543e-08 * m + 3.423e-06 * k + 9.523e-11 * m * k + 4.707e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0003062 + 6.86e-09 * m + 1.957e-05 * k)
-          + in_waves(blocks_, 264, 0.001279))
-          * unless_multiple(n, 4, 1.463)
-          * unless_multiple(k, 4, 1.035);
-    case 43:
-      return estimate{0.003556 + 9.27e-07 * m + 3.017e-08 * n + 7.438e-08 * k + 2.2e-10 * m * k + 2.195e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005097 + 8.425e-09 * n + 9.3e-07 * k)
-          + in_waves(blocks_, 264, 0.0003799 + 6.981e-08 * n + 4.865e-07 * k);
-    case 44:
-      return (estimate{0.002376 + 3.938e-07 * m + 2.277e-07 * k + 6.776e-09 * m * n + 4.525e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0003521 + 2.863e-06 * n + 7.673e-07 * k)
-          + in_waves(blocks_, 264, 5.072e-09 * m + 4.537e-07 * k))
-          * unless_multiple(n, 4, 1.075)
-          * unless_multiple(k, 4, 1.007);
-    case 45:
-      return (estimate{0.002639 + 4.46e-08 * n + 5.622e-09 * m * n + 9.118e-10 * m * k + 1.165e-10 * n * k}
-          + in_waves(blocks_, 132, 0.000146 + 1.342e-06 * m + 2.711e-09 * n + 2.221e-06 * k)
-          + in_waves(blocks_, 264, 6.817e-07 * k))
-          * unless_multiple(n, 4, 1.854)
-          * unless_multiple(k, 4, 1.027);
-    case 46:
-      return (estimate{0.001996 + 1.836e-07 * m + 6.927e-07 * k + 1.95e-10 * m * k + 6.51e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0006622 + 7.5e-10 * m + 1.425e-09 * n + 5.105e-06 * k)
-          + in_waves(blocks_, 264, 0.0006658 + 1.373e-07 * k))
-          * unless_multiple(n, 4, 1.543)
-          * unless_multiple(k, 4, 1.049);
-    case 47:
-      return (estimate{0.000949 + 6.321e-08 * m + 1.027e-06 * k + 5.864e-10 * m * k + 2.156e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002777 + 5.976e-06 * k)
-          + in_waves(blocks_, 528, 0.0008291 + 7.544e-07 * k))
-          * unless_multiple(n, 4, 1.555)
-          * unless_multiple(k, 4, 1.032);
-    case 48:
-      return (estimate{0.001897 + 5.66e-08 * m + 5.697e-07 * k + 2.864e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0002267 + 5.959e-06 * k)
-          + in_waves(blocks_, 264, 3.203e-06 * k))
+      return (estimate{0.000603 + 6.365e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003753 + 0.0003753 * m + 9.048e-07 * k)
+          + in_waves(blocks_, 264, 2.915e-08 * n))
           * unless_multiple(n, 4, 1.326)
-          * unless_multiple(k, 4, 1.024);
-    case 49:
-      return estimate{0.002178 + 3.373e-07 * m + 6.971e-08 * k + 2.395e-10 * m * k + 1.838e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0003487 + 2.04e-05 * k)
-          + in_waves(blocks_, 528, 0.003986 + 2.196e-06 * k);
-    case 50:
-      return (estimate{0.001641 + 3.482e-07 * m + 3.564e-07 * n + 5.209e-08 * k + 1.13e-08 * m * n + 7.284e-10 * m * k + 8.242e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0003669 + 7.373e-07 * k)
-          + in_waves(blocks_, 528, 0.0004836 + 1.539e-08 * n + 3.393e-07 * k))
-          * unless_multiple(n, 4, 1.458);
-    case 51:
-      return (estimate{0.001303 + 1.038e-08 * m + 3.746e-09 * m * n + 2.925e-11 * m * k}
-          + in_waves(blocks_, 132, 2.133e-10 * n + 4.138e-06 * k)
-          + in_waves(blocks_, 1056, 3.735e-05 + 1.231e-05 * k))
-          * unless_multiple(k, 4, 1.101);
-    case 52:
-      return (estimate{0.0009366 + 5.587e-08 * m + 3.786e-06 * k + 6.798e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0001416 + 1.591e-09 * n + 4.633e-06 * k)
-          + in_waves(blocks_, 528, 0.0008613 + 1.003e-05 * k))
-          * unless_multiple(n, 4, 1.396)
-          * unless_multiple(k, 4, 1.029);
-    case 53:
-      return (estimate{0.001644 + 3.686e-08 * k + 9.158e-10 * m * k + 9.659e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0003557 + 1.079e-07 * m + 4.463e-08 * k)
-          + in_waves(blocks_, 1056, 0.00167 + 4.98e-08 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.379);
-    case 54:
-      return (estimate{0.004014 + 7.278e-06 * m + 1.716e-08 * k + 3.946e-10 * m * k + 2.048e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005274 + 6.694e-08 * m + 3.751e-07 * n + 1.019e-07 * k)
-          + in_waves(blocks_, 528, 0.001093 + 1.802e-08 * k))
-          * unless_multiple(m, 4, 1.007);
-    case 55:
-      return (estimate{0.00165 + 1.575e-07 * m + 1.293e-07 * n + 9.161e-08 * k + 4.745e-09 * m * n + 7.265e-10 * m * k + 2.058e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002517 + 1.513e-06 * k)
-          + in_waves(blocks_, 528, 0.0005941 + 8.777e-07 * k))
-          * unless_multiple(n, 4, 1.405);
-    case 56:
-      return (estimate{0.002009 + 4.527e-08 * m + 1.458e-08 * n + 1.039e-09 * m * n}
-          + in_waves(blocks_, 132, 3.054e-05 + 1.077e-05 * k)
-          + in_waves(blocks_, 528, 8.315e-05 + 6.299e-05 * k))
-          * unless_multiple(m, 4, 1.022)
-          * unless_multiple(k, 4, 1.091);
-    case 57:
-      return (estimate{0.002503 + 7.709e-11 * m * n + 3.287e-10 * m * k}
-          + in_waves(blocks_, 132, 8.165e-06 + 2.642e-09 * m + 1.759e-08 * n + 4.693e-05 * k)
-          + in_waves(blocks_, 528, 0.001662))
-          * unless_multiple(k, 4, 1.09);
-    case 58:
-      return (estimate{0.001037 + 1.228e-10 * m * n + 1.538e-10 * n * k}
-          + in_waves(blocks_, 132, 2.629e-05 + 2.72e-09 * m + 1.726e-09 * n + 6.864e-06 * k)
-          + in_waves(blocks_, 1056, 0.001224 + 1.574e-05 * k))
-          * unless_multiple(m, 4, 1.072)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.075);
-    case 59:
-      return (estimate{0.00102 + 0.000417 * m + 6.965e-07 * n + 1.015e-08 * k + 6.965e-07 * m * n + 1.015e-08 * m * k + 7.286e-10 * n * k}
-          + in_waves(blocks_, 132, 4.769e-09 * n + 1.665e-08 * k)
-          + in_waves(blocks_, 264, 0.0005906 + 0.0005906 * m + 8.791e-09 * k))
-          * unless_multiple(n, 4, 1.034)
+          * unless_multiple(k, 4, 1.057);
+    case 37:
+      return (estimate{0.000603 + 8.83e-05 * m + 1.393e-08 * n + 4.622e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0008929 + 5.721e-05 * m + 3.59e-08 * n + 1.918e-06 * k)
+          + in_waves(blocks_, 528, 8.83e-05 * m + 1.393e-08 * n))
+          * unless_multiple(m, 4, 1.017)
+          * unless_multiple(n, 4, 1.149)
+          * unless_multiple(k, 4, 1.03);
+    case 38:
+      return (estimate{0.001922 + 3.73e-06 * m + 1.723e-07 * k + 4.666e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000766 + 3.182e-07 * k)
+          + in_waves(blocks_, 528, 0.001708))
+          * unless_multiple(n, 4, 1.792);
+    case 39:
+      return (estimate{0.003436 + 5.768e-07 * m + 2.481e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0008246 + 1.164e-08 * n + 2.036e-06 * k)
+          + in_waves(blocks_, 1056, 4.556e-07 * k))
+          * unless_multiple(n, 4, 1.868);
+    case 40:
+      return (estimate{0.004915 + 5.244e-07 * m + 1.03e-10 * m * k}
+          + in_waves(blocks_, 132, 0.001559 + 4.586e-08 * m + 5.697e-08 * n + 3.181e-06 * k)
+          + in_waves(blocks_, 1056, 7.916e-07 * k))
+          * unless_multiple(n, 4, 1.443);
+    case 41:
+      return (estimate{0.0009936 + 5.011e-07 * m + 0.0003906 * n + 5.467e-08 * k + 5.011e-07 * m * n + 6.787e-10 * m * k + 5.467e-08 * n * k}
+          + in_waves(blocks_, 132, 0.0)
+          + in_waves(blocks_, 528, 2.195e-05 + 2.195e-05 * n + 2.77e-08 * k))
+          * unless_multiple(k, 4, 1.038);
+    case 42:
+      return (estimate{0.002338 + 3.392e-07 * m + 2.369e-07 * k + 5.645e-09 * m * n + 4.4e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004082 + 2.708e-06 * n + 7.841e-07 * k)
+          + in_waves(blocks_, 264, 1.285e-08 * m + 4.244e-07 * k))
+          * unless_multiple(n, 4, 1.074)
+          * unless_multiple(k, 4, 1.014);
+    case 43:
+      return (estimate{0.00235 + 6.777e-09 * m * n + 1.006e-09 * m * k + 9.195e-11 * n * k}
+          + in_waves(blocks_, 132, 1.173e-06 * m + 1.419e-08 * n + 2.217e-06 * k)
+          + in_waves(blocks_, 528, 0.0003323 + 4.02e-08 * n + 7.521e-07 * k))
+          * unless_multiple(n, 4, 1.955)
+          * unless_multiple(k, 4, 1.009);
+    case 44:
+      return (estimate{0.001932 + 1.027e-07 * m + 9.183e-07 * k + 2.967e-10 * m * k + 1.779e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0006336 + 5.051e-06 * k)
+          + in_waves(blocks_, 264, 0.0007332 + 1.049e-08 * n))
+          * unless_multiple(n, 4, 1.74)
+          * unless_multiple(k, 4, 1.028);
+    case 45:
+      return (estimate{0.001076 + 4.947e-08 * m + 1.131e-06 * k + 5.416e-10 * m * k + 1.363e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002906 + 5.911e-06 * k)
+          + in_waves(blocks_, 528, 0.0006713 + 9.034e-07 * k))
+          * unless_multiple(n, 4, 1.626)
           * unless_multiple(k, 4, 1.023);
-    case 60:
-      return estimate{0.003378 + 8.339e-07 * m + 6.541e-07 * k + 3.167e-10 * m * k + 1.935e-09 * n * k}
-          + in_waves(blocks_, 132, 6.861e-05 + 5.627e-08 * n + 3.329e-06 * k)
-          + in_waves(blocks_, 264, 0.001496 + 1.907e-06 * k);
-    case 61:
+    case 46:
+      return (estimate{0.001643 + 4.488e-08 * m + 2.668e-06 * k + 2.419e-09 * m * k}
+          + in_waves(blocks_, 132, 0.0006257 + 3.415e-05 * k)
+          + in_waves(blocks_, 528, 0.001058 + 1.156e-05 * k))
+          * unless_multiple(n, 4, 2.108)
+          * unless_multiple(k, 4, 1.106);
+    case 47:
+      return (estimate{0.001893 + 6.192e-08 * m + 9.296e-08 * k + 2.813e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0002064 + 5.853e-06 * k)
+          + in_waves(blocks_, 264, 3.88e-06 * k))
+          * unless_multiple(n, 4, 1.309)
+          * unless_multiple(k, 4, 1.045);
+    case 48:
+      return estimate{0.001857 + 2.175e-07 * m + 3.505e-07 * k + 3.376e-10 * m * k + 1.708e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0004002 + 1.23e-10 * n + 2.024e-05 * k)
+          + in_waves(blocks_, 528, 0.004325 + 2.362e-06 * k);
+    case 49:
+      return (estimate{0.001636 + 2.437e-07 * m + 2.189e-07 * n + 1.24e-07 * k + 7.982e-09 * m * n + 7.158e-10 * m * k + 9.876e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0004593 + 7.456e-07 * k)
+          + in_waves(blocks_, 528, 0.000418 + 2.624e-07 * k))
+          * unless_multiple(n, 4, 1.454);
+    case 50:
+      return (estimate{0.001321 + 4.643e-09 * m + 3.957e-09 * m * n + 5.68e-10 * m * k + 6.316e-10 * n * k}
+          + in_waves(blocks_, 132, 3.74e-06 * k)
+          + in_waves(blocks_, 1056, 1.345e-05 * k))
+          * unless_multiple(k, 4, 1.091);
+    case 51:
+      return (estimate{0.001426 + 2.076e-06 * m + 4.58e-08 * k + 7.989e-10 * m * k + 2.445e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003519 + 4.755e-08 * k)
+          + in_waves(blocks_, 1056, 0.001855 + 4.469e-08 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.36);
+    case 52:
+      return estimate{0.004589 + 5.766e-06 * m + 7.931e-09 * k + 3.66e-10 * m * k + 2.106e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005452 + 6.502e-08 * n + 9.136e-08 * k)
+          + in_waves(blocks_, 264, 0.0005733 + 7.265e-08 * m + 3.306e-08 * n + 3.915e-08 * k);
+    case 53:
+      return (estimate{0.001624 + 1.262e-07 * m + 1.232e-07 * n + 2.202e-07 * k + 3.96e-09 * m * n + 7.502e-10 * m * k + 1.73e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002674 + 1.52e-06 * k)
+          + in_waves(blocks_, 528, 0.0005644 + 8.468e-09 * n + 7.724e-07 * k))
+          * unless_multiple(n, 4, 1.439);
+    case 54:
+      return (estimate{0.002051 + 3.166e-08 * m + 2.26e-08 * n + 7.886e-10 * m * n + 3.64e-10 * n * k}
+          + in_waves(blocks_, 132, 6.974e-05 + 1.241e-05 * k)
+          + in_waves(blocks_, 528, 4.146e-05 + 6.343e-05 * k))
+          * unless_multiple(m, 4, 1.005)
+          * unless_multiple(k, 4, 1.072);
+    case 55:
+      return (estimate{0.001835 + 1.18e-08 * m + 6.807e-09 * n + 3.725e-10 * m * n}
+          + in_waves(blocks_, 132, 8.547e-05 + 8.167e-06 * k)
+          + in_waves(blocks_, 528, 0.0002576 + 3.318e-05 * k))
+          * unless_multiple(k, 4, 1.054);
+    case 56:
+      return (estimate{0.002272}
+          + in_waves(blocks_, 132, 0.0002424 + 1.15e-08 * n + 4.785e-05 * k)
+          + in_waves(blocks_, 528, 0.001308))
+          * unless_multiple(k, 4, 1.08);
+    case 57:
+      return (estimate{0.001083 + 0.00048 * m + 8.62e-07 * n + 7.786e-09 * k + 8.62e-07 * m * n + 7.786e-09 * m * k + 6.857e-10 * n * k}
+          + in_waves(blocks_, 132, 1.799e-08 * n + 1.911e-08 * k)
+          + in_waves(blocks_, 264, 0.0005121 + 0.0005121 * m + 1.522e-08 * k))
+          * unless_multiple(n, 4, 1.042)
+          * unless_multiple(k, 4, 1.034);
+    case 58:
+      return estimate{0.00209 + 1.207e-06 * m + 7.598e-10 * m * k + 2.186e-09 * n * k}
+          + in_waves(blocks_, 132, 5.269e-05 + 4.298e-08 * n + 3.758e-06 * k)
+          + in_waves(blocks_, 528, 0.002978 + 1.568e-06 * k);
+    case 59:
       return (estimate{0.001435 + 6.26e-10 * m * k}
           + in_waves(blocks_, 132, 9.582e-10 * m + 2.152e-05 * k)
           + in_waves(blocks_, 528, 0.002295 + 7.297e-06 * k))
           * unless_multiple(m, 4, 1.019)
           * unless_multiple(k, 4, 1.075);
-    case 62:
+    case 60:
       return (estimate{0.001441 + 1.185e-07 * m + 1.355e-06 * k + 1.789e-10 * m * k + 4.887e-12 * n * k}
           + in_waves(blocks_, 132, 0.0003146 + 1.024e-05 * k)
           + in_waves(blocks_, 264, 0.0006757 + 6.765e-07 * k))
           * unless_multiple(n, 4, 1.83)
           * unless_multiple(k, 4, 1.045);
-    case 63:
+    case 61:
       return estimate{0.003887 + 1.599e-07 * m + 1.314e-07 * n + 2.049e-07 * k + 9.082e-10 * m * k + 1.554e-09 * n * k}
           + in_waves(blocks_, 132, 4.585e-05 + 9.051e-09 * m + 3.974e-05 * k)
           + in_waves(blocks_, 528, 0.003482 + 1.041e-08 * n + 5.728e-06 * k);
+    case 62:
+      return estimate{0.003387 + 8.003e-07 * m + 5.344e-08 * k + 2.623e-10 * m * k + 2.204e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0005732 + 1.022e-08 * n + 9.103e-07 * k)
+          + in_waves(blocks_, 264, 0.0004748 + 1.832e-09 * m + 2.264e-08 * n + 4.85e-07 * k);
+    case 63:
+      return (estimate{0.00169 + 6.746e-08 * m + 2.326e-06 * k + 1.32e-10 * m * k}
+          + in_waves(blocks_, 132, 0.000203 + 6.855e-09 * n + 1.96e-05 * k)
+          + in_waves(blocks_, 264, 0.001524 + 6.6e-07 * k))
+          * unless_multiple(n, 4, 1.65)
+          * unless_multiple(k, 4, 1.07);
     default:
       return {0, false};
   }
@@ -1923,238 +1887,222 @@ inline constexpr tree trees[] = {
 {{{1,10},{0,391},{4,2},{2,256}},{.986,.98,1.003,.988,1.016,1.009,1.0,1.004,1.012,.999,1.075,1.013,.992,1.005,.996,.99}},
 {{{7,29},{9,12},{2,3746},{2,3080}},{1.0,1.014,.995,1.004,1.0,1.0,1.0,1.0,1.019,1.005,.998,.99,.997,1.059,.991,1.006}},
 {{{1,20},{1,32},{7,18},{1,47}},{1.002,.991,1.0,1.008,1.032,.974,1.0,1.032,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
-{{{2,8},{5,2},{6,400},{2,172}},{1.196,.98,1.002,.992,1.005,1.01,1.006,.999,1.0,.981,1.0,1.005,1.0,.977,1.0,1.022}},
-{{{2,8},{5,2},{2,1360},{9,23}},{1.153,.985,1.002,.996,1.0,.979,1.0,1.009,1.005,.994,1.006,1.006,1.0,.999,1.0,1.02}},
-{{{2,8},{4,2},{2,448},{1,192}},{1.0,1.0,1.001,.999,1.0,1.0,1.0,.99,1.094,1.008,1.067,.998,1.0,.936,1.0,1.009}},
-{{{2,8},{8,26},{2,6744},{6,975}},{1.112,.993,1.003,1.007,1.0,1.002,1.0,1.008,.997,.997,1.0,1.0,1.0,.996,1.0,1.016}},
-{{{2,8},{4,2},{2,64},{6,134}},{1.0,.999,1.001,1.005,1.0,1.0,1.0,.995,1.075,1.014,1.039,.992,1.0,.95,1.0,1.004}},
-{{{2,8},{0,1368},{9,23},{6,517}},{1.083,1.0,.998,.993,1.0,1.01,1.001,1.013,1.0,1.003,.996,.997,1.0,1.001,1.0,1.002}},
-{{{2,8},{4,2},{2,19},{0,896}},{1.0,1.0,1.029,.997,1.0,.996,1.0,1.003,1.062,1.013,.993,.993,1.0,.962,1.0,1.001}},
-{{{2,8},{9,12},{8,23},{2,3008}},{.996,1.001,1.005,.994,1.073,.993,.997,.999,1.0,.994,1.0,.998,1.0,1.002,1.0,1.005}},
-{{{2,2},{6,621},{5,2},{2,8}},{1.302,1.046,1.014,.991,1.0,1.046,1.0,1.027,1.0,.964,1.0,.979,1.0,1.01,1.0,1.026}},
-{{{2,2},{6,621},{2,335},{2,4}},{1.19,1.053,1.009,1.018,1.0,1.0,1.0,1.0,1.0,.99,1.0,.998,1.0,1.016,1.0,1.021}},
-{{{2,1},{6,805},{2,4},{7,26}},{1.123,1.096,1.0,1.0,1.0,.995,1.0,1.0,1.124,.974,.997,1.011,1.0,1.005,1.0,1.006}},
-{{{2,1},{6,805},{7,22},{2,31}},{1.012,1.088,1.0,1.0,1.123,.991,.998,.999,1.0,.991,1.0,1.0,1.0,1.003,1.0,1.005}},
-{{{2,2},{6,516},{5,2},{6,182}},{.993,1.022,1.0,1.0,1.0,.994,1.0,1.0,1.095,.977,1.003,.982,1.0,1.005,1.0,1.008}},
-{{{2,4},{7,24},{4,2},{2,160}},{1.001,1.01,1.008,1.005,1.068,.988,1.01,.992,1.0,.994,1.0,.941,1.0,1.009,1.0,1.008}},
-{{{2,1},{1,1232},{7,23},{2,24}},{.996,1.053,1.0,1.021,.99,.99,1.068,1.001,1.0,1.0,1.0,.987,1.0,.999,1.0,1.001}},
-{{{4,2},{2,512},{2,4},{3,16}},{1.008,1.03,1.0,1.0,1.006,.996,.951,1.006,1.0,.996,1.0,1.0,1.007,.996,1.001,1.007}},
-{{{1,16},{2,8},{7,6},{1,56}},{1.003,1.002,1.019,1.008,1.0,1.044,1.408,1.074,1.0,1.025,1.0,1.016,1.0,1.072,1.0,1.003}},
-{{{1,16},{2,14},{0,1880},{1,40}},{1.002,1.004,1.038,1.009,1.006,1.036,1.325,1.084,1.0,1.042,1.0,1.001,1.0,1.018,1.0,1.005}},
-{{{1,16},{2,20},{2,206},{4,8}},{1.011,1.034,1.246,1.007,1.0,1.0,1.002,1.009,1.008,1.016,1.012,.981,1.0,1.0,1.001,1.017}},
-{{{1,28},{7,16},{9,23},{2,5}},{1.002,1.004,1.002,1.025,1.0,1.0,1.0,1.05,1.011,1.005,1.179,.991,1.0,1.0,.995,1.012}},
-{{{1,16},{4,4},{3,4},{2,283}},{1.0,1.004,1.005,.987,1.171,1.05,1.004,.999,1.0,.983,.999,1.006,1.002,1.002,1.0,1.011}},
-{{{1,16},{0,2256},{5,2},{4,32}},{1.006,.999,1.001,1.001,.998,1.006,1.152,1.015,1.0,1.005,1.0,.965,1.0,1.0,1.0,.994}},
-{{{1,40},{7,20},{2,43},{2,8}},{1.01,1.002,1.003,1.02,1.0,1.0,1.0,1.0,1.003,1.015,1.034,.987,1.005,.979,1.099,1.0}},
-{{{1,16},{6,5},{2,29},{5,2}},{.999,.98,1.003,1.003,.999,1.0,1.001,.986,.994,.983,1.007,1.019,.995,.985,1.098,1.001}},
-{{{4,8},{2,320},{6,38},{7,21}},{.999,.999,1.03,.99,1.002,.996,.991,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.002}},
-{{{4,16},{2,384},{8,2},{7,21}},{1.001,.997,1.02,.994,1.001,.995,.993,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.013,1.001}},
-{{{4,8},{2,320},{6,24},{1,4160}},{.999,1.001,1.017,.994,1.001,.996,.993,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.01,.997}},
-{{{5,8},{2,6424},{2,1856},{2,489}},{1.001,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.003,1.0,1.0,.994,.994,1.013,.994}},
-{{{4,16},{2,6424},{2,1600},{2,489}},{1.001,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.003,1.0,1.0,.996,.995,1.011,.995}},
-{{{4,16},{2,7413},{1,368},{5,4}},{1.008,1.0,1.0,1.0,.998,.999,1.005,1.0,.998,.995,1.0,1.0,1.001,1.003,1.007,.996}},
-{{{4,16},{2,7413},{2,1856},{4,1}},{1.0,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.004,1.0,1.0,1.0,.995,.995,1.009,.997}},
-{{{7,21},{4,4},{6,40},{2,192}},{1.0,1.0,1.002,1.0,1.0,1.0,1.0,1.001,1.009,1.0,.996,1.0,.994,1.001,.997,1.006}},
-{{{4,16},{2,344},{6,16},{1,17}},{1.0,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.004,.995,1.012,.996,.994,1.009,1.005,.992}},
-{{{4,16},{2,344},{6,16},{5,16}},{1.004,.998,1.009,.999,.993,1.0,1.004,.998,.999,.997,1.0,.996,1.004,1.007,.999,.994}},
-{{{4,16},{2,192},{7,8},{8,23}},{.999,.997,1.007,.997,.999,1.006,.996,.996,1.0,1.0,1.0,1.0,.998,1.0,1.008,.999}},
-{{{4,1},{9,7},{5,1},{7,11}},{1.003,1.001,1.0,1.0,1.008,.999,1.0,1.0,.998,1.0,.999,.994,1.001,.996,1.0,1.007}},
-{{{6,3},{9,2},{6,76},{5,32}},{.999,1.005,1.0,.995,1.0,1.0,1.0,1.002,.995,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
-{{{2,51735},{4,1},{2,466},{5,2}},{.999,1.0,.997,1.0,1.002,1.0,1.001,1.0,.999,1.0,1.002,1.0,1.006,1.0,.996,1.007}},
-{{{2,4864},{4,1},{2,466},{1,96}},{1.0,1.0,.997,1.0,1.002,1.0,.999,.999,.999,1.0,1.002,1.0,1.003,1.001,.996,1.004}},
-{{{0,3},{2,177},{7,21},{4,4}},{.998,1.0,1.002,1.004,1.0,.995,1.001,1.001,.999,1.0,.999,1.001,1.003,1.0,.995,1.007}},
-{{{7,29},{9,16},{6,864},{9,22}},{.993,1.17,1.027,1.01,1.0,1.0,.995,1.001,1.0,1.0,.979,1.062,1.0,1.0,.985,1.009}},
-{{{7,29},{9,16},{0,4571},{6,120}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.981,1.106,1.004,1.018,1.0,1.0,.98,.993}},
-{{{7,30},{6,536},{2,448},{1,10}},{1.001,1.0,1.0,1.0,1.03,1.042,1.007,1.002,1.006,.995,1.0,1.0,.994,1.068,.998,1.003}},
-{{{7,29},{6,336},{9,16},{2,2454}},{1.003,1.023,1.0,1.0,1.002,1.0,1.001,1.005,.991,1.056,1.009,1.0,1.032,1.0,.992,1.004}},
-{{{8,29},{6,1120},{0,1256},{1,10}},{1.016,1.0,1.0,1.0,1.017,1.013,1.0,1.003,1.001,1.043,.994,1.0,.981,1.006,.989,1.0}},
-{{{7,28},{6,864},{4,2},{2,767}},{.991,.99,1.0,1.0,1.009,1.007,1.0,1.0,.999,1.014,.986,.983,.995,1.018,.999,1.005}},
-{{{7,31},{1,6},{1,48},{7,11}},{1.001,1.0,1.0,1.0,1.0,1.0,1.01,1.0,1.026,1.0,.982,1.002,1.0,1.0,1.001,1.024}},
-{{{7,24},{8,22},{8,29},{4,2}},{.996,1.02,.989,.984,1.0,1.0,1.0,.997,.999,1.01,.994,.997,1.0,1.0,1.0,1.012}},
-{{{4,2},{1,227},{6,384},{6,512}},{1.014,1.0,.982,1.012,1.007,1.042,.993,1.064,1.0,1.0,1.0,1.0,.981,1.004,.942,1.032}},
-{{{1,128},{1,24},{4,2},{1,227}},{1.037,1.0,.969,1.033,1.031,1.0,.995,1.017,1.0,1.0,1.0,.972,1.0,1.0,1.0,1.019}},
-{{{9,30},{1,12},{1,64},{6,1408}},{1.04,1.005,.988,1.02,1.0,1.0,1.006,1.035,1.004,1.0,.991,.992,1.0,1.0,1.004,1.011}},
-{{{4,2},{9,23},{6,1216},{2,21592}},{.997,1.002,1.001,1.038,1.0,1.0,.977,.999,1.009,.995,.992,1.007,1.0,1.0,.959,1.01}},
-{{{1,12},{1,64},{4,2},{6,1216}},{1.024,.977,1.0,1.003,1.022,.996,1.0,1.005,1.0,1.0,1.0,.963,1.005,.991,1.0,1.006}},
-{{{1,24},{1,64},{4,2},{1,496}},{1.022,.978,1.0,1.008,1.016,.995,1.0,1.001,1.0,1.0,1.0,.98,1.0,1.0,1.0,1.006}},
-{{{1,40},{7,28},{0,16},{4,2}},{1.001,.999,1.0,1.013,1.015,.973,1.006,.99,1.0,.998,1.0,1.009,1.006,.996,1.013,1.001}},
-{{{1,12},{0,168},{9,26},{6,896}},{1.002,.998,1.022,.996,1.0,1.017,1.007,1.012,1.0,.998,1.001,.996,1.0,1.003,1.006,.996}},
-{{{1,24},{0,384},{1,512},{4,2}},{1.001,1.022,1.008,.974,1.0,1.009,1.0,.979,1.015,.997,1.091,.996,1.0,1.009,1.0,1.004}},
-{{{1,16},{0,192},{9,23},{6,770}},{1.008,1.004,1.087,.993,1.0,1.024,1.001,1.012,1.0,1.003,1.0,.993,1.0,1.005,1.003,1.001}},
-{{{1,8},{1,64},{1,48},{6,15}},{1.003,1.003,1.0,1.0,1.0,.993,1.0,.997,1.074,1.012,1.0,1.0,1.0,.987,1.0,1.003}},
-{{{1,8},{0,458},{6,360},{4,1}},{1.0,1.024,1.003,.988,1.0,.991,1.0,.99,1.005,.998,1.067,.993,1.0,1.004,1.001,1.001}},
-{{{1,16},{0,458},{4,32},{1,1608}},{1.003,1.007,1.059,1.001,1.0,.997,1.0,.997,1.0,.999,1.0,1.001,1.0,1.001,1.0,1.001}},
-{{{1,8},{5,4},{8,12},{4,2}},{1.0,1.032,.999,1.009,1.002,.977,1.001,.992,1.0,.993,1.009,1.0,1.008,.995,1.046,1.001}},
-{{{1,8},{6,80},{4,2},{1,2368}},{.999,1.019,1.003,1.005,1.003,.999,1.048,1.0,1.0,1.0,1.0,.974,1.0,1.0,1.0,1.002}},
-{{{1,24},{6,80},{2,4352},{1,192}},{1.005,.999,1.045,.991,.999,.999,1.001,1.001,1.0,1.001,1.0,1.003,1.0,1.004,1.0,1.0}},
-{{{9,24},{6,648},{2,6720},{4,2}},{.975,1.006,1.009,.99,1.002,.998,.988,.984,.995,1.042,1.001,1.002,.997,1.011,1.006,1.007}},
-{{{1,128},{1,40},{4,2},{1,1000}},{1.026,1.0,.968,1.02,1.012,1.0,.996,1.001,1.0,1.0,1.0,.981,1.0,1.0,1.0,1.007}},
-{{{3,1},{1,40},{1,128},{4,2}},{1.009,1.017,.981,.983,1.0,1.0,.986,1.01,1.008,1.006,1.001,.997,1.0,1.0,.996,1.003}},
-{{{9,26},{6,648},{2,4160},{6,144}},{1.002,1.0,1.0,1.0,1.003,1.0,1.0,1.0,.989,1.032,1.002,.996,.997,1.005,1.0,1.0}},
-{{{1,19},{5,2},{6,108},{8,24}},{1.0,1.019,1.009,.997,1.006,.982,1.004,.999,1.0,1.0,1.0,1.0,1.004,.996,1.008,1.002}},
-{{{1,19},{0,593},{4,1},{1,1152}},{1.0,1.03,1.008,.987,1.0,.999,1.016,.999,1.0,.99,1.0,.992,1.0,1.003,1.0,1.001}},
-{{{1,48},{4,4},{6,120},{0,593}},{1.0,1.024,1.0,.998,1.0,.996,1.0,1.001,1.011,.994,.999,.997,1.021,.989,1.002,1.0}},
-{{{1,19},{1,64},{1,48},{2,17260}},{1.017,1.0,1.0,1.0,1.0,.989,1.0,1.001,1.004,1.01,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{2,23416},{2,304},{9,7},{5,8}},{1.001,1.0,.991,1.0,1.007,1.0,1.003,1.0,1.006,1.0,1.003,1.022,1.003,1.0,.996,1.004}},
-{{{2,23416},{2,7040},{5,128},{5,8}},{1.002,1.0,.992,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.993,1.018,1.01,1.0,1.001,.999}},
-{{{8,4},{7,15},{8,29},{0,4754}},{.992,1.012,1.0,.998,1.0,1.0,1.0,1.01,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.991}},
-{{{2,23416},{2,304},{5,128},{2,7040}},{1.003,1.0,.999,1.0,1.008,1.0,1.0,1.0,1.0,1.0,.991,1.01,1.0,1.0,1.001,.999}},
-{{{7,9},{0,64},{2,205},{0,704}},{1.0,.999,1.0,1.004,.994,1.009,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004}},
-{{{0,4754},{8,29},{9,24},{0,41}},{.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.994,1.0,1.007,.992}},
-{{{0,4754},{9,29},{5,64},{2,23416}},{.998,1.0,1.005,.993,1.004,1.0,1.0,1.0,1.004,1.0,1.002,1.0,1.001,1.0,1.0,1.0}},
-{{{0,4754},{8,29},{8,23},{0,48}},{.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0,1.0,.996,1.0,1.004,.993}},
-{{{4,2},{6,432},{1,56},{5,16}},{1.005,1.023,1.0,1.0,1.01,1.004,.935,1.019,1.01,1.013,1.0,1.0,.997,.993,.998,1.014}},
-{{{4,2},{6,380},{1,40},{0,536}},{1.001,1.002,1.0,1.0,1.022,1.002,.999,1.012,1.02,1.023,1.0,1.0,.982,.996,.953,1.01}},
-{{{4,2},{9,14},{4,32},{2,128}},{1.027,1.005,1.001,1.007,1.0,.987,1.0,1.009,1.002,1.004,.967,1.006,1.0,.997,1.0,1.004}},
-{{{3,4},{9,24},{1,40},{2,4072}},{1.003,1.034,1.0,1.0,.996,.997,.988,1.005,1.0,.994,1.0,1.0,.994,1.003,1.004,1.009}},
-{{{1,40},{2,5760},{6,988},{9,28}},{1.026,.999,.995,.999,1.0,.997,1.0,1.007,1.0,1.017,1.0,.998,1.0,.998,1.0,1.008}},
-{{{6,72},{4,2},{0,64},{2,128}},{1.001,.999,.997,.998,1.021,1.005,1.015,.999,1.0,1.018,.999,1.004,1.001,.977,.999,1.001}},
-{{{1,16},{2,19488},{2,14},{8,28}},{1.0,1.02,1.0,1.0,1.023,.998,1.0,1.004,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.008}},
-{{{6,72},{4,2},{0,640},{2,13264}},{1.01,1.018,1.008,1.002,1.012,.982,1.0,1.0,1.0,.996,1.0,1.0,1.0,.998,1.0,1.004}},
-{{{1,3},{7,29},{6,896},{8,9}},{1.001,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.041,.992,1.078,1.041,.996,.987,1.007,1.006}},
-{{{1,3},{7,28},{0,4584},{9,6}},{1.006,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.022,.988,1.057,1.013,.994,1.0,1.012,.991}},
-{{{1,3},{7,29},{6,528},{7,13}},{.997,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.027,.998,1.045,1.036,.989,.991,1.012,1.002}},
-{{{1,9},{7,30},{6,528},{1,93}},{1.009,.999,1.036,1.011,.995,.983,1.005,.992,1.0,.998,1.0,1.025,1.0,1.005,1.0,1.006}},
-{{{7,29},{6,440},{2,1408},{6,40}},{1.0,1.0,1.0,1.0,.99,1.0,1.0,1.0,1.004,1.002,1.004,1.016,1.002,1.036,.992,1.0}},
-{{{1,11},{2,8376},{0,427},{2,640}},{.996,1.01,1.0,1.0,1.001,.995,1.0,1.0,.997,.996,1.004,1.002,1.029,.994,.995,1.003}},
-{{{8,30},{6,1104},{7,29},{0,2432}},{.999,1.0,1.002,1.0,1.016,1.018,.999,1.002,.997,1.0,.992,1.0,.999,1.002,.991,1.003}},
-{{{1,9},{0,128},{2,6751},{8,13}},{.994,1.001,1.006,.997,.999,.999,1.009,1.011,1.0,1.0,1.022,.997,1.0,.999,.995,.999}},
-{{{7,30},{0,2240},{7,29},{7,23}},{.999,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.989,1.0,1.033,1.085,1.012,1.012}},
-{{{7,29},{9,15},{2,800},{1,5}},{1.005,1.022,1.009,1.011,1.012,1.049,1.006,1.019,1.003,1.024,.992,1.005,.987,1.067,.989,1.007}},
-{{{7,30},{0,2880},{1,4},{1,16}},{1.008,1.035,1.009,1.012,.993,1.01,.987,.994,1.0,1.0,1.0,1.0,1.001,1.04,1.0,1.003}},
-{{{7,29},{6,256},{2,1920},{4,2}},{.997,1.011,.998,1.005,1.001,1.05,.999,1.012,1.006,1.014,1.005,1.006,.99,1.031,.99,.995}},
-{{{7,29},{9,21},{2,257},{0,4623}},{.999,.997,.986,.994,1.0,1.028,1.015,1.006,1.0,1.0,1.0,1.0,.991,.996,.989,1.002}},
-{{{1,9},{1,16},{4,2},{2,456}},{.997,.987,1.0,.999,1.019,1.002,1.0,1.011,1.006,.975,1.0,1.005,1.009,.988,1.0,.994}},
-{{{7,28},{0,2240},{2,1576},{4,2}},{.998,1.0,.995,1.003,1.001,1.021,.994,1.0,1.003,1.003,1.01,1.007,.99,1.016,.991,.994}},
-{{{7,29},{5,128},{2,2576},{8,19}},{1.001,1.001,.986,.999,1.002,1.02,.998,1.006,1.002,1.005,.997,.998,.994,1.002,1.009,1.014}},
-{{{7,30},{7,29},{8,14},{6,640}},{1.011,1.0,1.0,1.0,.995,1.0,1.035,1.103,1.0,1.0,1.0,1.0,1.011,1.0,1.014,1.021}},
-{{{7,30},{6,336},{2,664},{8,14}},{1.005,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.011,1.017,1.023,1.01,.989,1.095,1.009,1.025}},
-{{{7,29},{6,208},{4,16},{2,192}},{1.007,.999,1.013,1.0,.997,1.004,1.003,1.0,1.012,1.037,.997,1.036,.997,1.06,.985,1.007}},
-{{{7,29},{9,12},{2,384},{5,1}},{.997,.999,.997,1.0,1.024,1.0,.995,1.01,1.003,1.006,1.011,1.013,.998,1.052,.992,1.015}},
-{{{7,30},{4,16},{0,2},{7,14}},{.999,1.0,.993,1.0,1.007,1.0,.999,1.0,1.025,1.008,1.003,.996,1.001,1.025,.995,1.02}},
-{{{7,28},{0,5},{6,60},{4,2}},{.995,1.0,1.009,1.0,1.033,.987,.974,1.014,.997,1.0,1.002,1.0,1.005,1.006,.995,1.015}},
-{{{7,29},{8,22},{6,248},{2,1408}},{1.0,1.0,1.006,.994,.998,1.014,1.003,1.003,1.004,1.03,.996,.985,.985,1.002,1.003,1.006}},
-{{{0,56},{7,25},{2,7307},{4,1}},{.985,.998,.98,1.0,1.009,1.0,1.04,1.0,1.003,.993,1.008,.992,.99,.995,1.002,1.008}},
-{{{1,24},{6,400},{4,2},{0,512}},{1.002,1.028,1.0,.995,1.009,1.0,1.0,1.016,1.006,.999,1.001,.942,1.136,.992,1.007,1.013}},
-{{{1,12},{1,64},{4,32},{9,28}},{1.113,1.008,1.0,1.005,1.0,.984,1.0,1.001,1.0,1.004,1.0,1.007,1.0,.993,1.0,1.013}},
-{{{1,24},{7,13},{1,512},{4,1}},{1.002,1.002,1.002,.988,1.0,1.001,1.0,.983,1.001,.998,1.102,.998,1.0,.996,1.0,1.005}},
-{{{1,12},{6,40},{9,29},{4,2}},{1.001,1.005,1.003,1.0,1.0,1.0,1.0,.967,.999,.999,1.099,1.0,1.0,1.0,1.0,1.007}},
-{{{1,12},{0,185},{4,2},{9,19}},{1.001,1.033,1.003,.994,.997,.999,1.082,.997,1.0,.987,1.001,.961,1.0,1.006,1.002,1.003}},
-{{{1,12},{0,672},{4,2},{9,14}},{1.001,1.028,1.002,.991,.998,.999,1.074,.999,1.0,.981,1.002,.973,1.0,1.002,1.002,1.001}},
-{{{1,24},{9,5},{1,64},{4,32}},{1.003,1.001,1.07,1.0,1.0,1.002,1.0,1.002,1.0,.994,1.0,.991,1.0,.993,1.0,1.001}},
-{{{1,12},{0,1216},{4,2},{9,24}},{1.003,1.011,1.001,.997,.998,.999,1.06,.998,1.0,.992,1.0,.973,1.0,1.005,1.002,1.001}},
-{{{1,6},{4,2},{7,6},{1,16}},{1.017,1.006,1.046,.998,1.067,1.019,1.389,1.095,1.0,1.012,1.0,.997,1.0,.995,1.0,1.012}},
-{{{1,6},{4,2},{6,55},{2,12}},{1.0,1.002,1.0,1.013,1.0,1.005,1.0,1.041,1.025,1.036,1.051,.997,1.045,.986,1.286,1.005}},
-{{{1,14},{6,7},{4,2},{8,9}},{1.007,.994,1.032,1.023,.991,.988,1.078,1.001,1.0,1.0,1.025,.981,1.0,1.0,1.213,1.006}},
-{{{1,14},{9,10},{4,2},{2,86}},{1.008,1.017,.996,.977,1.026,1.004,1.187,1.002,1.025,1.002,1.028,.979,1.052,.993,.995,1.008}},
-{{{1,6},{2,48},{6,9},{4,2}},{1.0,.998,1.006,1.002,.997,1.024,1.021,.992,.992,.986,.991,.996,1.024,1.013,1.103,.998}},
-{{{1,24},{0,1304},{9,23},{4,2}},{1.016,1.006,1.008,.979,1.0,.999,1.011,.978,1.0,.999,1.057,.983,1.0,1.019,1.003,1.008}},
-{{{1,16},{9,10},{2,8},{2,86}},{.999,1.008,1.0,1.03,1.006,1.0,1.099,.983,1.0,1.0,1.0,1.0,1.01,.996,1.021,1.003}},
-{{{0,16},{4,16},{2,320},{1,111}},{.978,1.015,.985,.984,.999,.995,1.0,.98,.985,1.009,.986,.998,1.01,.996,1.001,1.01}},
-{{{1,4},{6,4},{4,2},{0,3312}},{1.007,.993,1.044,1.044,.993,.974,1.041,1.004,1.0,1.0,1.017,.988,1.0,1.0,1.166,1.025}},
-{{{1,7},{4,2},{0,2064},{0,48}},{.995,.97,.998,.976,1.0,1.0,1.0,1.0,1.033,1.03,1.007,.997,1.015,.991,1.117,1.015}},
-{{{1,5},{2,73},{4,2},{8,9}},{1.026,1.032,1.014,.991,1.0,.998,1.018,.989,1.018,1.011,.994,.983,1.099,1.003,1.033,1.016}},
-{{{1,7},{0,34},{2,128},{6,87}},{.997,.975,1.019,1.007,.999,.993,1.013,.99,1.0,1.0,1.05,1.002,1.0,1.0,.993,1.006}},
-{{{6,8},{2,73},{4,4},{9,18}},{.991,1.029,.999,.997,.988,1.0,.997,.999,1.0,.983,1.0,1.017,1.0,.998,1.0,1.01}},
-{{{1,4},{4,2},{9,4},{2,22}},{1.003,1.009,1.002,1.005,.999,1.025,1.0,1.008,1.009,1.004,1.004,.996,.995,.983,1.068,1.003}},
-{{{2,7},{1,7},{4,2},{0,1062}},{1.0,1.0,1.006,1.004,1.0,.993,1.006,.998,1.0,1.003,1.02,.992,1.0,1.044,1.014,1.0}},
-{{{6,3},{4,8},{1,56},{2,88}},{.986,1.011,.994,.983,1.0,1.004,1.0,1.001,.998,1.002,.999,.994,1.0,.993,1.0,1.005}},
-{{{1,22},{1,419},{9,26},{2,27797}},{1.045,.984,1.0,.998,1.0,.999,1.0,1.004,1.0,.999,1.0,1.008,1.0,1.0,1.0,1.003}},
-{{{1,22},{1,225},{9,18},{0,504}},{1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.012,1.04,.986,1.0,.995,1.0,.996,1.0,1.001}},
-{{{1,31},{1,117},{2,14358},{1,1513}},{1.038,.989,1.0,.997,.998,.996,1.0,1.002,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.004}},
-{{{1,22},{1,117},{2,10478},{0,402}},{1.0,1.001,1.0,1.005,1.0,1.0,1.0,1.001,1.034,.992,1.0,.999,.998,.996,1.0,1.002}},
-{{{1,31},{9,18},{2,902},{6,700}},{1.032,.991,1.0,1.009,.999,.999,1.0,1.001,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0}},
-{{{1,22},{2,10478},{9,23},{6,880}},{1.028,.997,.998,.999,1.0,1.008,1.0,1.001,1.0,.998,1.0,1.005,1.0,.999,1.0,1.002}},
-{{{1,22},{2,902},{0,5082},{1,1377}},{1.001,.999,1.0,1.0,1.027,.992,.998,1.0,1.0,1.005,1.0,.999,1.0,.998,1.0,1.004}},
-{{{1,31},{2,902},{0,504},{9,24}},{1.0,1.001,1.0,1.0,1.026,.996,.998,1.0,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{7,30},{6,512},{1,8},{4,2}},{1.035,1.121,1.054,1.033,.98,1.058,.965,.992,1.06,1.042,1.044,.997,1.017,1.097,1.002,1.029}},
-{{{7,30},{6,736},{2,736},{4,2}},{.961,1.006,.998,.999,1.023,1.084,.991,.994,1.032,1.023,1.001,1.003,.993,1.072,1.004,1.014}},
-{{{1,5},{0,400},{7,29},{2,621}},{.993,1.01,1.029,.992,1.0,1.012,1.01,1.003,1.031,.997,1.091,.983,1.0,1.034,1.108,1.002}},
-{{{1,8},{0,400},{4,2},{2,512}},{.976,.96,1.003,.992,1.019,1.014,1.03,.997,1.034,.999,1.093,1.002,.995,1.006,1.056,.992}},
-{{{1,13},{0,400},{1,32},{4,2}},{1.004,.954,1.061,.982,1.0,1.001,1.0,.995,1.006,1.002,1.041,.978,1.0,1.006,1.0,1.003}},
-{{{7,30},{9,16},{2,1920},{4,2}},{.989,.996,.985,.998,1.03,1.059,.981,.991,1.008,1.009,1.002,1.009,.981,1.043,.995,1.003}},
-{{{1,4},{8,13},{5,16},{1,64}},{1.004,.998,1.038,.991,1.008,.997,1.042,.995,1.0,1.007,1.0,.994,1.0,1.005,1.0,1.011}},
-{{{1,16},{1,32},{2,952},{4,2}},{.986,.977,1.0,.996,1.039,.968,1.0,1.004,1.015,1.006,1.0,1.003,.999,.978,1.0,1.001}},
-{{{7,4},{5,2},{9,15},{6,1472}},{.996,1.025,.977,1.009,1.0,1.006,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.038,1.0,1.013}},
-{{{7,6},{5,4},{2,1},{2,16}},{.987,.982,1.0,1.0,1.004,1.022,.982,.989,1.0,1.0,1.0,1.0,.999,1.006,.986,1.004}},
-{{{6,6},{6,3512},{2,2},{2,14}},{.992,.988,1.0,1.041,.996,1.015,1.0,1.01,1.0,1.0,1.0,1.0,.982,1.002,1.0,1.0}},
-{{{5,2},{6,423},{0,819},{9,23}},{1.008,.997,.991,.991,1.012,1.022,.976,.988,.991,.994,1.014,.995,.999,.995,1.001,.998}},
-{{{6,3512},{8,1},{6,374},{7,26}},{.992,1.0,1.002,1.0,1.0,1.0,.985,1.0,1.0,1.0,1.013,1.0,1.0,1.0,.998,1.032}},
-{{{1,3},{5,2},{1,23},{0,448}},{.985,.997,.989,.999,1.0,1.004,1.0,.998,.98,1.008,1.0,1.016,1.0,1.002,1.0,.991}},
-{{{6,6720},{2,1},{2,32},{8,15}},{.98,1.0,1.003,1.0,1.0,1.0,1.002,1.0,.984,1.029,1.003,1.011,1.0,1.0,.99,1.0}},
-{{{6,1110},{2,8},{2,2},{9,23}},{.988,.987,1.0,1.0,1.005,1.0,1.001,.983,.985,1.023,1.0,1.0,1.002,1.025,.994,.992}},
-{{{1,5},{4,2},{9,22},{7,2}},{1.007,1.006,1.004,.98,1.0,1.0,1.0,1.0,1.032,1.038,1.363,1.011,1.017,.979,1.0,1.05}},
-{{{1,13},{4,2},{6,64},{2,8}},{1.0,1.025,1.0,1.008,1.0,1.057,1.0,1.048,1.017,1.02,1.024,.993,1.027,.995,1.291,1.004}},
-{{{1,5},{4,2},{2,31},{2,160}},{1.003,1.034,1.011,1.012,1.024,.98,1.207,.988,1.0,1.0,1.0,1.0,1.003,.983,1.0,1.032}},
-{{{1,13},{9,10},{4,2},{2,8}},{1.0,1.024,1.0,1.026,1.0,1.003,1.0,1.033,1.017,1.017,1.012,.978,1.017,.997,1.204,1.0}},
-{{{1,24},{0,2602},{4,2},{2,6}},{1.004,1.021,1.002,1.01,.991,1.018,1.004,.982,1.01,1.005,1.008,.984,1.003,.998,1.123,.99}},
-{{{1,17},{7,4},{4,2},{4,16}},{1.003,.985,1.011,1.005,.984,.993,1.106,1.013,1.0,1.0,1.0,1.0,1.0,.987,1.0,.993}},
-{{{0,16},{1,5},{0,4224},{4,16}},{1.0,.995,.968,1.007,1.0,1.078,1.0,1.015,1.0,1.0,.982,.999,1.0,1.0,1.0,.979}},
-{{{2,160},{2,40},{1,24},{4,2}},{1.001,1.0,.997,1.001,1.015,1.0,.965,.992,1.004,1.0,1.057,1.004,1.002,1.0,.98,1.021}},
-{{{1,9},{4,2},{0,32},{2,7040}},{.99,.977,1.008,1.028,1.005,.967,1.011,1.011,1.005,.988,1.0,1.025,1.079,.987,1.017,.998}},
-{{{1,5},{4,2},{1,200},{2,21120}},{1.013,.988,1.022,1.009,1.0,.978,1.0,1.027,1.054,1.008,.996,.993,1.0,.985,1.0,1.028}},
-{{{1,9},{0,72},{4,2},{1,64}},{1.002,.979,1.043,.997,1.004,1.004,1.012,.982,1.0,.999,1.0,.99,1.0,1.015,1.0,1.01}},
-{{{8,24},{1,9},{1,32},{4,2}},{1.0,1.023,.983,.978,1.0,1.0,1.029,.995,1.01,1.005,1.019,.983,1.0,1.0,1.008,1.003}},
-{{{6,480},{1,13},{2,5434},{1,32}},{.994,.991,1.006,.996,1.004,1.039,.993,.98,1.0,1.0,1.003,.996,1.0,1.0,.997,1.006}},
-{{{8,24},{6,1080},{3,16},{2,21120}},{1.003,1.001,1.0,1.005,1.0,.992,1.0,1.011,1.02,.995,1.0,.997,1.001,.991,1.0,1.012}},
-{{{0,8},{6,1680},{2,38696},{1,20}},{1.0,1.0,1.0,1.013,1.0,1.011,1.0,1.02,1.011,.999,.991,.996,.99,.988,1.0,1.006}},
-{{{1,4},{0,256},{4,2},{1,80}},{1.004,1.004,1.023,1.002,1.001,1.001,1.007,.986,1.0,.985,1.0,.994,1.0,1.005,1.0,.998}},
-{{{1,3},{0,144},{1,95},{1,11}},{1.009,.997,1.038,1.003,1.0,1.0,1.0,1.0,1.0,.996,1.0,.983,1.0,1.005,1.0,1.011}},
-{{{1,3},{0,364},{1,63},{1,11}},{1.008,.999,1.028,1.001,1.0,1.0,1.0,1.0,1.0,.996,1.0,.983,1.0,1.006,1.0,1.002}},
-{{{1,3},{0,552},{7,30},{0,64}},{1.003,1.0,1.0,1.0,1.0,1.003,1.0,1.0,1.009,.995,1.0,.993,1.0,1.009,1.022,.994}},
-{{{1,5},{1,31},{8,18},{1,19}},{1.002,.999,1.0,1.0,1.013,.997,1.0,1.0,1.0,.997,1.0,1.001,1.0,.984,1.0,1.002}},
-{{{1,3},{0,552},{6,420},{0,48}},{1.003,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.001,.994,1.0,1.0,1.001,1.004,1.014,.995}},
-{{{1,9},{2,48758},{1,31},{7,26}},{.998,.998,.995,1.0,1.0,.998,1.0,1.0,1.007,.993,.995,.999,1.0,1.002,1.0,1.003}},
-{{{1,2},{7,26},{2,5366},{2,36271}},{1.002,1.001,.998,.994,.999,.996,1.01,1.003,1.0,1.0,1.0,1.0,1.0,.999,1.001,.997}},
-{{{7,30},{6,2220},{2,11303},{5,8}},{1.004,1.001,.999,.999,.996,1.01,1.0,1.0,.997,.998,.999,.999,1.004,1.006,.999,.999}},
-{{{7,29},{1,4},{0,512},{1,16}},{1.024,1.0,1.01,1.0,1.147,1.136,1.031,1.069,1.0,1.0,1.006,1.071,1.0,1.0,.98,1.025}},
-{{{7,30},{1,12},{7,21},{6,568}},{1.018,1.0,1.005,1.0,1.097,1.104,.997,1.062,1.0,1.0,1.0,1.0,1.037,.998,.99,1.008}},
-{{{1,4},{7,21},{4,2},{2,328}},{.973,.964,.992,.971,1.025,1.017,1.099,1.012,1.044,1.019,1.049,1.008,1.002,.99,1.091,1.008}},
-{{{1,6},{7,30},{9,11},{2,96}},{.999,1.011,1.026,1.005,.986,1.0,1.0,.99,1.021,.999,1.043,1.053,1.072,.991,1.032,1.013}},
-{{{1,4},{7,28},{1,64},{4,2}},{.997,.978,1.028,1.016,1.0,1.008,1.0,.995,1.027,.998,1.074,.99,1.0,1.005,1.0,1.015}},
-{{{1,12},{2,576},{4,2},{7,29}},{.983,.98,1.041,1.008,1.018,1.007,1.026,.988,.996,.992,1.058,1.004,1.037,.999,.998,1.016}},
-{{{1,12},{0,792},{5,1},{2,3123}},{1.004,1.001,1.004,1.016,1.0,.999,1.041,.991,1.001,1.039,.992,.99,1.005,1.004,1.013,.989}},
-{{{1,2328},{7,29},{8,24},{2,1376}},{1.001,.986,1.008,1.003,1.008,1.001,.996,.987,.999,.982,1.042,1.004,.993,.995,1.001,.987}},
-{{{6,528},{6,1595},{2,2},{1,72}},{1.004,1.012,1.0,1.0,1.007,1.021,1.0,1.0,1.004,1.163,1.0,.982,.996,1.007,1.0,.991}},
-{{{6,754},{6,1595},{1,223},{6,441}},{.999,1.0,1.0,1.0,.998,1.0,1.0,1.0,.994,1.031,1.0,.999,1.032,1.133,1.0,.984}},
-{{{6,592},{6,1595},{2,3},{1,72}},{1.004,1.007,1.0,1.0,1.006,1.014,1.0,1.0,1.005,1.084,1.0,.988,.995,.981,1.0,.995}},
-{{{6,754},{6,1595},{0,2320},{6,441}},{1.0,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.019,1.07,1.0,.992,.992,1.019,1.0,.993}},
-{{{6,820},{6,1595},{2,9},{8,23}},{1.002,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.006,1.048,1.0,.987,.975,1.0,1.0,1.005}},
-{{{2,1},{9,21},{0,2320},{2,2}},{1.008,.999,1.044,1.011,.991,1.0,1.006,.995,1.0,1.003,1.0,.988,1.0,.993,1.0,1.003}},
-{{{6,820},{6,1595},{3,16},{2,4}},{1.004,1.034,1.0,.991,.999,1.006,1.0,.994,.996,1.0,1.0,1.002,.992,1.0,1.0,1.002}},
-{{{2,1},{8,25},{9,30},{8,27}},{1.001,1.002,1.027,1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.016,.982,1.0,1.0,.997,1.01}},
-{{{2,2},{6,451},{4,256},{9,26}},{1.295,.993,.993,.992,.995,.993,1.0,.997,1.0,1.0,1.034,1.006,1.0,1.0,1.0,1.016}},
-{{{2,1},{6,451},{2,2},{2,26}},{1.206,1.078,1.02,1.004,1.0,.978,1.0,.996,1.0,1.0,1.0,1.0,1.0,1.014,1.0,1.015}},
-{{{2,1},{6,451},{2,2},{4,256}},{1.15,1.076,1.015,1.003,1.0,.997,1.0,1.0,1.0,.987,1.0,1.0,1.0,.994,1.0,1.006}},
-{{{2,1},{6,492},{2,2},{4,256}},{1.109,1.06,1.011,1.002,1.0,1.0,1.0,1.0,1.0,.989,1.0,1.0,1.0,.995,1.0,1.005}},
-{{{2,1},{6,492},{9,29},{1,5456}},{1.081,1.001,.992,.995,1.0,1.0,1.019,1.019,1.0,1.035,1.0,.994,1.0,1.0,1.0,.995}},
-{{{2,2},{6,451},{7,25},{4,256}},{1.004,1.001,1.0,1.0,1.084,.996,1.005,1.0,.993,1.001,1.0,1.0,.993,.994,1.0,1.002}},
-{{{2,1},{2,46},{2,5},{1,1088}},{1.001,.986,1.0,1.0,1.0,.994,1.0,1.015,1.038,1.015,1.0,1.0,1.0,.992,1.0,1.016}},
-{{{9,15},{0,704},{2,7},{9,22}},{1.047,.986,.989,.976,.995,.998,1.005,.999,1.0,.989,1.0,1.011,1.0,1.0,1.0,.999}},
-{{{2,6},{6,584},{9,13},{2,16}},{1.035,1.014,1.0,1.0,1.062,1.023,1.155,.996,1.0,1.016,1.0,1.0,1.0,.966,1.0,1.013}},
-{{{2,4},{4,2},{2,19},{6,216}},{1.025,1.033,1.018,1.006,1.0,1.008,1.0,1.001,1.145,1.057,1.042,.99,1.0,.996,1.0,.991}},
-{{{2,9},{4,2},{6,351},{2,40}},{1.03,1.022,1.012,1.0,1.107,1.012,1.026,.973,1.0,.978,1.0,.984,1.0,1.01,1.0,1.013}},
-{{{2,7},{4,1},{2,82},{7,2}},{.999,.986,.987,.987,1.0,1.0,1.0,.998,1.06,1.019,1.018,.989,1.0,1.011,1.0,1.02}},
-{{{6,722},{2,4},{8,18},{2,12}},{1.003,1.0,1.003,1.0,1.012,1.051,1.009,1.008,1.0,1.0,1.008,1.0,1.0,1.0,.982,1.011}},
-{{{4,16},{2,12},{6,584},{3,2}},{1.005,1.0,.989,.99,1.055,1.0,1.0,.998,1.014,.997,1.01,.983,1.02,1.0,1.005,1.003}},
-{{{4,1},{2,21},{1,21},{4,2}},{.984,.994,1.008,1.0,1.033,1.012,.999,.979,1.0,.995,1.0,1.011,1.0,.999,1.0,1.0}},
-{{{7,1},{6,722},{5,2},{8,26}},{.98,1.0,1.0,1.004,.984,1.006,1.0,1.013,1.0,.984,1.0,1.02,1.0,1.017,1.0,.994}},
-{{{4,8},{1,1216},{7,21},{1,76}},{1.004,1.001,1.0,1.0,1.0,1.0,1.0,1.0,.999,.994,1.0,1.0,1.022,.995,.997,1.0}},
-{{{4,8},{1,1216},{7,21},{2,27608}},{1.002,.997,1.0,1.0,1.017,.998,.998,.997,1.0,1.003,1.0,1.0,1.0,.996,1.0,1.003}},
-{{{4,8},{1,1216},{1,142},{5,32}},{1.002,1.003,1.0,1.0,1.012,.994,.998,.998,1.0,.996,1.0,1.0,1.0,.998,1.0,1.001}},
-{{{4,4},{2,832},{1,1216},{7,16}},{.999,1.002,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.011,.998,1.0,1.0,.998,1.0}},
-{{{4,4},{2,1608},{1,1216},{2,6424}},{1.0,1.002,1.001,.995,1.0,1.0,.999,1.0,1.0,1.0,1.008,1.001,1.0,1.0,.998,1.0}},
-{{{4,1},{7,30},{1,76},{8,27}},{1.002,1.001,1.0,1.0,1.0,.997,1.0,1.005,1.0,1.0,1.0,1.0,1.006,1.001,1.0,1.0}},
-{{{4,1},{7,30},{1,1027},{2,27608}},{1.006,1.0,1.0,1.004,1.0,.998,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.003}},
-{{{2,6424},{2,14885},{1,142},{1,48}},{1.001,1.002,1.0,.998,1.0,1.0,1.0,1.0,.999,.999,1.0,1.002,.996,1.008,1.0,.998}},
-{{{1,6},{1,109},{2,11072},{7,12}},{1.006,.999,1.0,.995,1.0,1.0,1.0,1.0,1.112,.975,1.0,1.003,1.005,.985,1.0,1.014}},
-{{{1,3},{1,338},{2,9872},{0,999}},{1.002,.994,1.0,1.004,1.0,1.006,1.0,1.006,1.092,.987,1.0,1.006,1.008,.993,1.0,1.017}},
-{{{1,9},{2,5656},{1,70},{0,2136}},{1.01,.997,1.0,1.004,1.0,.998,1.0,1.006,1.068,.979,1.009,.987,1.0,.997,1.0,1.009}},
-{{{1,3},{2,2153},{6,22},{1,179}},{1.0,1.007,1.0,1.0,1.069,.987,1.011,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005}},
-{{{1,11},{2,2153},{0,2136},{1,225}},{1.007,.996,1.001,1.005,1.056,.984,1.007,.994,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.007}},
-{{{1,3},{8,22},{6,160},{1,109}},{1.012,1.004,1.0,1.0,.999,.987,1.04,.997,1.0,.993,1.0,1.0,1.0,.992,1.0,1.003}},
-{{{1,17},{2,3992},{7,23},{2,332}},{1.001,.998,1.0,1.0,.995,1.001,1.0,1.0,1.007,.994,.994,1.001,1.041,.998,1.006,1.001}},
-{{{1,2},{2,1146},{0,1113},{8,30}},{1.0,1.0,.999,1.001,1.038,.992,1.0,.999,1.0,1.005,1.0,.999,1.0,.998,1.0,1.005}},
+{{{2,2},{6,714},{2,10},{8,14}},{1.215,1.199,1.0,1.0,1.0,1.012,1.0,1.0,1.357,1.022,1.035,1.004,1.0,1.01,1.0,1.022}},
+{{{2,2},{6,714},{1,32},{5,2}},{1.005,1.045,1.0,1.0,1.203,.989,1.024,.98,1.0,1.164,1.0,1.0,1.0,1.016,1.0,1.021}},
+{{{2,5},{6,360},{4,4},{2,88}},{1.195,1.065,1.112,1.024,1.106,.981,1.008,.991,1.0,.976,1.0,.966,1.0,1.008,1.0,1.021}},
+{{{2,5},{3,16},{6,588},{1,20}},{1.005,1.081,1.0,1.092,1.0,1.0,1.0,1.0,1.116,.998,1.031,.999,1.024,1.004,.991,1.005}},
+{{{2,10},{4,2},{2,55},{1,20}},{1.001,.991,1.003,1.006,1.0,.991,1.0,1.161,1.138,1.021,1.02,.987,1.0,.943,1.0,1.006}},
+{{{1,5},{2,14},{4,2},{2,192}},{1.0,1.099,.988,.991,1.0,1.011,1.138,.991,1.0,1.0,1.0,.962,1.0,1.0,.999,1.012}},
+{{{1,5},{7,10},{2,2},{5,1}},{1.0,1.003,1.0,1.051,.996,1.034,.997,.99,1.0,.993,1.0,1.001,.998,1.051,1.096,1.001}},
+{{{1,5},{2,32},{4,2},{0,960}},{1.0,1.021,1.0,.984,.998,1.025,.996,1.004,.986,1.054,.993,.974,1.0,.993,1.108,1.0}},
+{{{2,4},{6,812},{2,8},{2,192}},{1.194,1.087,1.034,.993,1.0,.992,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.03,1.0,1.046}},
+{{{2,2},{6,924},{9,11},{2,15}},{1.076,1.097,1.0,1.0,1.21,.995,1.002,1.009,1.0,.986,1.0,1.0,1.0,1.006,1.0,1.018}},
+{{{2,2},{1,80},{2,971},{6,924}},{1.0,1.081,1.093,1.0,1.0,.997,1.0,1.027,1.0,1.0,1.002,1.002,1.0,1.0,1.0,1.029}},
+{{{2,4},{5,2},{6,126},{2,24}},{1.022,1.049,1.042,1.069,1.054,.976,1.019,.992,1.0,.96,1.0,.99,1.0,.965,1.0,1.009}},
+{{{2,15},{4,2},{4,16},{7,28}},{1.057,.979,1.055,.998,1.0,1.0,1.009,.989,1.006,.931,1.015,1.008,1.0,1.0,.998,1.006}},
+{{{2,1},{9,16},{2,15},{7,14}},{.997,1.014,1.0,1.0,1.0,1.036,1.0,1.0,.995,1.019,1.088,.997,1.0,.978,1.0,1.004}},
+{{{2,152},{2,15},{1,80},{0,960}},{.986,1.0,1.004,1.0,1.021,1.0,.988,1.017,1.023,1.0,1.054,1.009,.994,1.0,.989,1.006}},
+{{{2,1},{9,17},{6,924},{4,2}},{1.01,1.013,1.0,.985,1.0,1.0,.993,.943,.992,.997,1.09,1.003,1.0,1.0,.98,1.003}},
+{{{1,4},{6,14},{4,2},{1,16}},{1.037,1.027,1.076,1.05,1.016,.989,1.384,1.106,1.0,1.006,1.0,1.007,1.0,.989,1.0,1.015}},
+{{{1,4},{7,19},{4,2},{2,25}},{1.0,1.026,.998,1.032,1.014,1.019,1.035,1.038,1.04,1.02,1.053,.978,1.051,.993,1.356,1.007}},
+{{{1,8},{7,6},{4,2},{2,8}},{1.0,1.008,1.0,1.045,1.0,1.002,1.0,1.032,1.025,1.004,1.041,.997,1.001,.995,1.195,1.003}},
+{{{1,16},{0,1659},{4,2},{9,22}},{1.027,1.008,1.019,.987,1.0,1.0,1.149,.99,1.0,.985,1.025,.977,1.0,1.03,.99,1.013}},
+{{{0,17},{1,4},{9,10},{2,81}},{.999,1.007,.97,1.012,1.0,1.149,.991,1.0,1.0,1.022,.986,.992,1.0,1.04,.994,1.004}},
+{{{4,16},{1,69},{6,5},{2,13}},{.986,.99,.991,.993,1.012,.987,1.025,1.013,.988,.988,.984,.991,1.025,.971,.999,.999}},
+{{{1,4},{6,183},{2,832},{4,2}},{.995,1.005,.998,.981,1.001,1.034,1.019,.993,1.013,.998,1.14,1.002,.989,1.054,.981,1.007}},
+{{{2,40},{6,8},{1,24},{2,585}},{.985,.998,1.018,1.019,.986,.996,1.009,.992,1.0,1.0,1.0,.993,1.0,1.025,1.0,1.01}},
+{{{1,23},{2,8},{7,6},{2,256}},{1.004,1.033,1.038,1.02,1.012,1.085,1.39,.999,1.0,1.0,1.002,.993,1.0,1.0,1.017,1.028}},
+{{{1,8},{2,24},{1,48},{6,8}},{1.001,.993,1.006,.991,1.0,1.001,1.0,.985,1.048,1.083,1.305,1.078,1.0,1.038,1.0,1.003}},
+{{{1,8},{2,5},{6,408},{4,2}},{1.0,1.034,.984,.992,1.0,1.018,.999,.936,1.0,1.027,1.211,.998,1.0,1.09,1.0,1.02}},
+{{{1,40},{7,19},{2,5},{4,2}},{1.0,1.01,1.001,1.029,1.012,1.008,.987,.961,1.0,1.006,1.014,1.034,1.008,.999,1.162,1.003}},
+{{{1,23},{7,20},{4,2},{2,20}},{1.003,1.028,.998,1.025,1.007,1.011,1.012,1.012,.996,1.0,.984,.967,1.002,.993,1.208,1.003}},
+{{{1,8},{7,13},{0,16},{2,193}},{1.0,.959,1.0,.982,.995,1.015,1.15,.994,1.0,.998,1.0,1.021,.998,.996,1.0,1.009}},
+{{{1,48},{8,20},{6,408},{2,3}},{.993,1.002,.997,1.008,1.0,1.0,.997,1.053,1.011,.998,1.111,.986,1.0,1.0,1.005,1.006}},
+{{{4,16},{1,128},{7,15},{2,72}},{1.005,.994,1.02,1.004,1.049,.963,.998,.993,.992,.986,.992,.978,1.004,.977,1.002,1.006}},
+{{{4,16},{9,1},{2,344},{4,4}},{.986,1.0,.995,1.0,1.034,1.0,.99,1.0,1.016,1.004,1.006,1.004,1.004,.989,1.011,1.009}},
+{{{4,1},{4,16},{1,136},{2,601}},{.991,1.002,1.0,.997,.996,1.015,1.0,1.006,1.013,1.02,1.0,.988,.989,1.01,1.0,1.005}},
+{{{1,3339},{6,44},{2,2988},{4,16}},{1.01,1.0,.994,.998,1.004,1.0,.986,1.018,1.001,1.0,1.001,1.009,.996,1.0,.988,1.003}},
+{{{8,12},{1,1408},{1,136},{1,76}},{1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.0,1.0,1.0,1.007,1.0,.989,1.01}},
+{{{5,2},{4,4},{2,192},{1,1251}},{.987,1.0,1.014,1.005,1.007,1.02,.994,.994,.996,1.0,1.0,1.002,.993,1.0,1.0,1.005}},
+{{{4,1},{1,97},{4,16},{2,6424}},{1.006,1.003,.992,1.003,1.0,.994,1.0,1.004,1.0,1.0,.996,1.013,1.0,1.0,1.0,.992}},
+{{{7,21},{2,4928},{6,19},{4,16}},{1.004,1.0,1.003,1.0,.998,.995,.992,1.011,.996,1.0,1.0,1.0,1.005,1.005,.989,1.002}},
+{{{5,2},{4,4},{2,1088},{1,192}},{.993,.997,1.011,1.0,1.003,1.016,1.0,.991,.996,1.0,1.0,1.003,.996,1.005,.994,1.004}},
+{{{4,16},{2,192},{7,3},{4,4}},{.997,1.0,1.014,1.0,.991,1.0,1.006,1.0,1.001,.996,1.006,.995,1.008,1.011,1.006,.994}},
+{{{4,16},{2,192},{7,10},{1,2488}},{1.001,1.001,1.01,.999,.998,1.001,.993,.99,1.0,1.0,1.0,1.0,.997,1.004,1.005,.997}},
+{{{1,128},{8,4},{6,78},{7,22}},{.997,1.007,1.0,.993,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
+{{{4,16},{2,576},{7,23},{8,1}},{1.0,.996,1.007,.996,1.0,1.0,1.0,1.0,1.007,1.007,1.0,.996,.994,.994,1.006,.999}},
+{{{5,32},{2,192},{4,4},{8,18}},{.996,1.0,1.005,1.0,1.001,1.001,.999,.997,.994,1.0,.996,1.0,1.003,1.001,1.009,.998}},
+{{{2,52672},{2,1856},{7,29},{5,256}},{1.002,1.0,.997,1.007,.996,1.0,1.003,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{6,3},{7,10},{4,1},{2,512}},{.998,.999,1.0,.996,.996,1.003,1.0,1.0,1.006,1.009,1.0,.997,.997,.999,1.0,1.0}},
+{{{2,16704},{6,203},{2,160},{7,10}},{.998,1.0,1.0,1.0,1.002,1.007,1.0,1.0,.999,1.0,1.002,1.0,1.0,.998,.994,1.006}},
+{{{4,2},{1,415},{1,23},{1,64}},{1.05,1.045,1.0,1.0,.961,.987,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.016,.945,1.042}},
+{{{4,2},{1,208},{6,384},{6,512}},{1.011,.998,.983,1.007,1.022,1.041,1.005,1.055,1.0,1.0,1.0,1.0,.985,1.0,.947,1.023}},
+{{{1,10},{1,128},{4,2},{1,208}},{1.038,.981,1.0,1.033,1.043,.996,1.0,1.011,1.0,1.0,1.0,.978,1.0,1.0,1.0,1.014}},
+{{{9,25},{6,960},{2,36594},{4,2}},{.997,1.021,.985,.97,1.006,1.01,.999,.97,1.0,1.042,1.005,1.004,.991,.996,1.008,1.01}},
+{{{1,10},{1,64},{0,104},{1,41}},{1.011,1.008,1.0,1.0,1.05,1.001,1.0,1.0,1.0,.997,1.0,1.005,1.0,.981,1.0,1.003}},
+{{{1,10},{4,1},{1,288},{4,16}},{1.02,1.002,1.023,1.005,1.0,.977,1.0,1.004,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.005}},
+{{{9,30},{6,1280},{2,18944},{9,28}},{1.0,1.0,.996,1.0,.996,1.0,1.001,1.0,1.025,1.036,.995,.994,1.004,1.002,.999,1.005}},
+{{{1,10},{2,8755},{1,64},{1,85}},{1.001,1.001,1.032,.992,1.0,1.011,1.0,1.024,1.0,1.0,1.0,1.0,1.0,1.004,1.0,1.0}},
+{{{1,17},{1,512},{4,2},{6,80}},{1.015,1.02,1.0,1.016,1.03,1.002,1.0,1.008,1.013,.966,1.0,.958,1.131,.999,1.0,1.021}},
+{{{1,24},{1,64},{0,298},{6,405}},{1.021,1.0,1.0,1.005,1.084,.984,1.0,.994,1.0,1.0,1.0,1.017,1.028,.991,1.0,1.007}},
+{{{1,11},{4,2},{1,2304},{0,174}},{1.004,1.016,1.011,1.003,1.0,.953,1.0,1.014,1.016,.967,1.091,1.001,1.0,.989,1.0,1.004}},
+{{{1,11},{4,32},{1,144},{4,2}},{1.018,.99,1.0,1.0,1.0,.983,1.0,1.0,1.056,1.007,1.0,.988,1.0,1.007,1.0,1.002}},
+{{{1,36},{0,512},{1,64},{2,3832}},{1.005,.999,1.053,.993,1.0,1.006,1.0,1.003,1.004,.997,1.014,.992,1.0,1.0,1.0,1.002}},
+{{{1,11},{0,403},{9,21},{6,550}},{1.003,.999,1.056,.994,1.0,1.018,1.0,1.013,1.0,.999,1.001,1.001,1.0,1.002,1.008,.999}},
+{{{1,11},{0,174},{4,2},{7,23}},{1.003,1.03,1.007,1.001,.998,.997,1.012,.994,1.0,.978,1.005,.974,1.0,1.004,1.047,1.001}},
+{{{1,44},{4,4},{7,23},{4,2}},{1.01,1.021,1.0,1.0,1.013,.98,1.0,1.0,1.008,1.003,1.0,.997,1.039,1.007,1.006,1.0}},
+{{{4,2},{6,300},{1,35},{1,128}},{1.033,1.01,1.015,1.019,.961,.99,.959,1.003,1.0,1.0,1.0,1.0,1.01,.999,.965,1.014}},
+{{{4,1},{9,24},{6,648},{2,4672}},{.975,.997,1.002,1.05,1.0,1.004,.995,1.006,.988,.999,.989,1.011,.999,1.004,.972,1.006}},
+{{{4,2},{1,1584},{1,35},{1,128}},{1.033,1.014,1.0,1.0,.967,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.002,.967,1.008}},
+{{{1,19},{4,2},{1,1040},{3,8}},{1.024,1.003,1.013,1.004,1.0,.98,1.0,1.004,1.012,.973,1.011,.997,1.0,.996,1.0,1.006}},
+{{{1,19},{9,24},{6,1098},{2,4672}},{1.011,.997,1.002,1.024,1.0,.997,1.004,.994,1.024,.998,1.008,1.004,1.001,.998,1.001,.998}},
+{{{1,10},{1,64},{1,48},{4,2}},{1.025,1.006,1.0,1.0,1.0,.969,1.0,.995,1.017,1.005,1.0,1.0,1.0,.993,1.0,1.002}},
+{{{1,10},{1,192},{1,48},{4,4}},{1.03,1.009,1.0,1.0,1.0,.989,1.0,1.0,1.001,1.002,1.0,1.0,1.0,.998,1.0,1.001}},
+{{{1,10},{6,390},{6,966},{4,2}},{1.016,.999,1.003,.995,1.0,1.0,1.0,.988,1.007,.997,1.002,1.006,1.0,1.0,1.007,.999}},
+{{{2,18316},{2,704},{0,704},{9,10}},{1.01,1.0,.988,1.026,1.0,1.0,1.0,1.0,.997,1.0,.999,.996,1.024,1.0,1.002,1.029}},
+{{{2,15040},{2,584},{0,53},{7,8}},{1.0,1.0,.992,1.005,1.0,1.0,1.0,1.0,.998,1.0,1.009,.994,1.012,1.0,.996,1.021}},
+{{{0,704},{0,5032},{9,19},{2,5366}},{1.003,1.0,1.0,1.0,.988,1.015,1.0,.98,1.003,1.0,1.0,1.0,.998,1.016,1.0,1.007}},
+{{{2,30976},{7,28},{0,5032},{8,21}},{.998,1.021,.998,1.0,1.0,1.0,1.0,1.0,.994,.998,1.012,1.008,1.0,1.0,.993,1.0}},
+{{{2,30976},{2,584},{2,2040},{0,3712}},{1.004,1.0,.996,1.0,1.0,1.0,.999,1.015,1.007,1.0,.977,1.0,1.0,1.0,1.007,1.0}},
+{{{2,18316},{2,584},{2,120},{0,132}},{.994,1.0,1.0,1.0,1.015,1.0,.995,1.011,1.002,1.0,1.0,1.0,1.002,1.0,.998,1.003}},
+{{{0,704},{5,1},{2,7872},{2,120}},{1.0,1.001,.995,1.005,1.0,1.0,1.0,1.0,.994,1.015,1.002,.993,1.0,1.0,.999,1.009}},
+{{{2,30976},{7,14},{5,1},{9,19}},{.995,1.0,.999,1.0,.997,1.013,1.002,.997,1.0,1.0,1.012,1.0,1.0,1.0,.997,1.003}},
+{{{7,30},{0,2046},{7,29},{1,5}},{1.011,1.0,1.006,1.0,1.052,1.089,1.018,1.025,.997,1.0,.978,1.0,1.012,1.082,1.005,1.011}},
+{{{7,30},{0,2501},{2,1384},{4,2}},{.997,1.024,.998,1.006,1.006,1.068,.995,1.021,1.009,1.033,1.027,.997,.988,1.058,.984,.993}},
+{{{7,29},{9,16},{2,256},{4,2}},{.993,1.002,.982,.999,1.002,1.052,.999,1.012,1.011,1.006,.992,1.0,.998,1.046,.996,1.001}},
+{{{7,29},{0,4160},{1,4},{1,16}},{1.008,1.036,.999,1.008,.992,1.005,.979,.985,1.0,1.0,1.0,1.0,1.001,1.022,1.004,1.006}},
+{{{7,29},{6,344},{2,1584},{1,7}},{1.001,1.011,1.01,1.006,1.007,1.033,.999,1.003,1.0,1.002,1.003,.998,.99,1.033,.999,1.0}},
+{{{7,28},{0,7912},{2,163},{2,256}},{1.005,.999,1.0,1.0,.989,.996,1.001,1.001,1.0,1.0,1.0,1.0,1.0,1.011,1.001,.992}},
+{{{3,128},{2,677},{4,2},{1,16}},{.995,.996,.997,1.007,1.01,1.003,.997,.998,1.002,.999,1.006,1.029,1.008,.998,.991,1.011}},
+{{{1,9},{1,16},{8,12},{2,960}},{1.001,.998,1.0,1.002,1.004,.985,1.0,1.0,1.005,.99,1.0,.993,1.004,.977,1.0,1.008}},
+{{{7,29},{8,24},{4,1},{2,320}},{.958,.999,.995,.997,1.022,1.056,1.018,1.025,1.012,1.009,.987,1.004,1.011,1.125,1.011,1.062}},
+{{{7,30},{6,368},{2,448},{4,2}},{.955,.995,.99,1.0,1.021,1.034,.986,.997,1.015,1.031,1.028,1.024,1.002,1.095,1.025,1.043}},
+{{{7,29},{4,16},{6,132},{4,1}},{1.01,1.009,1.0,1.0,.972,.999,1.0,1.0,1.014,1.045,1.0,1.059,1.009,1.045,.997,1.015}},
+{{{7,30},{1,8},{0,61},{7,23}},{1.022,1.0,1.003,1.0,1.035,1.0,.991,1.0,1.0,1.0,1.01,1.036,1.0,1.0,.995,1.02}},
+{{{7,29},{1,40},{0,9},{6,44}},{1.004,1.0,1.0,1.0,1.02,1.0,1.004,1.0,1.0,1.0,1.009,1.025,1.0,1.0,.996,1.014}},
+{{{7,30},{2,3928},{4,2},{2,1080}},{.962,1.0,1.0,1.0,1.005,1.004,1.0,1.0,1.01,1.011,1.036,1.007,1.001,1.006,.992,1.023}},
+{{{4,8},{7,23},{6,132},{2,1080}},{1.004,.998,1.0,.991,1.003,1.007,1.012,1.006,1.006,.999,1.025,1.019,.985,.983,1.01,.994}},
+{{{1,8},{7,27},{2,9888},{4,1}},{1.002,.979,1.0,.989,1.0,1.026,1.0,1.007,1.023,1.001,1.0,1.004,1.0,.991,1.0,1.014}},
+{{{1,19},{8,3},{1,192},{9,23}},{1.022,1.002,1.224,.993,1.0,1.002,1.0,1.008,1.0,1.0,1.017,1.005,1.0,1.0,1.0,1.023}},
+{{{1,19},{7,12},{1,64},{4,8}},{1.026,1.009,1.193,1.012,1.0,1.01,1.0,1.009,1.003,.989,1.025,.986,1.0,.998,1.0,1.008}},
+{{{1,19},{7,23},{4,2},{9,14}},{.999,1.007,1.001,1.024,1.036,.998,1.155,.998,1.0,.991,1.007,.934,1.0,.995,1.011,1.009}},
+{{{1,32},{7,22},{1,704},{4,16}},{1.025,1.003,1.112,1.001,1.0,1.006,1.0,1.006,1.004,.991,1.009,.994,1.0,.996,1.0,1.007}},
+{{{1,6},{4,2},{9,22},{0,128}},{1.001,1.009,.999,1.001,1.0,.992,1.0,1.016,.995,.993,1.109,.998,1.005,.938,1.003,1.005}},
+{{{1,6},{0,312},{4,2},{9,26}},{1.001,1.004,.996,.995,.999,1.0,1.09,.999,1.0,.992,1.005,.952,1.0,1.014,1.003,1.003}},
+{{{1,32},{0,1323},{2,1744},{6,440}},{1.009,1.001,1.072,.997,.997,.996,1.002,.991,1.0,1.012,1.011,.998,1.0,1.002,.996,1.001}},
+{{{1,6},{0,1323},{4,2},{9,12}},{.998,1.025,1.0,.98,1.006,1.0,1.028,1.001,1.0,.961,1.002,.983,1.0,1.002,1.059,1.0}},
+{{{1,4},{7,2},{4,2},{1,16}},{1.027,1.027,1.072,1.04,1.021,.993,1.379,1.101,1.0,.994,1.0,.994,1.0,.992,1.0,1.015}},
+{{{1,4},{6,30},{4,2},{2,14}},{1.0,1.001,1.0,1.032,1.0,1.011,1.0,1.044,1.023,1.008,1.05,.996,1.022,.997,1.291,1.006}},
+{{{1,9},{6,56},{4,2},{2,18}},{.998,1.003,.999,1.018,1.0,1.009,1.024,1.028,1.034,1.016,1.04,.985,1.019,.997,1.216,1.003}},
+{{{1,16},{6,184},{4,2},{2,104}},{1.006,1.007,.999,.97,1.02,1.005,1.207,1.003,1.034,1.01,1.04,.981,1.033,.989,1.033,1.01}},
+{{{1,9},{6,6},{4,16},{1,72}},{.992,.991,1.055,1.015,1.0,.987,1.0,.978,1.0,.993,1.0,1.005,1.0,.991,1.0,1.002}},
+{{{0,16},{1,16},{6,56},{4,2}},{.999,1.013,.966,1.012,1.0,.998,.995,.992,.985,.992,.98,1.006,1.0,1.08,.998,1.001}},
+{{{2,8},{1,24},{6,184},{2,72}},{.994,1.004,1.009,1.0,.987,1.078,1.032,.983,1.0,1.002,1.0,.995,1.0,1.014,1.0,1.004}},
+{{{9,21},{4,16},{2,1256},{1,191}},{1.005,1.026,.99,.987,.977,.971,.977,.988,1.004,1.011,.998,1.017,.994,.997,1.003,1.018}},
+{{{2,2},{6,450},{2,4},{2,169}},{1.383,1.112,1.044,1.034,1.0,.989,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.015,1.0,1.031}},
+{{{2,2},{6,492},{4,256},{9,7}},{1.049,1.046,1.0,1.0,1.0,1.041,1.0,1.0,1.28,.997,1.018,1.01,.978,.985,.997,1.007}},
+{{{2,4},{9,14},{2,216},{1,112}},{1.004,1.068,1.0,1.005,1.0,1.002,1.0,1.0,1.174,.979,1.03,.994,1.0,.996,1.0,1.017}},
+{{{2,2},{6,450},{4,256},{8,18}},{1.02,1.013,1.0,1.0,1.0,1.024,1.0,1.0,1.16,.998,1.009,1.004,.972,.983,.997,1.002}},
+{{{2,4},{9,14},{2,88},{7,13}},{1.009,1.052,1.0,1.0,1.0,.997,1.0,1.0,1.085,.979,1.014,.992,1.0,.996,1.0,1.008}},
+{{{2,2},{5,1},{6,666},{9,11}},{1.006,1.029,1.016,1.008,1.0,1.0,1.0,1.0,1.126,.987,.987,1.003,1.003,.987,.989,1.002}},
+{{{2,15},{8,15},{2,2},{6,492}},{1.002,1.0,1.046,1.0,1.075,.99,.973,1.002,1.0,1.0,.996,1.0,1.0,1.0,1.014,.999}},
+{{{0,4592},{1,248},{2,1576},{2,2}},{.999,1.028,1.022,.989,1.0,1.0,1.0,1.0,1.054,.997,1.001,.99,.999,.988,1.011,1.008}},
+{{{1,4},{6,4},{4,2},{0,3216}},{1.017,.999,1.056,1.046,.987,.973,1.04,1.004,1.0,1.0,1.025,.989,1.0,1.0,1.173,1.025}},
+{{{1,6},{0,40},{2,72},{4,2}},{.996,.972,1.04,1.04,.994,.97,1.016,.984,1.0,.969,1.073,1.005,.999,.984,1.055,1.008}},
+{{{1,8},{6,12},{4,2},{8,9}},{1.012,1.005,1.031,1.024,.977,.989,1.029,.995,1.0,1.0,1.001,.988,1.0,1.0,1.087,1.013}},
+{{{0,40},{1,4},{2,20},{8,1}},{.998,.996,.985,1.004,.994,.997,.981,1.005,1.0,1.005,1.0,1.026,1.0,1.027,1.0,.999}},
+{{{6,364},{4,8},{2,72},{0,200}},{.995,1.0,.993,1.0,.998,1.0,.997,1.0,1.023,.994,.993,1.043,.997,1.022,.994,1.016}},
+{{{0,29},{4,4},{2,128},{4,2}},{.971,1.012,1.0,1.0,.989,.989,1.0,1.0,.997,1.016,.991,.997,.999,1.021,1.0,1.004}},
+{{{2,16},{5,2},{9,12},{1,8}},{1.0,.992,1.001,1.015,1.0,.996,1.0,.985,1.002,.992,1.011,.998,1.053,.991,1.011,1.005}},
+{{{6,364},{7,26},{3,32},{1,8}},{1.001,1.0,.995,1.0,1.015,1.0,.985,1.0,.997,1.01,1.001,.997,1.001,1.05,.994,1.004}},
+{{{1,19},{1,417},{9,19},{6,504}},{1.079,.977,1.0,.998,1.0,.996,1.0,1.016,1.0,.993,1.0,.995,1.0,.995,1.0,1.002}},
+{{{1,19},{1,1030},{2,9920},{9,22}},{1.071,.986,1.0,.999,.997,.992,1.0,1.005,1.0,.998,1.0,1.005,1.0,1.002,1.0,1.004}},
+{{{1,19},{1,103},{0,1869},{2,1124}},{1.0,1.011,1.0,1.007,1.065,.984,1.0,.996,1.0,1.0,1.0,1.001,1.001,.988,1.0,1.0}},
+{{{1,11},{2,13},{9,17},{0,1869}},{1.0,1.022,1.0,.996,1.0,1.0,1.0,1.005,1.0,1.0,1.053,.991,1.0,1.006,1.0,.999}},
+{{{1,23},{2,1124},{9,22},{6,504}},{1.053,.995,.998,.999,1.0,1.016,1.0,.999,1.0,.991,1.0,1.002,1.0,.999,1.0,1.0}},
+{{{1,7},{2,13},{9,28},{2,26648}},{1.0,1.023,1.044,.997,1.0,1.0,1.0,1.003,1.0,1.0,.999,1.006,1.0,1.0,1.0,1.0}},
+{{{1,7},{2,13},{2,2015},{1,66}},{1.0,1.0,1.044,.998,1.0,1.0,.998,.991,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{1,23},{2,1124},{2,163},{0,1636}},{1.001,1.019,1.0,1.0,1.0,.999,1.0,1.0,1.001,.999,1.0,1.0,1.04,.997,.997,1.0}},
+{{{7,30},{6,512},{1,9},{4,2}},{1.039,1.202,1.083,1.05,.979,1.067,.964,.987,1.065,1.041,1.052,.988,1.017,1.1,1.005,1.029}},
+{{{7,30},{1,5},{0,364},{4,2}},{1.012,1.0,.985,1.018,1.083,1.154,1.002,1.028,1.023,1.0,1.014,1.053,1.082,1.031,.986,1.008}},
+{{{7,29},{6,280},{2,1439},{4,2}},{.973,.99,.985,.998,1.04,1.117,.997,.996,1.024,1.024,1.008,1.02,.979,1.065,.991,1.008}},
+{{{1,4},{0,451},{1,13},{1,32}},{1.012,1.005,1.085,1.044,1.0,.989,1.0,.969,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.001}},
+{{{7,29},{6,736},{2,2496},{4,2}},{.986,.991,.989,.99,1.024,1.068,.988,.986,1.01,1.015,1.01,1.009,.982,1.034,1.003,.998}},
+{{{1,13},{2,640},{4,2},{6,120}},{.967,.982,1.039,1.01,1.013,1.017,.997,.99,.981,.974,1.078,.992,1.029,.994,1.018,1.002}},
+{{{0,3264},{7,29},{6,128},{1,13}},{1.004,1.0,1.032,1.0,1.025,1.015,1.032,.999,1.001,1.0,1.027,1.0,.992,.979,1.004,.975}},
+{{{0,8},{7,27},{5,16},{2,1691}},{1.004,1.001,1.005,1.004,1.003,.999,1.01,1.0,1.013,.992,1.021,.992,1.005,.995,1.023,1.015}},
+{{{5,4},{2,1538},{2,32},{6,21}},{1.006,.971,1.0,1.0,.986,.975,1.004,1.064,1.029,1.001,1.0,1.0,1.002,.998,1.092,1.082}},
+{{{2,1538},{6,1280},{2,13},{6,374}},{1.017,1.0,1.0,1.0,1.003,1.087,1.0,1.0,.998,1.0,1.048,1.0,.99,.997,.991,1.001}},
+{{{5,2},{6,16},{2,932},{2,64}},{.999,.98,1.014,1.0,1.0,1.0,1.0,1.0,.984,.986,.99,.995,.994,1.025,1.046,1.044}},
+{{{0,6},{2,2624},{9,15},{6,1280}},{.989,1.005,.989,1.064,.973,.995,.998,.986,1.0,1.0,1.0,1.0,1.0,1.017,1.0,.997}},
+{{{7,6},{6,6992},{2,2},{5,1}},{.985,.969,1.0,1.047,.999,1.011,1.0,.999,.987,1.0,1.0,1.036,.991,1.003,1.0,.995}},
+{{{6,6},{2,2624},{9,15},{2,32}},{.982,1.006,1.0,1.0,1.0,1.002,1.0,1.0,.988,1.001,.987,1.047,1.0,.987,1.0,.987}},
+{{{6,4371},{2,2},{2,3},{6,1080}},{.984,1.0,1.018,1.0,1.0,1.0,1.001,1.0,1.003,1.045,1.032,1.007,1.0,1.0,.994,.996}},
+{{{4,8},{0,448},{5,4},{2,16}},{1.008,1.006,1.013,.987,.989,.988,1.0,.983,1.0,1.001,.995,.987,.996,.993,1.013,.995}},
+{{{1,7},{0,40},{4,2},{2,7624}},{.992,.983,1.007,.962,1.013,1.028,1.022,1.007,1.016,.992,1.096,.991,1.0,1.022,1.03,.995}},
+{{{1,4},{1,64},{1,80},{4,2}},{1.04,.991,1.0,1.083,1.0,1.0,1.0,.98,1.022,.999,1.0,1.013,1.0,1.0,1.0,1.019}},
+{{{1,12},{0,242},{4,2},{1,32}},{1.008,.967,1.081,.988,1.007,1.009,1.026,.971,1.0,1.001,1.0,1.001,1.0,1.007,1.0,.991}},
+{{{1,12},{0,192},{1,64},{0,32}},{.997,1.005,1.0,1.0,1.0,1.005,1.0,1.0,1.009,.987,1.047,.984,1.0,1.011,1.0,.996}},
+{{{8,24},{1,7},{2,10931},{4,2}},{.992,.994,.994,.986,1.005,1.044,1.008,.998,1.008,1.002,1.013,1.006,.997,1.005,1.013,.996}},
+{{{7,30},{5,16},{0,7},{4,2}},{1.0,.984,.997,1.0,.999,.999,1.001,1.032,1.014,1.019,1.003,1.012,.996,1.003,.996,1.013}},
+{{{6,480},{1,7},{2,5136},{4,2}},{.991,.989,.994,.987,1.002,1.038,.989,1.006,1.006,1.003,1.008,.998,1.0,1.004,.998,1.002}},
+{{{8,24},{6,1080},{4,2},{1,96}},{.998,1.006,1.0,1.02,1.01,.995,1.0,.992,1.034,.982,1.0,.983,.998,.997,1.0,1.012}},
+{{{1,3},{0,346},{1,93},{1,11}},{1.012,1.001,1.046,1.006,1.0,1.0,1.0,1.0,1.0,.994,1.0,.98,1.0,1.005,1.0,1.006}},
+{{{1,3},{0,346},{7,29},{1,11}},{1.008,1.001,1.014,1.004,1.0,1.0,1.036,1.003,1.0,.996,1.0,.99,1.0,1.01,1.0,.992}},
+{{{1,3},{8,18},{1,59},{2,4587}},{1.001,1.01,.996,.997,1.0,1.0,1.0,.994,1.002,1.0,1.02,.995,1.0,.99,1.0,1.004}},
+{{{1,5},{0,1256},{7,30},{9,14}},{1.003,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.994,1.0,.998,1.016,1.007,1.013,.984}},
+{{{1,11},{0,192},{2,29504},{6,480}},{1.003,.999,1.003,.992,.996,.997,1.0,1.0,1.0,1.007,1.015,.994,1.0,1.0,1.005,.998}},
+{{{8,28},{9,20},{1,3},{0,1256}},{1.001,1.0,1.001,1.008,1.0,1.003,.991,1.003,1.0,1.0,1.0,1.008,1.0,1.0,1.0,.989}},
+{{{2,35328},{1,3},{8,28},{0,34}},{.996,.998,1.004,1.0,1.0,1.0,.998,1.0,1.004,.998,.996,.996,1.016,.997,1.002,1.0}},
+{{{1,11},{0,716},{2,46987},{5,2}},{.997,1.001,1.004,.994,1.003,1.005,.997,.997,1.003,.998,1.01,.995,.997,1.001,.997,.996}},
+{{{7,29},{1,8},{0,576},{4,2}},{1.024,1.0,.987,1.036,1.042,1.114,.981,1.027,1.026,1.0,1.013,1.079,1.195,1.145,.993,1.029}},
+{{{1,4},{7,30},{6,272},{2,140}},{1.034,1.018,1.045,1.028,1.003,.988,1.003,1.001,1.047,1.0,1.087,1.078,1.156,.995,1.011,1.023}},
+{{{1,13},{7,27},{0,477},{4,2}},{1.005,.991,1.0,1.004,1.007,.98,1.065,.997,1.002,1.006,1.0,1.021,1.079,.993,1.123,1.006}},
+{{{1,4},{7,18},{7,30},{6,596}},{1.004,1.003,1.066,.999,1.0,1.0,1.069,1.037,1.0,1.0,1.035,.988,1.0,1.0,.998,.996}},
+{{{1,13},{0,896},{1,64},{4,2}},{.998,.975,1.025,.983,1.0,1.004,1.0,1.011,1.012,1.0,1.065,.988,1.0,1.006,1.0,1.008}},
+{{{7,29},{8,24},{2,984},{4,2}},{.983,.999,.989,.988,1.033,1.073,1.01,.997,1.008,1.014,1.017,1.007,.98,1.036,.986,1.001}},
+{{{1,16},{1,32},{2,472},{4,2}},{.977,.969,1.0,.986,1.054,.971,1.0,1.016,1.026,1.006,1.0,1.007,1.001,.974,1.0,.996}},
+{{{7,29},{6,872},{5,32},{2,277}},{1.006,1.004,1.002,.999,.997,.992,.999,.998,.999,1.014,.985,.982,.993,1.026,1.002,1.009}},
+{{{6,515},{2,2},{6,1632},{1,72}},{1.012,1.02,1.004,1.022,1.0,1.0,1.0,1.0,1.014,1.185,1.004,.999,1.0,.997,1.0,.993}},
+{{{6,638},{2,2},{6,1632},{9,30}},{1.011,1.131,1.003,1.001,1.0,.997,1.0,.992,1.0,.989,1.011,1.004,1.0,1.001,1.0,1.001}},
+{{{2,1},{6,638},{6,1632},{2,4}},{1.012,1.005,1.106,1.037,1.0,1.0,1.004,.988,1.0,.999,1.0,.99,1.0,1.0,1.0,1.008}},
+{{{6,459},{2,3},{8,27},{1,1240}},{.998,1.009,1.006,1.001,1.001,1.016,.98,.991,1.003,1.082,.998,.978,.997,1.014,.988,1.006}},
+{{{2,1},{9,22},{6,1632},{7,26}},{1.003,1.001,1.0,.989,1.0,1.0,1.0,1.0,1.016,.991,1.063,1.019,1.0,1.0,1.001,.994}},
+{{{6,9},{2,1},{8,25},{1,115}},{.999,1.0,.978,1.01,1.0,1.003,1.0,.977,.995,1.006,.991,1.003,1.0,1.036,1.0,1.002}},
+{{{9,22},{1,7350},{0,1728},{2,2}},{1.0,1.042,.996,.983,.999,1.004,1.0,.998,1.002,1.001,.997,.991,.984,1.0,1.0,.999}},
+{{{8,0},{1,7350},{8,27},{6,784}},{.983,1.003,1.0,.992,1.0,.997,1.0,1.0,1.0,1.025,1.0,1.009,1.0,1.002,1.0,.976}},
+{{{2,2},{6,517},{6,2145},{4,256}},{1.014,1.012,1.198,1.001,1.0,1.0,1.002,1.0,1.011,1.013,1.015,1.005,1.0,1.0,1.0,.995}},
+{{{2,1},{9,22},{6,2145},{2,2}},{1.022,1.008,1.183,1.062,1.0,1.0,1.007,.997,1.0,1.003,1.0,1.014,1.0,1.0,1.0,.999}},
+{{{2,1},{8,22},{6,2145},{9,23}},{1.003,1.003,1.038,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.131,1.023,1.0,1.0,1.005,.999}},
+{{{2,1},{7,26},{6,1760},{1,1336}},{.996,1.0,1.01,.999,1.0,1.0,1.018,.996,1.005,1.002,1.092,1.022,1.0,1.0,1.0,.993}},
+{{{2,2},{6,517},{6,1760},{2,8}},{1.0,1.005,1.057,.967,1.0,1.0,.998,.988,1.0,.999,1.0,1.007,1.0,1.0,1.0,1.014}},
+{{{2,48},{2,2},{9,14},{9,24}},{.996,1.0,1.005,1.005,1.008,1.0,.973,1.016,1.0,1.0,1.0,1.0,1.029,1.0,.998,1.033}},
+{{{6,9},{2,48},{1,216},{1,1336}},{.972,1.011,1.001,.991,.994,.995,.999,1.0,1.0,1.0,1.0,1.0,1.001,1.003,1.0,1.032}},
+{{{2,1},{6,1019},{6,760},{2,3}},{1.003,1.001,1.0,1.0,1.019,1.066,1.023,.978,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.0}},
+{{{2,2},{6,568},{4,256},{2,38}},{1.321,.993,1.021,.994,1.001,.987,1.001,1.005,1.0,1.038,1.0,1.02,1.0,1.017,1.0,1.008}},
+{{{2,1},{6,568},{2,2},{8,8}},{.999,1.001,1.0,1.0,1.0,1.045,1.0,1.0,1.248,1.104,1.021,1.006,1.0,.999,1.0,1.001}},
+{{{2,1},{6,568},{2,2},{9,15}},{1.107,1.128,1.0,1.0,1.0,1.013,1.0,1.0,1.148,.964,1.015,1.004,1.0,.997,1.0,1.001}},
+{{{2,1},{6,660},{2,2},{9,26}},{1.118,1.065,.991,.991,1.0,1.002,1.0,.994,1.04,.957,1.022,1.019,1.0,1.007,1.0,1.004}},
+{{{2,1},{6,660},{2,56},{8,8}},{.993,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.089,.997,1.008,.998,1.0,1.033,1.0,1.012}},
+{{{2,2},{6,457},{8,18},{4,256}},{.983,1.008,1.0,1.0,1.093,.995,1.001,1.0,1.001,.989,1.0,1.0,.984,1.002,1.001,1.005}},
+{{{2,1},{6,242},{2,2},{0,1536}},{1.016,1.057,1.025,.956,1.0,1.01,1.0,.999,1.0,.994,1.021,1.003,1.0,.986,1.0,1.0}},
+{{{2,32},{2,5},{1,1128},{6,279}},{.981,1.0,1.007,.998,1.037,1.0,.972,1.026,.992,1.0,.99,1.015,1.011,1.0,.991,1.006}},
+{{{5,1},{1,76},{2,14885},{2,3848}},{1.0,1.007,1.0,.995,1.0,1.0,1.0,1.0,1.003,.996,1.023,1.001,1.0,1.004,.998,.996}},
+{{{5,1},{2,14885},{2,2988},{7,21}},{1.0,1.004,1.0,1.0,1.003,.993,1.0,1.001,1.0,.998,1.0,1.0,1.018,1.006,.997,.998}},
+{{{5,1},{1,76},{2,14885},{2,7861}},{1.002,1.002,1.001,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.005,1.0,1.003,.998,.998}},
+{{{8,18},{2,14885},{2,7528},{1,80}},{1.002,1.0,1.0,1.0,.996,1.0,1.002,1.0,.996,.999,1.0,1.0,1.001,1.014,.998,.998}},
+{{{8,16},{2,14885},{2,7528},{2,27608}},{1.0,1.0,1.0,1.0,.998,1.011,1.002,.995,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.003}},
+{{{4,8},{2,27608},{1,142},{2,14885}},{1.0,1.001,1.0,1.0,1.007,.994,1.0,1.0,1.004,.998,.997,1.0,.998,.997,1.0,1.002}},
+{{{4,1},{1,412},{8,18},{1,76}},{1.001,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.004,1.007,.997}},
+{{{2,7861},{2,14885},{1,76},{1,47}},{1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.005,.997,1.006,1.0,.999}},
+{{{1,9},{1,238},{0,186},{1,89}},{1.0,1.004,1.0,1.0,1.103,.969,1.0,1.0,1.0,.999,1.0,.999,1.0,.987,1.0,1.011}},
+{{{1,15},{1,238},{0,1027},{2,10963}},{1.005,.996,1.0,1.002,1.091,.981,1.0,1.003,1.0,1.013,1.0,1.007,1.002,.982,1.0,1.011}},
+{{{1,9},{1,155},{0,1027},{2,8643}},{1.004,1.0,1.0,1.001,1.076,.986,1.0,1.001,1.0,1.012,1.0,1.005,1.002,.979,1.0,1.008}},
+{{{1,19},{1,343},{0,338},{2,10963}},{1.0,.999,1.0,.998,1.061,.991,1.0,1.004,1.0,1.008,1.0,1.006,1.0,.992,1.0,1.006}},
+{{{1,3},{9,25},{0,1236},{2,8643}},{1.004,.998,1.0,1.012,1.054,.994,1.002,.999,1.0,1.003,1.0,1.004,1.002,.987,1.0,1.005}},
+{{{1,9},{6,20},{1,113},{9,29}},{.999,1.005,1.044,.992,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.005}},
+{{{1,3},{0,579},{9,23},{6,680}},{1.0,.996,1.04,1.0,1.0,1.012,1.001,1.009,1.0,.997,1.0,.999,1.0,.998,1.001,1.0}},
+{{{1,19},{0,1236},{1,89},{2,3157}},{1.002,1.005,1.041,.993,1.0,.999,1.0,.999,1.0,1.009,1.001,.988,1.0,1.002,1.0,1.002}},
 {{{2,4},{6,548},{8,10},{2,41}},{1.049,1.132,1.0,1.0,1.391,.98,1.013,.998,1.0,1.006,1.0,1.0,1.0,.996,1.0,1.007}},
 {{{2,2},{6,548},{2,38},{8,10}},{1.032,1.104,1.0,1.0,1.0,1.006,1.0,1.0,1.291,1.01,1.006,1.0,1.0,.997,1.0,1.005}},
 {{{2,4},{6,548},{5,2},{0,307}},{1.019,1.007,1.0,.994,1.03,1.016,1.0,1.0,1.234,.995,1.006,.999,.985,1.011,1.007,1.008}},
@@ -2164,8 +2112,8 @@ inline constexpr tree trees[] = {
 {{{2,2},{8,27},{8,8},{6,322}},{1.012,1.035,1.0,1.0,.999,.991,.995,.995,1.0,1.0,1.0,1.0,1.076,1.0,1.001,1.007}},
 {{{2,4},{1,2038},{9,19},{6,548}},{1.01,.993,1.031,1.004,1.065,1.02,.949,1.01,1.0,1.003,1.0,.993,1.003,.993,1.003,1.001}},
 {{{1,36},{2,5},{9,24},{4,16}},{1.0,1.091,1.135,1.008,1.0,1.001,1.002,1.012,1.003,1.019,1.008,.995,1.0,1.003,1.0,1.016}},
-{{{1,36},{2,20},{1,64},{7,6}},{1.0,1.005,.998,1.003,1.0,1.003,1.0,1.013,1.006,1.007,1.104,.987,1.0,1.066,1.0,1.004}},
-{{{1,24},{2,5},{4,2},{7,6}},{1.0,1.0,1.0,1.001,1.0,1.001,.997,1.011,1.0,.999,1.002,.971,1.0,1.057,1.087,1.002}},
+{{{1,36},{2,20},{1,64},{6,28}},{1.0,1.005,.998,1.003,1.0,1.003,1.0,1.013,1.006,1.007,1.104,.987,1.0,1.066,1.0,1.004}},
+{{{1,24},{2,5},{4,2},{6,28}},{1.0,1.0,1.0,1.001,1.0,1.001,.997,1.011,1.0,.999,1.002,.971,1.0,1.057,1.087,1.002}},
 {{{2,48},{1,36},{6,452},{0,61}},{1.0,.996,1.005,1.007,1.0,1.0,1.0,1.0,1.036,1.046,1.02,.994,1.0,1.001,1.051,1.005}},
 {{{1,10},{2,5},{4,2},{4,32}},{1.0,.999,1.001,.979,1.0,1.046,1.076,1.005,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.998}},
 {{{1,10},{2,5},{1,704},{4,32}},{1.0,.997,1.066,1.006,1.0,1.042,1.0,1.0,1.0,.996,1.0,.992,1.0,1.007,1.0,1.003}},
@@ -2178,7 +2126,23 @@ inline constexpr tree trees[] = {
 {{{9,28},{0,12000},{0,13923},{2,22}},{1.005,1.004,.997,1.001,1.0,1.0,1.0,1.0,.998,1.004,.998,.992,1.0,1.0,1.001,1.003}},
 {{{1,457},{1,62},{2,1692},{2,15}},{1.0,1.0,.997,1.008,1.0,1.0,1.0,1.0,1.005,1.0,.993,.998,1.0,1.0,.997,1.003}},
 {{{1,457},{1,62},{2,15},{2,612}},{1.0,1.0,.997,1.007,1.005,1.0,.995,.998,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.002}},
-{{{9,21},{7,24},{2,4281},{1,1758}},{1.001,.999,.995,1.003,1.0,1.0,.996,1.0,1.005,1.0,.998,1.0,1.0,1.0,.999,1.006}}
+{{{9,21},{7,24},{2,4281},{1,1758}},{1.001,.999,.995,1.003,1.0,1.0,.996,1.0,1.005,1.0,.998,1.0,1.0,1.0,.999,1.006}},
+{{{1,3},{7,29},{6,840},{6,80}},{1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.044,.991,1.074,1.046,.996,.994,1.007,1.006}},
+{{{1,3},{7,28},{0,4417},{9,6}},{1.007,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.023,.988,1.055,1.015,.994,1.0,1.012,.989}},
+{{{1,3},{7,29},{6,520},{7,13}},{.996,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.029,.998,1.041,1.034,.989,.99,1.013,1.003}},
+{{{7,30},{6,768},{1,77},{5,2}},{1.001,1.002,.985,.995,.996,1.024,1.004,1.008,1.003,1.042,.993,.994,.998,1.001,1.0,.999}},
+{{{1,9},{0,170},{2,9560},{1,155}},{.992,.999,1.024,.993,1.0,1.003,.998,.997,1.0,1.005,1.0,.997,1.0,1.003,1.0,1.01}},
+{{{7,29},{6,272},{9,24},{6,40}},{.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.03,.989,1.011,1.0,1.0,1.0,.999}},
+{{{1,3},{7,25},{2,6472},{2,607}},{.999,1.008,1.0,1.002,1.0,1.0,1.0,1.0,1.002,.995,1.032,.997,.993,1.0,1.001,1.002}},
+{{{0,3008},{7,29},{1,577},{2,1124}},{1.003,1.003,1.003,1.006,1.001,1.0,1.002,1.0,.999,.989,1.016,.995,.996,1.0,1.0,1.007}},
+{{{2,8},{1,33},{9,30},{2,9104}},{1.002,1.073,1.096,1.002,1.0,1.0,1.0,1.016,1.0,1.001,1.0,1.012,1.0,1.0,1.0,1.008}},
+{{{2,56},{0,38},{7,30},{4,32}},{.991,.992,1.075,1.006,1.0,1.004,.997,1.008,1.0,.998,1.017,1.0,1.0,1.0,1.006,1.004}},
+{{{2,3},{1,24},{0,398},{9,16}},{1.0,.998,1.003,1.003,1.001,1.062,1.005,.994,1.0,1.0,1.084,1.004,1.0,1.0,.997,1.004}},
+{{{2,3},{1,13},{3,2},{0,398}},{1.0,1.0,1.0,.997,1.0,.999,1.067,1.003,1.0,1.001,1.0,.985,1.0,1.058,1.003,1.002}},
+{{{2,16},{1,4},{9,24},{6,990}},{1.0,1.054,1.017,.996,1.0,1.0,1.059,1.014,1.0,1.0,.999,1.006,1.0,1.0,1.001,1.002}},
+{{{2,3},{1,13},{7,28},{5,2}},{1.0,.999,1.011,.993,1.0,1.0,1.053,.993,1.0,1.051,1.0,.996,1.0,1.0,1.0,1.003}},
+{{{2,3},{1,4},{4,2},{0,398}},{1.0,1.0,1.0,1.006,1.0,1.0,1.045,1.002,1.0,1.0,1.0,.973,1.0,1.047,.999,1.0}},
+{{{1,13},{2,16},{4,8},{6,636}},{1.0,1.049,1.041,1.004,1.0,1.003,1.0,.998,1.0,.997,1.0,.998,1.0,1.0,1.0,1.002}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
