@@ -53,7 +53,7 @@ LINES = {
     "measure": 5993,
     "report": 1570,
     "retune": 1120,
-    "run": 4903,
+    "run": 4902,
     "search": 2431,
     "store": 1385,
     "triton": 1166,

@@ -229,7 +229,9 @@ def test_a_configuration_that_comes_later_is_chosen_by_the_sizes_after_it(
     record, kernel = read(H100 / "sgemm.json"), find_kernel("sgemm")
     first, second, late = map(Configuration, sampled_matrix(1).configurations[:3])
     sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(3, 900)]
-    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, [first, second])
+    given = tmp_path / "sizes.jsonl", kernel, record.device.planned_for()
+    matrix = SizeMatrix.opened(*given)
+    matrix.add_configurations([first, second])
 
     def times_ms(place: int, count: int) -> dict[int, float]:
         times = {0: 0.01 * (1 + place % 2 / 5), 1: 0.01 * (1.2 - place % 2 / 5), 2: 0.008}
@@ -238,7 +240,9 @@ def test_a_configuration_that_comes_later_is_chosen_by_the_sizes_after_it(
     matrix.add(sizes[:700], [times_ms(place, 2) for place in range(700)])
     matrix.add_configurations([late])
     matrix.add(sizes[700:], [times_ms(place, 3) for place in range(200)])
-    assert matrix.after_the_last() == set(sizes[700:])
+    matrix.add_configurations([first])  # which is there
+    for each in (matrix, SizeMatrix.opened(*given)):
+        assert each.after_the_last() == set(sizes[700:])
     for deciding, is_chosen in ((set[Problem](), False), (matrix.after_the_last(), True)):
         fitted, _ = fitted_to_sizes(record, kernel, matrix.portfolio(), deciding)
         assert (late in map(Configuration, fitted.portfolio.configurations)) == is_chosen

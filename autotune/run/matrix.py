@@ -78,8 +78,8 @@ class SizeMatrix:
     problems: list[Problem] = field(default_factory=list)
     #: Of each problem the milliseconds by number of the configuration.
     times_ms: list[dict[int, float]] = field(default_factory=list)
-    #: Of each problem how many configurations were there before it.
-    known: list[int] = field(default_factory=list)
+    #: Problems before the last configuration.
+    before_the_last: int = 0
 
     @classmethod
     def opened(cls, file: Path, kernel: Kernel, device: Device) -> SizeMatrix:
@@ -105,9 +105,9 @@ class SizeMatrix:
                     found = row
                 elif "configuration" in row:
                     self.configurations.append(Configuration(row["configuration"]))
+                    self.before_the_last = len(self.problems)
                 else:
                     self.problems.append(Problem(row["problem"]))
-                    self.known.append(len(self.configurations))
                     self.times_ms.append({int(n): float(ms) for n, ms in row["ms"].items()})
             except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
                 raise UsageError(f"{self.file}:{number + 1}: no row of sizes: {error}") from None
@@ -127,6 +127,7 @@ class SizeMatrix:
         new = [one for one in configurations if one not in self.configurations]
         self._append([{"configuration": dict(one)} for one in new])
         self.configurations += new
+        self.before_the_last = len(self.problems) if new else self.before_the_last
 
     def add(self, problems: Sequence[Problem], times_ms: Sequence[Mapping[int, float]]) -> None:
         """Append measured sizes."""
@@ -134,12 +135,10 @@ class SizeMatrix:
         self._append([{"problem": dict(problem), "ms": times} for problem, times in pairs])
         self.problems += problems
         self.times_ms += map(dict, times_ms)
-        self.known += [len(self.configurations)] * len(problems)
 
     def after_the_last(self) -> frozenset[Problem]:
-        """Return the sizes that came after the last configuration, so that each could have been the fastest."""
-        known = zip(self.problems, self.known, strict=True)
-        return frozenset(problem for problem, count in known if count == len(self.configurations))
+        """Return the sizes that came after the last configuration: there each could have been the fastest."""
+        return frozenset(self.problems[self.before_the_last :])
 
     def portfolio(self) -> Portfolio:
         """Return the times as a portfolio without answers; sizes that nothing allows are left out."""
