@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,7 +25,8 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import is_member
 from autotune.measure.compiler import compiled_for
 from autotune.tuned.lookup import lookup
-from autotune.tuned.reading import read
+from autotune.tuned.reading import RecordFile, read
+from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
 REPORTS = Path(__file__).parent.parent / "reports"
@@ -53,6 +55,21 @@ def shipped_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def device_of(model: str) -> Device:
     """A GPU by the published limits of its architecture."""
     return replace(for_arch(MODELS[model]), name=model)
+
+
+def test_the_newest_record_of_a_gpu_says_where_the_default_runs() -> None:
+    """After `make run` the newest is the CPU's, and its default looked valid on a Tesla T4."""
+    shipped = next(record for record in RECORDS if record.kernel == "sgemm")
+    replaced = msgspec.structs.replace
+    of_cpu = replaced(
+        shipped,
+        device=replaced(shipped.device, backend="opencl", name="CPU", arch="opencl_cpu"),
+        default=replaced(shipped.default, archs=None),
+        provenance=replaced(shipped.provenance, created="2031-01-01T00:00:00+00:00"),
+    )
+    files = [RecordFile("shipped", "gpu", shipped), RecordFile("of_cpu", "cpu", of_cpu)]
+    assert build_table(files).default == shipped.default
+    assert build_table(files[1:]).default == of_cpu.default
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing is recorded")

@@ -433,11 +433,14 @@ def build_table(
                 f"{newest.source}; if these are two kernels, rename one of them"
             )
     record = newest.record
+    # A record of another backend does not say on which of CUDA's architectures the default runs.
+    saying = [known for known in fitting if known.record.default.archs is not None]
+    default = max(saying or [newest], key=lambda known: moment(known.record.provenance.created))
     table = LookupTable(
         record.kernel,
         {name: kind == "integer" for name, kind in record.fields.items()},
-        record.default,
-        newest.source,
+        default.record.default,
+        default.source,
         dict(record.layout),
         objective,
     )
