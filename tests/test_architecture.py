@@ -53,9 +53,9 @@ LINES = {
     "measure": 5993,
     "report": 1570,
     "retune": 1120,
-    "run": 4902,
+    "run": 4903,
     "search": 2431,
-    "store": 1385,
+    "store": 1395,
     "triton": 1166,
     "tuned": 3630,
 }

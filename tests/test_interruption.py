@@ -8,15 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sample_spaces import write_space
 
-from autotune.errors import KEPT
-from autotune.store import Store
+from autotune.devices.choose import choose_device
+from autotune.errors import KEPT, Interrupted
+from autotune.kernel.catalog import load_file
+from autotune.run.request import Request, Search
+from autotune.run.run import Run
+from autotune.store import RunState, Store
 from autotune.tuned.reading import read
+from autotune.values import Problem
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
@@ -90,6 +97,43 @@ def test_two_signals_to_all_processes_at_any_moment(
     assert not _session(process.pid)
     with Store.open(tmp_path / "autotune" / "store.sqlite") as store:
         assert {run.ended for run in store.runs()} <= {"interrupted"}
+
+
+class CutAtBegin(Store):
+    """A store whose user presses Ctrl-C right after the first transaction, which adds the run."""
+
+    is_cut = False
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        with super().writing() as connection:
+            yield connection
+        if not self.is_cut:
+            self.is_cut = True
+            raise KeyboardInterrupt
+
+
+class CutAtEnd(Store):
+    """A store whose user presses Ctrl-C right before the end of a run is written."""
+
+    def finish_run(self, run_id: int, state: RunState) -> None:
+        if state == "done":
+            raise KeyboardInterrupt
+        super().finish_run(run_id, state)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("kind", [CutAtBegin, CutAtEnd])
+def test_a_run_that_is_cut_short_at_its_very_begin_or_end_counts_as_interrupted(
+    tmp_path: Path, opencl_device: str, kind: type[Store]
+) -> None:
+    """Ctrl-C was expected between the two only: it left a run without an end, which counts as killed."""
+    kernel, device = load_file(write_space(tmp_path)), choose_device(opencl_device)
+    request = Request(kernel, device, (Problem(n=1000),), goal=Search("exhaustive"))
+    with kind.open(tmp_path / "store.sqlite") as store, closing(Run(request, store)) as run:
+        with pytest.raises((Interrupted, KeyboardInterrupt)):  # the latter would end all tests
+            run.run().require_complete()
+        assert [past.ended for past in store.runs()] == ["interrupted"]
 
 
 #: Ends a reference at its 16th call for n = 2003: fifteen are of the search and its bounds, the next of its finals.

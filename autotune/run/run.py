@@ -87,23 +87,23 @@ class Run(Bench):
         Ctrl-C or an error end the run early: once some problem is decided the result has the decided
         ones and what ended it, before that it is raised. Rows are in the store either way.
         """
-        run_id = self.store.begin_run(
-            RunInfo(
-                kernel=self.kernel.name,
-                device_name=self.device.name,
-                strategy=self.request.goal.strategy,
-                seed=self.request.seed,
-                version=__version__,
-                command=self.request.command,
-            )
-        )
-        made = partial(
-            RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
-        )
         decided: list[ProblemResult] = []
-        # Compilers do not wait for the reference.
-        unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
+        run_id = 0  # of no run
+        info = RunInfo(
+            kernel=self.kernel.name,
+            device_name=self.device.name,
+            strategy=self.request.goal.strategy,
+            seed=self.request.seed,
+            version=__version__,
+            command=self.request.command,
+        )
         try:
+            with self.store.beginning(info) as run_id:
+                made = partial(
+                    RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
+                )
+            # Compilers do not wait for the reference.
+            unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
             if not self.device.is_cuda:
                 unseen.result()  # it would disturb what is timed
             processes = self.processes(run_id)
@@ -117,10 +117,16 @@ class Run(Bench):
             decided = without_wrong(decided, self.request)
             portfolio = self._portfolio(decided, division.portfolio_s())
             made = partial(made, unseen=unseen.result())
+            result = made(
+                tuple(decided), space=self.space, toolchain=self.toolchain, portfolio=portfolio
+            )
+            right: RunState = "budget" if result.spent_budget else "done"
+            self.store.finish_run(run_id, right if result.solved else "failed")
         except BaseException as error:
             was_told_to = isinstance(error, KeyboardInterrupt)
             with suppress(StoreError):  # which may be what ended the run
-                self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
+                if run_id:
+                    self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
             decided = without_wrong(decided, self.request)
             solved = tuple(found for found in decided if found.result is not None)
@@ -133,11 +139,6 @@ class Run(Bench):
             if was_told_to:
                 raise stop from error
             raise
-        result = made(
-            tuple(decided), space=self.space, toolchain=self.toolchain, portfolio=portfolio
-        )
-        right: RunState = "budget" if result.spent_budget else "done"
-        self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, decided))
         return self._recorded(result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -58,12 +59,21 @@ class Store(Database):
 
     def begin_run(self, info: RunInfo) -> int:
         """Add a run of this process; return its id."""
+        with self.beginning(info) as run_id:
+            return run_id
+
+    @contextmanager
+    def beginning(self, info: RunInfo) -> Iterator[int]:
+        """Add a run of this process at the end of a block, which knows its id.
+
+        Ctrl-C may come as soon as the run is there: only whoever knows the id by then can finish it.
+        """
         command = info.command.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         about = {**vars(info), "seed": str(info.seed), "command": command}
         about |= {"state": "running", "started": now(), "process": identity(os.getpid())}
         with self.writing() as connection:
             (run_id,) = connection.execute(runs.insert(), about).inserted_primary_key or (0,)
-        return int(run_id)
+            yield int(run_id)
 
     def finish_run(self, run_id: int, state: RunState) -> None:
         """End a run, and remove its open attempts: they killed no process."""
