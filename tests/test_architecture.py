@@ -45,7 +45,7 @@ LINES = {
     "devices": 2650,
     "doctor": 402,
     "explain": 900,
-    "export": 1228,
+    "export": 1227,
     "fleet": 1270,
     "interop": 1030,
     "kernel": 3525,

@@ -309,9 +309,8 @@ int main(int count, char**) {
 
 def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
     header = render([record([entry(problem(512, 512), plan(128)), entry(problem(8, 8), plan(64))])])
-    assert (
-        "static_assert(lookup(90, 512, 512, dtype_value::float32).hit == quality::exact)" in header
-    )
+    asked = "lookup(90, 512, 512, dtype_value::float32)"
+    assert f"static_assert(detail::is({asked}, 2, quality::exact));" in header
     broken = header.replace("{{512, 512, ", "{{513, 512, ")
     assert broken != header
     for text, compiles in ((header, True), (broken, False)):

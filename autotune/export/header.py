@@ -308,8 +308,7 @@ class Writer:
                 demand = ", demand::deterministic" if deterministic else ""
                 asked = f"lookup({where}, {self.problem(problem)}{demand})"
                 quality = "kernel_default" if hit.quality == "default" else hit.quality
-                lines.append(f"{asked}.plan == {self.number(hit.plan)}")
-                lines.append(f"{asked}.hit == quality::{quality}")
+                lines.append(f"detail::is({asked}, {self.number(hit.plan)}, quality::{quality})")
         return lines
 
 

@@ -745,45 +745,32 @@ constexpr extent config::grid(long long n, long long taps, mask_in_value mask_in
   return detail::grid_of(plan, detail::problem{n, taps, mask_in});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 9, mask_in_value::array).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 3, mask_in_value::array).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 3, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::array).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::constant).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::array).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::constant).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4194304, 127, mask_in_value::array).plan == 9);
-static_assert(lookup(device::NVIDIA_H200, 4194304, 127, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 3, mask_in_value::array).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 3, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::array).plan == 10);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::constant).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::array).plan == 11);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::constant).plan == 12);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(90, 10000003, 9, mask_in_value::array).plan == 1);
-static_assert(lookup(90, 10000003, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(90, 67108864, 3, mask_in_value::array).plan == 1);
-static_assert(lookup(90, 67108864, 3, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(90, 67108864, 9, mask_in_value::array).plan == 2);
-static_assert(lookup(90, 67108864, 9, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(90, 67108864, 9, mask_in_value::constant).plan == 3);
-static_assert(lookup(90, 67108864, 9, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(90, 67108864, 31, mask_in_value::array).plan == 4);
-static_assert(lookup(90, 67108864, 31, mask_in_value::array).hit == quality::exact);
-static_assert(lookup(90, 67108864, 31, mask_in_value::constant).plan == 5);
-static_assert(lookup(90, 67108864, 31, mask_in_value::constant).hit == quality::exact);
-static_assert(lookup(90, 4194304, 127, mask_in_value::array).plan == 9);
-static_assert(lookup(90, 4194304, 127, mask_in_value::array).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 9, mask_in_value::array), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 3, mask_in_value::array), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::array), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 9, mask_in_value::constant), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::array), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 31, mask_in_value::constant), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4194304, 127, mask_in_value::array), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 3, mask_in_value::array), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::array), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 9, mask_in_value::constant), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::array), 11, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 31, mask_in_value::constant), 12, quality::exact));
+static_assert(detail::is(lookup(90, 10000003, 9, mask_in_value::array), 1, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 3, mask_in_value::array), 1, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 9, mask_in_value::array), 2, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 9, mask_in_value::constant), 3, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 31, mask_in_value::array), 4, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 31, mask_in_value::constant), 5, quality::exact));
+static_assert(detail::is(lookup(90, 4194304, 127, mask_in_value::array), 9, quality::exact));
 
 }  // namespace autotune::conv1d
 

@@ -507,25 +507,22 @@ constexpr extent config::grid(long long n, long long steps) const {
   return detail::grid_of(plan, detail::problem{n, steps});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 1024).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4194304, 16384).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4194304, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, 4096).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 1024).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 262144, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4194304, 16384).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 4194304, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216, 4096).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 16777216, 4096).hit == quality::exact);
-static_assert(lookup(90, 262144, 1024).plan == 1);
-static_assert(lookup(90, 262144, 1024).hit == quality::exact);
-static_assert(lookup(90, 4194304, 16384).plan == 2);
-static_assert(lookup(90, 4194304, 16384).hit == quality::exact);
-static_assert(lookup(90, 16777216, 4096).plan == 2);
-static_assert(lookup(90, 16777216, 4096).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 1024), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4194304, 16384), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16777216, 4096), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 262144, 1024), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4194304, 16384), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, 4096), 2, quality::exact));
+static_assert(detail::is(lookup(90, 262144, 1024), 1, quality::exact));
+static_assert(detail::is(lookup(90, 4194304, 16384), 2, quality::exact));
+static_assert(detail::is(lookup(90, 16777216, 4096), 2, quality::exact));
 
 }  // namespace autotune::ffma
 

@@ -1238,83 +1238,51 @@ constexpr extent config::grid(long long m, long long n) const {
   return detail::grid_of(plan, detail::problem{m, n});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 100000).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 16, 100000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 37, 120000).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 37, 120000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 4);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 127, 5083).plan == 5);
-static_assert(lookup(device::NVIDIA_H200, 127, 5083).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 333, 7777).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 333, 7777).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 8192).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 1024, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 9);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4095, 4097).plan == 10);
-static_assert(lookup(device::NVIDIA_H200, 4095, 4097).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 11);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 11008).plan == 12);
-static_assert(lookup(device::NVIDIA_H200, 4096, 11008).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 13);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 11008, 4096).plan == 14);
-static_assert(lookup(device::NVIDIA_H200, 11008, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 15);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32000, 4096).plan == 16);
-static_assert(lookup(device::NVIDIA_H200, 32000, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 17);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 18);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64).hit == quality::exact);
-static_assert(lookup(90, 3, 1000001).plan == 1);
-static_assert(lookup(90, 3, 1000001).hit == quality::exact);
-static_assert(lookup(90, 16, 100000).plan == 2);
-static_assert(lookup(90, 16, 100000).hit == quality::exact);
-static_assert(lookup(90, 37, 120000).plan == 3);
-static_assert(lookup(90, 37, 120000).hit == quality::exact);
-static_assert(lookup(90, 64, 1048576).plan == 4);
-static_assert(lookup(90, 64, 1048576).hit == quality::exact);
-static_assert(lookup(90, 127, 5083).plan == 5);
-static_assert(lookup(90, 127, 5083).hit == quality::exact);
-static_assert(lookup(90, 333, 7777).plan == 6);
-static_assert(lookup(90, 333, 7777).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000).plan == 7);
-static_assert(lookup(90, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024).plan == 7);
-static_assert(lookup(90, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 8192).plan == 8);
-static_assert(lookup(90, 1024, 8192).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048).plan == 9);
-static_assert(lookup(90, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 4095, 4097).plan == 10);
-static_assert(lookup(90, 4095, 4097).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096).plan == 11);
-static_assert(lookup(90, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 11008).plan == 12);
-static_assert(lookup(90, 4096, 11008).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192).plan == 13);
-static_assert(lookup(90, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 11008, 4096).plan == 14);
-static_assert(lookup(90, 11008, 4096).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384).plan == 15);
-static_assert(lookup(90, 16384, 16384).hit == quality::exact);
-static_assert(lookup(90, 32000, 4096).plan == 16);
-static_assert(lookup(90, 32000, 4096).hit == quality::exact);
-static_assert(lookup(90, 262144, 16).plan == 17);
-static_assert(lookup(90, 262144, 16).hit == quality::exact);
-static_assert(lookup(90, 1048576, 64).plan == 18);
-static_assert(lookup(90, 1048576, 64).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 1000001), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16, 100000), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 37, 120000), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 64, 1048576), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 127, 5083), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 333, 7777), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1000, 1000), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 8192), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 2048, 2048), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4095, 4097), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096), 11, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 11008), 12, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192), 13, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 11008, 4096), 14, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16384, 16384), 15, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 32000, 4096), 16, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 262144, 16), 17, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1048576, 64), 18, quality::exact));
+static_assert(detail::is(lookup(90, 3, 1000001), 1, quality::exact));
+static_assert(detail::is(lookup(90, 16, 100000), 2, quality::exact));
+static_assert(detail::is(lookup(90, 37, 120000), 3, quality::exact));
+static_assert(detail::is(lookup(90, 64, 1048576), 4, quality::exact));
+static_assert(detail::is(lookup(90, 127, 5083), 5, quality::exact));
+static_assert(detail::is(lookup(90, 333, 7777), 6, quality::exact));
+static_assert(detail::is(lookup(90, 1000, 1000), 7, quality::exact));
+static_assert(detail::is(lookup(90, 1024, 1024), 7, quality::exact));
+static_assert(detail::is(lookup(90, 1024, 8192), 8, quality::exact));
+static_assert(detail::is(lookup(90, 2048, 2048), 9, quality::exact));
+static_assert(detail::is(lookup(90, 4095, 4097), 10, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 4096), 11, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 11008), 12, quality::exact));
+static_assert(detail::is(lookup(90, 8192, 8192), 13, quality::exact));
+static_assert(detail::is(lookup(90, 11008, 4096), 14, quality::exact));
+static_assert(detail::is(lookup(90, 16384, 16384), 15, quality::exact));
+static_assert(detail::is(lookup(90, 32000, 4096), 16, quality::exact));
+static_assert(detail::is(lookup(90, 262144, 16), 17, quality::exact));
+static_assert(detail::is(lookup(90, 1048576, 64), 18, quality::exact));
 
 }  // namespace autotune::gemv_columns
 

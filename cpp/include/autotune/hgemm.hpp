@@ -1941,65 +1941,42 @@ constexpr extent config::grid(long long m, long long n, long long k, dtype_value
   return detail::grid_of(plan, detail::problem{m, n, k, dtype, out_dtype});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).plan == 9);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 5);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).plan == 5);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).plan == 10);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16).plan == 11);
-static_assert(lookup(device::NVIDIA_H200, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 1);
-static_assert(lookup(90, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 1);
-static_assert(lookup(90, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 2);
-static_assert(lookup(90, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).plan == 3);
-static_assert(lookup(90, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).plan == 4);
-static_assert(lookup(90, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).plan == 5);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).plan == 5);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).plan == 5);
-static_assert(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).plan == 5);
-static_assert(lookup(90, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16).plan == 11);
-static_assert(lookup(90, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16), 11, quality::exact));
+static_assert(detail::is(lookup(90, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(90, 16, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(90, 128, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 2, quality::exact));
+static_assert(detail::is(lookup(90, 1024, 1024, 1024, dtype_value::float16, out_dtype_value::float16), 3, quality::exact));
+static_assert(detail::is(lookup(90, 1111, 901, 703, dtype_value::float16, out_dtype_value::float16), 4, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 4096, 4096, dtype_value::bfloat16, out_dtype_value::bfloat16), 5, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float16), 5, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 4096, 4096, dtype_value::float16, out_dtype_value::float32), 5, quality::exact));
+static_assert(detail::is(lookup(90, 8192, 8192, 8192, dtype_value::float16, out_dtype_value::float16), 5, quality::exact));
+static_assert(detail::is(lookup(90, 8192, 28672, 8192, dtype_value::float16, out_dtype_value::float16), 11, quality::exact));
 
 }  // namespace autotune::hgemm
 

@@ -484,11 +484,15 @@ constexpr extent config::grid(long long m, long long n, long long steps, dtype_v
   return detail::grid_of(plan, detail::problem{m, n, steps, dtype});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16896, 1024, 1024, dtype_value::float16).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16896, 1024, 1024, dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 16896, 1024, 1024, dtype_value::float16).plan == 1);
-static_assert(lookup(90, 16896, 1024, 1024, dtype_value::float16).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16896, 1024, 1024, dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(90, 16896, 1024, 1024, dtype_value::float16), 1, quality::exact));
 
 }  // namespace autotune::hmma
 

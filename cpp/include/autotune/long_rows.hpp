@@ -4687,55 +4687,37 @@ constexpr extent config::grid(long long rows, long long columns, dtype_value dty
   return detail::grid_of(plan, detail::problem{rows, columns, dtype, function});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::rms_norm).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::rms_norm).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::layer_norm).plan == 3);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::layer_norm).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::softmax).plan == 4);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::softmax).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient).plan == 5);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::rms_norm_residual).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::rms_norm_residual).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::cross_entropy).plan == 9);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::cross_entropy).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::rms_norm).plan == 10);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::rms_norm).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::layer_norm).plan == 11);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::layer_norm).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::softmax).plan == 12);
-static_assert(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::softmax).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy).plan == 1);
-static_assert(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::rms_norm).plan == 2);
-static_assert(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::rms_norm).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::float16, function_value::layer_norm).plan == 3);
-static_assert(lookup(90, 3, 10359, dtype_value::float16, function_value::layer_norm).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::float16, function_value::softmax).plan == 4);
-static_assert(lookup(90, 3, 10359, dtype_value::float16, function_value::softmax).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient).plan == 5);
-static_assert(lookup(90, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient).hit == quality::exact);
-static_assert(lookup(90, 3, 10359, dtype_value::float32, function_value::rms_norm_residual).plan == 6);
-static_assert(lookup(90, 3, 10359, dtype_value::float32, function_value::rms_norm_residual).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient).plan == 7);
-static_assert(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual).plan == 8);
-static_assert(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::float16, function_value::cross_entropy).plan == 9);
-static_assert(lookup(90, 128, 32768, dtype_value::float16, function_value::cross_entropy).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::float16, function_value::rms_norm).plan == 10);
-static_assert(lookup(90, 128, 32768, dtype_value::float16, function_value::rms_norm).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::float32, function_value::layer_norm).plan == 11);
-static_assert(lookup(90, 128, 32768, dtype_value::float32, function_value::layer_norm).hit == quality::exact);
-static_assert(lookup(90, 128, 32768, dtype_value::float32, function_value::softmax).plan == 12);
-static_assert(lookup(90, 128, 32768, dtype_value::float32, function_value::softmax).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::bfloat16, function_value::rms_norm), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::layer_norm), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float16, function_value::softmax), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 3, 10359, dtype_value::float32, function_value::rms_norm_residual), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::cross_entropy), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float16, function_value::rms_norm), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::layer_norm), 11, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 32768, dtype_value::float32, function_value::softmax), 12, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::cross_entropy), 1, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::bfloat16, function_value::rms_norm), 2, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::float16, function_value::layer_norm), 3, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::float16, function_value::softmax), 4, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::float32, function_value::cross_entropy_gradient), 5, quality::exact));
+static_assert(detail::is(lookup(90, 3, 10359, dtype_value::float32, function_value::rms_norm_residual), 6, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::cross_entropy_gradient), 7, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::bfloat16, function_value::rms_norm_residual), 8, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::float16, function_value::cross_entropy), 9, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::float16, function_value::rms_norm), 10, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::float32, function_value::layer_norm), 11, quality::exact));
+static_assert(detail::is(lookup(90, 128, 32768, dtype_value::float32, function_value::softmax), 12, quality::exact));
 
 }  // namespace autotune::long_rows
 

@@ -675,61 +675,40 @@ constexpr extent config::grid(long long n, long long intensity, long long warps_
   return detail::grid_of(plan, detail::problem{n, intensity, warps_per_sm});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 32, 4).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 32, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 0).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 4).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 0).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000003, 32, 4).plan == 1);
-static_assert(lookup(device::NVIDIA_H200, 10000003, 32, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 0, 0).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 0, 4).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 0, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 8, 0).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 8, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 8, 4).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 8, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 32, 0).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 32, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 32, 4).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 32, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 64, 0).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 64, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 64, 4).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 67108864, 64, 4).hit == quality::exact);
-static_assert(lookup(90, 10000003, 32, 4).plan == 1);
-static_assert(lookup(90, 10000003, 32, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 0, 0).plan == 2);
-static_assert(lookup(90, 67108864, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 0, 4).plan == 3);
-static_assert(lookup(90, 67108864, 0, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 8, 0).plan == 2);
-static_assert(lookup(90, 67108864, 8, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 8, 4).plan == 1);
-static_assert(lookup(90, 67108864, 8, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 32, 0).plan == 4);
-static_assert(lookup(90, 67108864, 32, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 32, 4).plan == 1);
-static_assert(lookup(90, 67108864, 32, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 64, 0).plan == 5);
-static_assert(lookup(90, 67108864, 64, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 64, 4).plan == 6);
-static_assert(lookup(90, 67108864, 64, 4).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 10000003, 32, 4), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 0), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 4), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 0), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 10000003, 32, 4), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 0, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 0, 4), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 8, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 8, 4), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 32, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 32, 4), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 64, 0), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 64, 4), 6, quality::exact));
+static_assert(detail::is(lookup(90, 10000003, 32, 4), 1, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 0, 0), 2, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 0, 4), 3, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 8, 0), 2, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 8, 4), 1, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 32, 0), 4, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 32, 4), 1, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 64, 0), 5, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, 64, 4), 6, quality::exact));
 
 }  // namespace autotune::prefetch
 

@@ -556,47 +556,33 @@ constexpr extent config::grid(long long n, op_value op, dtype_value dtype) const
   return detail::grid_of(plan, detail::problem{n, op, dtype});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::max, dtype_value::float16).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::max, dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::sum, dtype_value::int32).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::sum, dtype_value::int32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::max, dtype_value::float32).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::max, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::min, dtype_value::float32).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::min, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::prod, dtype_value::float32).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::prod, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::bfloat16).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::bfloat16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float16).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float32).plan == 7);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float64).plan == 8);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::int32).plan == 9);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::int32).hit == quality::exact);
-static_assert(lookup(90, 1048576, op_value::max, dtype_value::float16).plan == 1);
-static_assert(lookup(90, 1048576, op_value::max, dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 1048576, op_value::sum, dtype_value::int32).plan == 2);
-static_assert(lookup(90, 1048576, op_value::sum, dtype_value::int32).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::max, dtype_value::float32).plan == 3);
-static_assert(lookup(90, 67108864, op_value::max, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::min, dtype_value::float32).plan == 3);
-static_assert(lookup(90, 67108864, op_value::min, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::prod, dtype_value::float32).plan == 4);
-static_assert(lookup(90, 67108864, op_value::prod, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::bfloat16).plan == 5);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::bfloat16).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float16).plan == 6);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float16).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float32).plan == 7);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float32).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float64).plan == 8);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::float64).hit == quality::exact);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::int32).plan == 9);
-static_assert(lookup(90, 67108864, op_value::sum, dtype_value::int32).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::max, dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, op_value::sum, dtype_value::int32), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::max, dtype_value::float32), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::min, dtype_value::float32), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::prod, dtype_value::float32), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::bfloat16), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float16), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float32), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::float64), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, op_value::sum, dtype_value::int32), 9, quality::exact));
+static_assert(detail::is(lookup(90, 1048576, op_value::max, dtype_value::float16), 1, quality::exact));
+static_assert(detail::is(lookup(90, 1048576, op_value::sum, dtype_value::int32), 2, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::max, dtype_value::float32), 3, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::min, dtype_value::float32), 3, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::prod, dtype_value::float32), 4, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::sum, dtype_value::bfloat16), 5, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::sum, dtype_value::float16), 6, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::sum, dtype_value::float32), 7, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::sum, dtype_value::float64), 8, quality::exact));
+static_assert(detail::is(lookup(90, 67108864, op_value::sum, dtype_value::int32), 9, quality::exact));
 
 }  // namespace autotune::reduce_op
 

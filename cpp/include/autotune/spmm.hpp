@@ -566,67 +566,43 @@ constexpr extent config::grid(kind_value kind, long long m, long long k, long lo
   return detail::grid_of(plan, detail::problem{kind, m, k, n, each, entries});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 8, 16, 2097152).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 32, 16, 2097152).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 128, 16, 2097152).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 8, 16, 2097152).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 32, 16, 2097152).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 128, 16, 2097152).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173).plan == 6);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic).plan == 7);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173).plan == 8);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic).plan == 0);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173).plan == 9);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic).plan == 10);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 8, 16, 2097152).plan == 11);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 32, 16, 2097152).plan == 12);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 128, 16, 2097152).plan == 13);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 8, 16, 2097152).plan == 1);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 32, 16, 2097152).plan == 2);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 128, 16, 2097152).plan == 3);
-static_assert(lookup(90, kind_value::banded, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 8, 16, 2097152).plan == 4);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 32, 16, 2097152).plan == 5);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 128, 16, 2097152).plan == 3);
-static_assert(lookup(90, kind_value::blocks, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173).plan == 6);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic).plan == 7);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173).plan == 8);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic).plan == 0);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173).plan == 9);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic).plan == 10);
-static_assert(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 8, 16, 2097152).plan == 11);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 8, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 32, 16, 2097152).plan == 12);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 32, 16, 2097152).hit == quality::exact);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 128, 16, 2097152).plan == 13);
-static_assert(lookup(90, kind_value::uniform, 131072, 131072, 128, 16, 2097152).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 8, 16, 2097152), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 32, 16, 2097152), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::banded, 131072, 131072, 128, 16, 2097152), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 8, 16, 2097152), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 32, 16, 2097152), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::blocks, 131072, 131072, 128, 16, 2097152), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic), 0, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 8, 16, 2097152), 11, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 32, 16, 2097152), 12, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 131072, 131072, 128, 16, 2097152), 13, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::banded, 131072, 131072, 8, 16, 2097152), 1, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::banded, 131072, 131072, 32, 16, 2097152), 2, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::banded, 131072, 131072, 128, 16, 2097152), 3, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::blocks, 131072, 131072, 8, 16, 2097152), 4, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::blocks, 131072, 131072, 32, 16, 2097152), 5, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::blocks, 131072, 131072, 128, 16, 2097152), 3, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173), 6, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 8, 16, 1396173, demand::deterministic), 7, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173), 8, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 32, 16, 1396173, demand::deterministic), 0, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173), 9, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 131072, 131072, 128, 16, 1396173, demand::deterministic), 10, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::uniform, 131072, 131072, 8, 16, 2097152), 11, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::uniform, 131072, 131072, 32, 16, 2097152), 12, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::uniform, 131072, 131072, 128, 16, 2097152), 13, quality::exact));
 
 }  // namespace autotune::spmm
 

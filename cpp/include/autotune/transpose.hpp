@@ -1620,43 +1620,31 @@ constexpr extent config::grid(long long m, long long n) const {
   return detail::grid_of(plan, detail::problem{m, n});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4095, 4097).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4095, 4097).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).plan == 3);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).plan == 4);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 65536, 1024).plan == 5);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 65536, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 6);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4095, 4097).plan == 7);
-static_assert(lookup(device::NVIDIA_H200, 4095, 4097).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 8);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 9);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 2);
-static_assert(lookup(device::NVIDIA_H200, 16384, 16384).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 65536, 1024).plan == 4);
-static_assert(lookup(device::NVIDIA_H200, 65536, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024).plan == 1);
-static_assert(lookup(90, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 4095, 4097).plan == 2);
-static_assert(lookup(90, 4095, 4097).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096).plan == 3);
-static_assert(lookup(90, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192).plan == 4);
-static_assert(lookup(90, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384).plan == 2);
-static_assert(lookup(90, 16384, 16384).hit == quality::exact);
-static_assert(lookup(90, 65536, 1024).plan == 4);
-static_assert(lookup(90, 65536, 1024).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4095, 4097), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192), 4, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 65536, 1024), 5, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024), 6, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4095, 4097), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16384, 16384), 2, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 65536, 1024), 4, quality::exact));
+static_assert(detail::is(lookup(90, 1024, 1024), 1, quality::exact));
+static_assert(detail::is(lookup(90, 4095, 4097), 2, quality::exact));
+static_assert(detail::is(lookup(90, 4096, 4096), 3, quality::exact));
+static_assert(detail::is(lookup(90, 8192, 8192), 4, quality::exact));
+static_assert(detail::is(lookup(90, 16384, 16384), 2, quality::exact));
+static_assert(detail::is(lookup(90, 65536, 1024), 4, quality::exact));
 
 }  // namespace autotune::transpose
 

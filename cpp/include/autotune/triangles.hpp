@@ -483,15 +483,17 @@ constexpr extent config::grid(kind_value kind, long long n, long long each) cons
   return detail::grid_of(plan, detail::problem{kind, n, each});
 }
 
+namespace detail {
+constexpr bool is(const config& picked_, int which_, quality how_) {
+  return picked_.plan == which_ && picked_.hit == how_;
+}
+}  // namespace detail
+
 // What was tuned is found again.
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 262144, 16).plan == 1);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 262144, 16).plan == 2);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 262144, 16).hit == quality::exact);
-static_assert(lookup(90, kind_value::powerlaw, 262144, 16).plan == 1);
-static_assert(lookup(90, kind_value::powerlaw, 262144, 16).hit == quality::exact);
-static_assert(lookup(90, kind_value::uniform, 262144, 16).plan == 2);
-static_assert(lookup(90, kind_value::uniform, 262144, 16).hit == quality::exact);
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::powerlaw, 262144, 16), 1, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, kind_value::uniform, 262144, 16), 2, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::powerlaw, 262144, 16), 1, quality::exact));
+static_assert(detail::is(lookup(90, kind_value::uniform, 262144, 16), 2, quality::exact));
 
 }  // namespace autotune::triangles
 
