@@ -666,6 +666,8 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
 }
 
 #if IN_LINES
+#include "lines.h"
+
 // The same where rows of C are no whole quads: every warp lays LANES_M rows at a time out in shared memory, from where
 // neighbours write neighbours.
 constexpr int STRIP_PITCH = WN + (WN % 32 ? 0 : 16);  // two rows that are written at once lie in different banks
@@ -675,7 +677,7 @@ static_assert(THREADS / 32 * STRIP_FLOATS <= STAGES * STAGE_FLOATS, "strips lie 
 __device__ __forceinline__ void store_in_lines(const Sums& sum, float* shared, float* c, float alpha, float beta,
                                                Tile tile, int m, int n, Pitch ldc, Place place)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
     const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
     float* strip = shared + warp * STRIP_FLOATS;
     float* mine = strip + (place.m - warp_row) / 4 * STRIP_PITCH - warp_col;
@@ -687,17 +689,8 @@ __device__ __forceinline__ void store_in_lines(const Sums& sum, float* shared, f
         for (int j = 0; j < TN; j += 4)
             *reinterpret_cast<float4*>(mine + place.col(j)) = scaled_quad_of(sum, i, j, alpha);
         __syncwarp();
-#pragma unroll
-        for (int at = 0; at < LANES_M * WN; at += 32) {
-            const int strip_row = (at + lane) / WN, strip_col = (at + lane) % WN;
-            const int row = tile.row + warp_row + i / 4 * (4 * LANES_M) + i % 4 + strip_row * 4;
-            const int col = tile.col + warp_col + strip_col;
-            if (row < m && col < n) {
-                float* to = c + static_cast<long long>(row) * ldc + col;
-                const float v = strip[strip_row * STRIP_PITCH + strip_col];
-                *to = beta != 0.0f ? fmaf(beta, *to, v) : v;
-            }
-        }
+        const int row = tile.row + warp_row + i / 4 * (4 * LANES_M) + i % 4;
+        store_strip<LANES_M, WN, 4>(strip, STRIP_PITCH, c, ldc, beta, row, tile.col + warp_col, m, n);
         __syncwarp();
     }
 }

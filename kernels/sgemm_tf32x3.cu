@@ -313,6 +313,46 @@ __device__ __forceinline__ void accumulate(Sums& total, float* shared, const flo
     flush(total, part);
 }
 
+// ---------------------------------------------------------------- registers to C
+
+// What a thread holds of a row of C in element `e` of four tiles side by side: neighbours.
+__device__ __forceinline__ float4 quad_of(const Sums& total, int i, int j, int e)
+{
+    return make_float4(total[i][j][e], total[i][j + 1][e], total[i][j + 2][e], total[i][j + 3][e]);
+}
+
+#if IN_LINES
+#include "lines.h"
+
+// Every warp lays 8 rows at a time out in shared memory, from where neighbours write neighbours.
+constexpr int STRIP_PITCH = WN + 4;  // two rows of four quads, each eight floats from the next, fill the banks
+static_assert(THREADS / 32 * 8 * STRIP_PITCH <= STAGES * STAGE_FLOATS, "strips lie where the stages were");
+
+// `row` and `col`: the first ones of the warp's tile.
+__device__ __forceinline__ void store_in_lines(const Sums& total, float* shared, float* c, float alpha, float beta,
+                                               int row, int col, int m, int n, Pitch ldc)
+{
+    const int lane = threadIdx.x % 32;
+    float* strip = shared + threadIdx.x / 32 * (8 * STRIP_PITCH);
+    float* mine = strip + lane / 4 * STRIP_PITCH + lane % 4 * 8;
+    await_groups<0>();
+    __syncthreads();  // the stages are no longer in use
+#pragma unroll
+    for (int i = 0; i < TILES_M; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int j = 0; j < TILES_N; j += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    *reinterpret_cast<float4*>(mine + 8 * j + 4 * e) = scaled(quad_of(total, i, j, 2 * half + e), alpha);
+            __syncwarp();
+            store_strip<8, WN, 1>(strip, STRIP_PITCH, c, ldc, beta, row + 16 * i + 8 * half, col, m, n);
+            __syncwarp();
+        }
+}
+#endif
+
 // Grid: blocks of C. Shared memory: STAGES * STAGE_FLOATS floats.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
@@ -337,6 +377,9 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
         accumulate<1>(total, shared, a, b, lda, ldb, tile, m, n, k, warp_row, warp_col);
 
     const bool wide = are_quads(c, n, ldc);
+#if IN_LINES
+    if (!wide) return store_in_lines(total, shared, c, alpha, beta, tile.row + warp_row, tile.col + warp_col, m, n, ldc);
+#endif
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i)
 #pragma unroll
@@ -348,9 +391,8 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int col = tile.col + warp_col + 8 * j + lane % 4 * 8 + 4 * e;
-                    const float4 v = {total[i][j][2 * half + e], total[i][j + 1][2 * half + e],
-                                      total[i][j + 2][2 * half + e], total[i][j + 3][2 * half + e]};
-                    store_quad(c + static_cast<long long>(row) * ldc + col, v, alpha, beta, n - col, wide);
+                    store_quad(c + static_cast<long long>(row) * ldc + col, quad_of(total, i, j, 2 * half + e), alpha,
+                               beta, n - col, wide);
                 }
         }
 }

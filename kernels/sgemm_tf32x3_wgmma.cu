@@ -95,8 +95,12 @@ static_assert(BM == WM || BM == 2 * WM, "setmaxnreg deals out the registers of t
 static_assert(STAGES % SLICES == 0, "a stage is always the same consumer's, which so misses none of its phases");
 static_assert(!(PADDED || TAIL) || !VIEW, "views are taken as they are");
 static_assert(!TAIL || !ADDED_UP, "nothing else is split");
+static_assert(!IN_LINES || !ADDED_UP, "what is added up is written in lines anyway");
 
 #include "split_k.h"
+#if IN_LINES
+#include "lines.h"
+#endif
 
 // ---------------------------------------------------------------- barriers
 
@@ -522,6 +526,13 @@ struct Consumer {
         }
     }
 
+    // Neighbours in a row of C.
+    __device__ __forceinline__ float4 quad(int slab, int half, int j) const
+    {
+        const float* v = total[slab] + 8 * j + 2 * half;
+        return make_float4(v[0], v[1], v[4], v[5]);
+    }
+
     // This thread's sums in a tile whose rows are C_PITCH floats apart.
     __device__ __forceinline__ void lay_out(float* tile, int row, int col) const
     {
@@ -530,12 +541,34 @@ struct Consumer {
 #pragma unroll
             for (int half = 0; half < 2; ++half)
 #pragma unroll
-                for (int j = 0; j < BN / 16; ++j) {
-                    const float* v = total[slab] + 8 * j + 2 * half;
+                for (int j = 0; j < BN / 16; ++j)
                     *reinterpret_cast<float4*>(tile + (row + 64 * slab + 8 * half) * C_PITCH + col + 16 * j) =
-                        make_float4(v[0], v[1], v[4], v[5]);
-                }
+                        quad(slab, half, j);
     }
+
+#if IN_LINES
+    // Every warp lays 8 rows at a time out in its strip, from where neighbours write neighbours. `row`, `col`: the first
+    // ones of the warp's part of C.
+    __device__ __forceinline__ void store_in_lines(float* strips, float* c, Pitch ldc, float alpha, float beta, int row,
+                                                   int col, int m, int n) const
+    {
+        static_assert(ADDERS / 32 * 8 * C_PITCH * 4 <= STAGES * STAGE_BYTES, "strips lie where the stages were");
+        const int lane = threadIdx.x % 32;
+        float* strip = strips + threadIdx.x / 32 * (8 * C_PITCH);
+        float* mine = strip + lane / 4 * C_PITCH + lane % 4 * 4;
+#pragma unroll
+        for (int slab = 0; slab < SLABS; ++slab)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+#pragma unroll
+                for (int j = 0; j < BN / 16; ++j)
+                    *reinterpret_cast<float4*>(mine + 16 * j) = scaled(quad(slab, half, j), alpha);
+                __syncwarp();
+                store_strip<8, BN, 1>(strip, C_PITCH, c, ldc, beta, row + 64 * slab + 8 * half, col, m, n);
+                __syncwarp();
+            }
+    }
+#endif
 
     __device__ __forceinline__ void store(float* c, Pitch ldc, float alpha, float beta, int row, int col, int m,
                                           int n) const
@@ -548,11 +581,9 @@ struct Consumer {
                 const int at = row + 64 * slab + 8 * half;
                 if (at >= m) continue;
 #pragma unroll
-                for (int j = 0; j < BN / 16; ++j) {
-                    const float* v = total[slab] + 8 * j + 2 * half;
-                    store_quad(c + static_cast<long long>(at) * ldc + col + 16 * j, make_float4(v[0], v[1], v[4], v[5]),
-                               alpha, beta, n - col - 16 * j, wide);
-                }
+                for (int j = 0; j < BN / 16; ++j)
+                    store_quad(c + static_cast<long long>(at) * ldc + col + 16 * j, quad(slab, half, j), alpha, beta,
+                               n - col - 16 * j, wide);
             }
     }
 };
@@ -703,6 +734,13 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
             if (task.of_shared >= 0) {
                 if (!has_all_sums(consumer.total, alpha, task, partial)) return;
                 alpha = 1.0f;
+            }
+#endif
+#if IN_LINES
+            if (!are_quads(c, n, ldc)) {
+                float* const strips = shared + (ring.stages - shared_address(shared)) / 4;
+                adders_barrier();  // nobody reads the stages any more
+                return consumer.store_in_lines(strips, c, ldc, alpha, beta, tile.row + row - lane / 4, tile.col, m, n);
             }
 #endif
             consumer.store(c, ldc, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);

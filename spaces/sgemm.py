@@ -986,13 +986,14 @@ def arguments(p, rng):
     shape_of_c = shape(p, "c", p.m, p.n)
     # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
     nothing = np.broadcast_to(np.float32(np.nan), shape_of_c)
-    c = rng.standard_normal(shape_of_c) if adds(p) else nothing
+    is_added = adds(p, rng)
+    c = rng.standard_normal(shape_of_c) if is_added else nothing
     return {
         "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
         "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
         "c": InOut(c),
-        "alpha": 2.0 if adds(p) else 1.0,
-        "beta": 0.5 if adds(p) else 0.0,
+        "alpha": 2.0 if is_added else 1.0,
+        "beta": 0.5 if is_added else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
@@ -1001,9 +1002,9 @@ def arguments(p, rng):
     }
 
 
-def adds(p):
-    """Small problems and views add to C, twice the product to a half of it."""
-    return p.view or p.m * p.n * p.k < 1 << 22
+def adds(p, rng):
+    """Views, and small problems on exact data, add twice the product to a half of C; random data are timed."""
+    return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
 
 def shape(p, name, rows, columns):
@@ -1062,9 +1063,9 @@ def tolerance(p):
     """Rounding errors of k additions of normal products, whose partial sums grow like sqrt(k).
 
     Their standard deviation is some 0.2 eps k; the largest of a few million is six times that, twice with
-    alpha. TF32 is beyond the bound from small k on, its error being 4e-4 sqrt(k).
+    a view's alpha. TF32 is beyond the bound from small k on, its error being 4e-4 sqrt(k).
     """
-    alpha = 2 if adds(p) else 1
+    alpha = 2 if p.view else 1
     return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
 
 

@@ -124,6 +124,9 @@ sgemm_tf32x3 = Kernel(
         # several waves, the last of which leaves some without work
         wgmma_tiles(256, 128, 3, TAIL=True),
         wgmma_tiles(256, 128, 3, AHEAD=2, TAIL=True),
+        # rows that are no whole quads of a large C, where k is short
+        wgmma_tiles(128, 128, 3, C_ROWS="lines"),
+        mma_tiles(128, 128, 16, 32, 64, STAGES=4, C_ROWS="lines"),
         mma_tiles(128, 128, 16, 32, 64, STAGES=4),
         mma_tiles(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(64, 128, 16, 32, 32, STAGES=3),
@@ -149,6 +152,7 @@ sgemm_tf32x3 = Kernel(
     GRIDK=(1, 2, 3, 4),  # wgmma: such clusters, or lone blocks, that share a tile of C
     TAIL=(False, True),  # wgmma: two blocks share each tile of the last wave
     PADDED=(False, True),  # wgmma: rows that are not aligned are copied first to where they are
+    C_ROWS=("direct", "lines"),  # how rows of C are written that are no whole quads
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     # What the kernels find out about alignment, they find out at run time.
@@ -238,6 +242,12 @@ def tail_is_of_large_tiles(BM, BN, VECTORS, SPLITK, GRIDK, TAIL):
 
 
 @sgemm_tf32x3.constraint
+def sums_of_several_are_in_lines_anyway(VARIANT, BM, WM, SPLITK, GRIDK, C_ROWS):
+    """wgmma: what slices, blocks and clusters add up is written so whatever C_ROWS says."""
+    return VARIANT == "mma" or C_ROWS == "direct" or (BM > WM and SPLITK == GRIDK == 1)
+
+
+@sgemm_tf32x3.constraint
 def tails_are_counted(TAIL, device):
     """wgmma: a wave has no more tiles than the source can count arrivals for."""
     return not TAIL or device.sm_count <= MOST_SHARES
@@ -312,6 +322,8 @@ def requires(c, p):
         fits &= tiles(c, p) * c.SPLITK <= MOST_SHARES
     if c.TAIL:
         fits &= p.view == 0
+    if c.C_ROWS == "lines":
+        fits &= p.n % 4 >= 1
     if c.PADDED:
         odd = p.k % 4 + p.n % 4 + p.offset_a % 4 + p.offset_b % 4 >= 1
         fits &= odd & (p.view == 0) & (quads(p.m, p.k) + quads(p.k, p.n) <= MOST_QUADS)
@@ -402,9 +414,10 @@ def arguments(p, rng):
     every other row of B get a bit that only the low half of a number holds. Of views all memory is drawn,
     from the first element to the last: what lies between must stay.
     """
+    is_added = adds(p, rng)
     given = {
-        "alpha": 2.0 if adds(p) else 1.0,
-        "beta": 0.5 if adds(p) else 0.0,
+        "alpha": 2.0 if is_added else 1.0,
+        "beta": 0.5 if is_added else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
@@ -416,7 +429,7 @@ def arguments(p, rng):
             b[1::2] *= np.float32(1 + 2.0**-12)
         # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
         nothing = np.broadcast_to(np.float32(np.nan), (p.m, p.n))
-        c = rng.standard_normal((p.m, p.n)) if adds(p) else nothing
+        c = rng.standard_normal((p.m, p.n)) if is_added else nothing
         return {"a": a, "b": b, "c": InOut(c), **given}
     of_a = (p.k, p.m) if p.trans_a else (p.m, p.k)
     of_b = (p.n, p.k) if p.trans_b else (p.k, p.n)
@@ -432,9 +445,9 @@ def arguments(p, rng):
     }
 
 
-def adds(p):
-    """Small problems add to C, twice the product to a half of it."""
-    return p.m * p.n * p.k < 1 << 22
+def adds(p, rng):
+    """Views, and small problems on exact data, add twice the product to a half of C; random data are timed."""
+    return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
 
 @sgemm_tf32x3.reference
@@ -481,7 +494,7 @@ def tolerance(p):
 
     What is never moved to float32 registers fails: its error is 25 times cuBLAS's.
     """
-    alpha = 2 if adds(p) else 1
+    alpha = 2 if p.view else 1
     return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
 
 

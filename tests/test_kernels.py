@@ -282,11 +282,24 @@ def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
             np.testing.assert_array_equal(gemm(a, b), first)
 
 
+@pytest.mark.parametrize("name", ["sgemm", "sgemm_tf32x3"])
 @pytest.mark.parametrize(("columns", "may_run"), [(1001, True), (1002, True), (1000, False)])
-def test_lines_are_for_rows_that_are_no_whole_quads(sgemm, columns, may_run):
-    chosen = sgemm.default().replace(C_ROWS="lines")
-    assert is_member(sgemm, chosen, SM_90)
-    assert sgemm.allows(chosen, Problem(m=500, n=columns, k=64)) == may_run
+def test_lines_are_for_rows_that_are_no_whole_quads(name, columns, may_run):
+    product = find_kernel(name)
+    chosen = product.default().replace(C_ROWS="lines")
+    assert is_member(product, chosen, SM_90)
+    assert product.allows(chosen, Problem(m=500, n=columns, k=64)) == may_run
+
+
+@pytest.mark.parametrize("name", ["sgemm", "sgemm_tf32x3"])
+def test_what_is_timed_adds_nothing_to_c(name):
+    """Most calls do not. Exact data, which are not timed, verify the sum."""
+    product, problem = find_kernel(name), Problem(m=8, n=8, k=8)
+    betas = {
+        exact: product.call_hook("arguments", product.normal(problem), Draw(exact, 1))["beta"]
+        for exact in (True, False)
+    }
+    assert betas == {True: 0.5, False: 0.0}
 
 
 def test_sums_of_several_blocks_and_tails_have_no_lines(sgemm):
@@ -390,6 +403,14 @@ def test_wgmma_is_offered_where_it_exists(kernel, arch):
     assert variants == ({"mma", "wgmma"} if arch == "sm_90" else {"mma"})
 
 
+def test_what_is_added_up_by_wgmma_has_no_lines(kernel):
+    """Parts of k, of slices too; a tail may have them."""
+    seeds = map(kernel.completed, kernel.seeds)
+    for seed in (seed for seed in seeds if seed["VARIANT"] == "wgmma"):
+        is_added_up = seed["SPLITK"] * seed["GRIDK"] > 1 or seed["BM"] == seed["WM"]
+        assert is_member(kernel, seed.replace(C_ROWS="lines"), SM_90) != is_added_up
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_both_sources_compile_where_they_are_offered(kernel, arch):
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
@@ -399,7 +420,7 @@ def test_both_sources_compile_where_they_are_offered(kernel, arch):
     wgmma = [found for found in space if found["VARIANT"] == "wgmma"]
     chosen += {(c["BM"], c["BN"]): c for c in wgmma}.values()  # with PADDED
     plain = [found for found in wgmma if found["BM"] == 128 and not found["PADDED"]]
-    chosen += {(c["SPLITK"] > 1, c["GRIDK"] > 1): c for c in plain}.values()
+    chosen += {(c["SPLITK"] > 1, c["GRIDK"] > 1, c["C_ROWS"]): c for c in plain}.values()
     for configuration in chosen:
         binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)
         if configuration["VARIANT"] == "wgmma":

@@ -56,30 +56,30 @@
 //   m=10000 n=64 k=64: 0.005062 ms mixed:graph, 1.618e+04 GFLOP/s, 1015 GB/s, 1.255 [1.252, 1.261] times as fast as cublas
 //   m=16000 n=192 k=48: 0.01246 ms mixed:graph, 2.368e+04 GFLOP/s, 1236 GB/s, 1.065 [1.056, 1.071] times as fast as cublas
 //   m=16384 n=512 k=1024: 0.3394 ms cold:graph, 5.062e+04 GFLOP/s, 302.8 GB/s, 1.014 [1.013, 1.014] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-28
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-29
 //   m=1 n=4096 k=4096: 0.01965 ms cold:graph, 1708 GFLOP/s, 3417 GB/s, 1.067 [1.062, 1.071] times as fast as cublas
 //   m=4 n=4096 k=4096: 0.02147 ms cold:graph, 6251 GFLOP/s, 3132 GB/s, 3.282 [3.267, 3.296] times as fast as cublas
-//   m=13 n=128 k=2000: 0.005657 ms mixed:graph, 1177 GFLOP/s, 200.6 GB/s, 1.327 [1.321, 1.335] times as fast as cublas
+//   m=13 n=128 k=2000: 0.004958 ms mixed:graph, 1342 GFLOP/s, 228.8 GB/s, 1.483 [1.475, 1.491] times as fast as cublas
 //   m=32 n=4096 k=4096: 0.0305 ms cold:graph, 3.521e+04 GFLOP/s, 2235 GB/s, 1.454 [1.447, 1.461] times as fast as cublas
 //   m=64 n=64 k=65536: 0.01958 ms mixed:graph, 2.742e+04 GFLOP/s, 1714 GB/s, 1.433 [1.429, 1.439] times as fast as cublas
 //   m=64 n=10000 k=64: 0.005147 ms mixed:graph, 1.591e+04 GFLOP/s, 997.8 GB/s, 1.207 [1.204, 1.213] times as fast as cublas
 //   m=127 n=333 k=2047: 0.009674 ms mixed:graph, 1.79e+04 GFLOP/s, 406.8 GB/s, 1.417 [1.413, 1.421] times as fast as cublas
-//   m=128 n=128 k=128: 0.003592 ms mixed:graph, 1168 GFLOP/s, 54.73 GB/s, 1.623 [1.617, 1.638] times as fast as cublas
+//   m=128 n=128 k=128: 0.003089 ms mixed:graph, 1358 GFLOP/s, 63.65 GB/s, 1.817 [1.802, 1.832] times as fast as cublas
 //   m=128 n=128 k=16384: 0.01899 ms mixed:graph, 2.827e+04 GFLOP/s, 886.8 GB/s, 1.108 [1.106, 1.110] times as fast as cublas
 //   m=128 n=4096 k=4096: 0.0912 ms cold:graph, 4.709e+04 GFLOP/s, 781.8 GB/s, 1.029 [1.028, 1.030] times as fast as cublas
 //   m=256 n=256 k=256: 0.004564 ms mixed:graph, 7352 GFLOP/s, 172.3 GB/s, 1.584 [1.574, 1.593] times as fast as cublas
 //   m=256 n=256 k=8192: 0.0294 ms mixed:graph, 3.652e+04 GFLOP/s, 579.6 GB/s, 1.131 [1.126, 1.133] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06326 ms mixed:graph, 3.984e+04 GFLOP/s, 343.4 GB/s, 1.061 [1.060, 1.062] times as fast as cublas
 //   m=320 n=320 k=12000: 0.05941 ms mixed:graph, 4.137e+04 GFLOP/s, 524 GB/s, 1.175 [1.173, 1.178] times as fast as cublas
-//   m=333 n=777 k=555: 0.01524 ms mixed:graph, 1.885e+04 GFLOP/s, 229.6 GB/s, 1.013 [1.010, 1.016] times as fast as cublas
-//   m=380 n=1790 k=8000: 0.2438 ms cold:graph, 4.465e+04 GFLOP/s, 296 GB/s, 0.998 [0.996, 1.000] times as fast as cublas
+//   m=333 n=777 k=555: 0.01517 ms mixed:graph, 1.893e+04 GFLOP/s, 230.6 GB/s, 1.009 [1.007, 1.010] times as fast as cublas
+//   m=380 n=1790 k=8000: 0.2382 ms cold:graph, 4.569e+04 GFLOP/s, 302.9 GB/s, 1.022 [1.020, 1.023] times as fast as cublas
 //   m=384 n=1600 k=6400: 0.1726 ms mixed:graph, 4.556e+04 GFLOP/s, 308.5 GB/s, 1.143 [1.142, 1.144] times as fast as cublas
 //   m=391 n=1593 k=6500: 0.2084 ms mixed:graph, 3.885e+04 GFLOP/s, 259.4 GB/s, 1.073 [1.072, 1.074] times as fast as cublas
 //   m=400 n=400 k=6000: 0.05782 ms mixed:graph, 3.32e+04 GFLOP/s, 343.1 GB/s, 1.086 [1.085, 1.088] times as fast as cublas
 //   m=512 n=512 k=512: 0.00956 ms mixed:graph, 2.808e+04 GFLOP/s, 329 GB/s, 1.402 [1.395, 1.407] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3407 ms cold:graph, 5.042e+04 GFLOP/s, 397 GB/s, 1.012 [1.011, 1.012] times as fast as cublas
 //   m=600 n=600 k=600: 0.01512 ms mixed:graph, 2.857e+04 GFLOP/s, 285.7 GB/s, 1.389 [1.386, 1.393] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01656 ms mixed:graph, 2.769e+04 GFLOP/s, 342.1 GB/s, 0.992 [0.989, 0.995] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01657 ms mixed:graph, 2.767e+04 GFLOP/s, 341.8 GB/s, 0.997 [0.994, 0.999] times as fast as cublas
 //   m=768 n=768 k=768: 0.02547 ms mixed:graph, 3.557e+04 GFLOP/s, 277.9 GB/s, 1.295 [1.294, 1.297] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01869 ms mixed:graph, 3.296e+04 GFLOP/s, 330.7 GB/s, 1.142 [1.140, 1.145] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.187 [1.184, 1.189] times as fast as cublas
@@ -87,7 +87,7 @@
 //   m=1024 n=1024 k=64: 0.006318 ms mixed:graph, 2.124e+04 GFLOP/s, 746.8 GB/s, 1.084 [1.082, 1.089] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.04641 ms mixed:graph, 4.627e+04 GFLOP/s, 271.1 GB/s, 1.262 [1.261, 1.264] times as fast as cublas
 //   m=1024 n=1024 k=8192: 0.3389 ms cold:graph, 5.069e+04 GFLOP/s, 210.4 GB/s, 1.095 [1.094, 1.096] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03997 ms mixed:graph, 3.521e+04 GFLOP/s, 241.7 GB/s, 1.141 [1.140, 1.144] times as fast as cublas
+//   m=1111 n=901 k=703: 0.04005 ms mixed:graph, 3.514e+04 GFLOP/s, 241.3 GB/s, 1.138 [1.137, 1.141] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.08066 ms mixed:graph, 4.285e+04 GFLOP/s, 214.2 GB/s, 1.138 [1.137, 1.139] times as fast as cublas
 //   m=1400 n=1400 k=1400: 0.1193 ms mixed:graph, 4.599e+04 GFLOP/s, 197.1 GB/s, 1.128 [1.127, 1.129] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1464 ms mixed:graph, 4.95e+04 GFLOP/s, 193.4 GB/s, 1.274 [1.273, 1.274] times as fast as cublas
@@ -454,52 +454,54 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
     {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
     {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,32,18,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::rows,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,33,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,64,8,16,64,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},13440,true,true,32,18,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,13,13,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,19,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,34,19,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,33,20,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,35,9,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,34,9,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,36,0,234ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,35,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,96,48,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},83968,false,true,25,0,992ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,36,21,992ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,20,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,21,224ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,22,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,22,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,23,224ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,24,1023ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,20,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,22,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,96,64,8,48,32,12,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,44,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
     {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,23,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,32,24,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,33,0,992ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,47,25,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,48,26,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,26,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,49,27,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,48,32,32,48,4,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,50,13,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,28,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,25,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,36,26,224ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,47,0,992ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,48,27,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,0,28,1023ULL,true},
+    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,27,1023ULL,true},
+    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,49,17,1023ULL,true},
+    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,50,29,1023ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,32,48,32,32,48,4,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,51,13,992ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,30,1022ULL,true},
+    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,31,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,29,234ULL,true},
     {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,992ULL,true}
 };
 
@@ -617,7 +619,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{1, 1, 1}, {16288, 9989, 65528}, {{5,4},{1,1600},{0,344},{0,9223372036854775807LL}},{{0.908, 1.0},{0.955, 1.0},{0.706, 0.955},{0.917, 1.0},{0.873, 0.989},{0.927, 1.0},{0.88, 0.974},{0.948, 0.985},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0},{0.908, 1.0}}},
-    {{1, 1, 1}, {16384, 10000, 65528}, {{1,23},{4,4},{0,32},{0,9223372036854775807LL}},{{0.985, 1.0},{0.883, 1.0},{0.923, 1.0},{0.958, 1.0},{0.971, 1.0},{0.858, 0.996},{0.944, 1.0},{0.922, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0},{0.985, 1.0}}}
+    {{1, 1, 1}, {16384, 10000, 65528}, {{4,4},{1,24},{2,64},{0,9223372036854775807LL}},{{0.971, 1.0},{0.922, 1.0},{0.925, 1.0},{0.95, 1.0},{0.96, 1.0},{0.929, 1.0},{0.84, 0.984},{0.925, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0},{0.971, 1.0}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -744,7 +746,7 @@ inline constexpr exact_row exact_rows[] = {
     // sm_90
     {{1, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{4, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{13, 128, 2000}, 44, 1.0, {0, 0, 0}},
+    {{13, 128, 2000}, 3, 1.0, {0, 0, 0}},
     {{32, 4096, 4096}, 4, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 5, 1.0, {0, 0, 0}},
     {{64, 10000, 64}, 6, 1.0, {0, 0, 0}},
@@ -872,7 +874,6 @@ inline constexpr near_row near_rows[] = {
     {{134, 153, 145}, 46, false, 2},
     {{134, 153, 145}, 14, true, 2},
     {{137, 172, 207}, 47, false, 2},
-    {{137, 172, 207}, 17, true, 2},
     {{137, 170, 202}, 17, false, 2},
     {{137, 170, 202}, 48, false, 2},
     {{138, 138, 200}, 49, false, 2},
@@ -904,7 +905,7 @@ inline constexpr near_row near_rows[] = {
     // sm_90
     {{0, 192, 192}, 14, false, 1},
     {{32, 192, 192}, 2, false, 2},
-    {{59, 112, 175}, 44, false, 2},
+    {{59, 112, 175}, 3, false, 1},
     {{80, 192, 192}, 14, false, 1},
     {{96, 96, 256}, 5, false, 1},
     {{96, 212, 96}, 8, false, 1},
@@ -974,11 +975,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 53, 0, 56},  // NVIDIA_H100_80GB_HBM3
-    {90, 53, 106, 56, 100}  // NVIDIA_H200
+    {90, 53, 106, 56, 99}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 106, 159, 100, 161},
+    {90, 106, 159, 99, 160},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -1011,18 +1012,20 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 15: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
     case 16: met_ = both(both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{1}) * number{1}) <= number{1024}), (number{128} <= k)), (n <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 17: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
-    case 18: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 20: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 21: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 22: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
-    case 23: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 24: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
-    case 25: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
-    case 26: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
-    case 27: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))); break;
-    case 28: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)), (number{1} <= (n % number{4}))); break;
-    case 29: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))), (number{1} <= (n % number{4}))); break;
+    case 18: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{64})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 19: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 20: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 21: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 22: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 23: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 24: met_ = both(both((m <= number{2}), (number{3} <= (number{2} * m))), both(((ceil_div(n, number{64}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 25: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{8}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 26: met_ = both(both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{3840} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})), both((number{1} <= (n % number{4})), (number{1} <= k))); break;
+    case 27: met_ = both((k <= number{64}), ((n % number{4}) == number{0})); break;
+    case 28: met_ = both((k <= number{64}), ((n % number{1}) == number{0})); break;
+    case 29: met_ = both(both((m <= number{1}), (number{2} <= (number{2} * m))), both(((ceil_div(n, number{16}) * number{1}) <= number{1024}), (number{480} <= k))); break;
+    case 30: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), (number{4} <= n)), (number{1} <= (n % number{4}))); break;
+    case 31: met_ = both(both((((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}), both((number{1} <= (n % number{4})), (number{1} <= k))), (number{1} <= (n % number{4}))); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -1076,11 +1079,11 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 29: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{2});
     case 30: return ((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132}));
     case 31: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2});
-    case 32: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4});
-    case 33: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4});
-    case 34: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2});
-    case 35: return (ceil_div(m, number{256}) * ceil_div(n, number{32}));
-    case 36: return (ceil_div(m, number{128}) * ceil_div(n, number{128}));
+    case 32: return (((ceil_div(m, number{16}) * ceil_div(n, number{64})) * number{15}) * number{4});
+    case 33: return (((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2});
+    case 34: return (ceil_div(m, number{256}) * ceil_div(n, number{32}));
+    case 35: return (ceil_div(m, number{128}) * ceil_div(n, number{128}));
+    case 36: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4});
     case 37: return (ceil_div(m, number{32}) * ceil_div(n, number{128}));
     case 38: return ((ceil_div(m, number{48}) * ceil_div(n, number{32})) * number{8});
     case 39: return ((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{8});
@@ -1091,10 +1094,11 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 44: return (ceil_div(m, number{96}) * ceil_div(n, number{64}));
     case 45: return (ceil_div(m, number{8}) * ceil_div(n, number{16}));
     case 46: return (((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{8});
-    case 47: return (ceil_div(m, number{16}) * ceil_div(n, number{128}));
+    case 47: return ((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4});
     case 48: return (ceil_div(m, number{8}) * ceil_div(n, number{256}));
-    case 49: return (ceil_div(n, number{16}) * number{15});
-    case 50: return ((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2});
+    case 49: return (ceil_div(m, number{16}) * ceil_div(n, number{64}));
+    case 50: return (ceil_div(n, number{16}) * number{15});
+    case 51: return ((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2});
     default: return {0, false};
   }
 }
@@ -1139,11 +1143,11 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
     case 30: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
     case 31: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{2}, number{1});
-    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
-    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
-    case 34: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
-    case 35: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 36: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 32: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{64})), number{15}, number{4});
+    case 33: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
+    case 34: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 35: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 36: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
     case 37: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{1}, number{1});
     case 38: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{32})), number{1}, number{8});
     case 39: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{8});
@@ -1154,10 +1158,11 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 44: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{64})), number{1}, number{1});
     case 45: return extent_of((ceil_div(m, number{8}) * ceil_div(n, number{16})), number{1}, number{1});
     case 46: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{8});
-    case 47: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 47: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
     case 48: return extent_of((ceil_div(m, number{8}) * ceil_div(n, number{256})), number{1}, number{1});
-    case 49: return extent_of(ceil_div(n, number{16}), number{15}, number{1});
-    case 50: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
+    case 49: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 50: return extent_of(ceil_div(n, number{16}), number{15}, number{1});
+    case 51: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1188,7 +1193,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 44, 43, 58, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 6, 43, 2, 9, 14, 17, 36, 65, 66, 18, 68, 77, 70, 71, 73, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 29};
+inline constexpr int cost_plans[] = {2, 3, 5, 7, 8, 9, 14, 17, 18, 19, 25, 29, 30, 31, 36, 61, 43, 58, 60, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 6, 43, 2, 9, 14, 17, 36, 66, 67, 18, 69, 77, 71, 74, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 29};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1375,179 +1380,180 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(blocks_, 528, 0.0008227 + 7.547e-08 * k))
           * unless_multiple(n, 4, 1.382);
     case 32:
-      return (estimate{0.001591 + 5.302e-07 * k + 5.794e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000623 + 2.669e-05 * k)
-          + in_waves(blocks_, 528, 0.000491 + 1.098e-05 * k))
-          * unless_multiple(n, 4, 1.446)
-          * unless_multiple(k, 4, 1.128);
-    case 33:
-      return (estimate{0.001406 + 3.396e-08 * m + 1.545e-07 * k + 1.487e-09 * m * k + 4.392e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0004012 + 1.706e-05 * k)
-          + in_waves(blocks_, 528, 0.0005808 + 1.235e-05 * k))
-          * unless_multiple(n, 4, 1.809)
-          * unless_multiple(k, 4, 1.122);
-    case 34:
-      return (estimate{0.001217 + 4.152e-08 * m + 5.204e-11 * m * n + 8.966e-10 * m * k + 2.994e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002297 + 5.394e-06 * k)
-          + in_waves(blocks_, 528, 0.0005009 + 4.002e-06 * k))
-          * unless_multiple(n, 4, 1.513)
-          * unless_multiple(k, 4, 1.019);
-    case 35:
-      return (estimate{0.001113 + 3.878e-08 * m + 1.188e-06 * k + 8.83e-10 * m * k + 2.451e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002506 + 9.53e-06 * k)
-          + in_waves(blocks_, 528, 0.0008726 + 4.558e-06 * k))
-          * unless_multiple(n, 4, 1.668)
-          * unless_multiple(k, 4, 1.077);
-    case 36:
-      return (estimate{0.000603 + 6.365e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0003753 + 0.0003753 * m + 9.048e-07 * k)
-          + in_waves(blocks_, 264, 2.915e-08 * n))
-          * unless_multiple(n, 4, 1.326)
-          * unless_multiple(k, 4, 1.057);
-    case 37:
-      return (estimate{0.000603 + 8.83e-05 * m + 1.393e-08 * n + 4.622e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0008929 + 5.721e-05 * m + 3.59e-08 * n + 1.918e-06 * k)
-          + in_waves(blocks_, 528, 8.83e-05 * m + 1.393e-08 * n))
-          * unless_multiple(m, 4, 1.017)
-          * unless_multiple(n, 4, 1.149)
-          * unless_multiple(k, 4, 1.03);
-    case 38:
-      return (estimate{0.001922 + 3.73e-06 * m + 1.723e-07 * k + 4.666e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000766 + 3.182e-07 * k)
-          + in_waves(blocks_, 528, 0.001708))
-          * unless_multiple(n, 4, 1.792);
-    case 39:
-      return (estimate{0.003436 + 5.768e-07 * m + 2.481e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0008246 + 1.164e-08 * n + 2.036e-06 * k)
-          + in_waves(blocks_, 1056, 4.556e-07 * k))
-          * unless_multiple(n, 4, 1.868);
-    case 40:
-      return (estimate{0.004915 + 5.244e-07 * m + 1.03e-10 * m * k}
-          + in_waves(blocks_, 132, 0.001559 + 4.586e-08 * m + 5.697e-08 * n + 3.181e-06 * k)
-          + in_waves(blocks_, 1056, 7.916e-07 * k))
-          * unless_multiple(n, 4, 1.443);
-    case 41:
-      return (estimate{0.0009936 + 5.011e-07 * m + 0.0003906 * n + 5.467e-08 * k + 5.011e-07 * m * n + 6.787e-10 * m * k + 5.467e-08 * n * k}
-          + in_waves(blocks_, 132, 0.0)
-          + in_waves(blocks_, 528, 2.195e-05 + 2.195e-05 * n + 2.77e-08 * k))
-          * unless_multiple(k, 4, 1.038);
-    case 42:
-      return (estimate{0.002338 + 3.392e-07 * m + 2.369e-07 * k + 5.645e-09 * m * n + 4.4e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0004082 + 2.708e-06 * n + 7.841e-07 * k)
-          + in_waves(blocks_, 264, 1.285e-08 * m + 4.244e-07 * k))
-          * unless_multiple(n, 4, 1.074)
-          * unless_multiple(k, 4, 1.014);
-    case 43:
-      return (estimate{0.00235 + 6.777e-09 * m * n + 1.006e-09 * m * k + 9.195e-11 * n * k}
-          + in_waves(blocks_, 132, 1.173e-06 * m + 1.419e-08 * n + 2.217e-06 * k)
-          + in_waves(blocks_, 528, 0.0003323 + 4.02e-08 * n + 7.521e-07 * k))
-          * unless_multiple(n, 4, 1.955)
-          * unless_multiple(k, 4, 1.009);
-    case 44:
-      return (estimate{0.001932 + 1.027e-07 * m + 9.183e-07 * k + 2.967e-10 * m * k + 1.779e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0006336 + 5.051e-06 * k)
-          + in_waves(blocks_, 264, 0.0007332 + 1.049e-08 * n))
-          * unless_multiple(n, 4, 1.74)
-          * unless_multiple(k, 4, 1.028);
-    case 45:
-      return (estimate{0.001076 + 4.947e-08 * m + 1.131e-06 * k + 5.416e-10 * m * k + 1.363e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002906 + 5.911e-06 * k)
-          + in_waves(blocks_, 528, 0.0006713 + 9.034e-07 * k))
-          * unless_multiple(n, 4, 1.626)
-          * unless_multiple(k, 4, 1.023);
-    case 46:
-      return (estimate{0.001643 + 4.488e-08 * m + 2.668e-06 * k + 2.419e-09 * m * k}
-          + in_waves(blocks_, 132, 0.0006257 + 3.415e-05 * k)
-          + in_waves(blocks_, 528, 0.001058 + 1.156e-05 * k))
-          * unless_multiple(n, 4, 2.108)
-          * unless_multiple(k, 4, 1.106);
-    case 47:
-      return (estimate{0.001893 + 6.192e-08 * m + 9.296e-08 * k + 2.813e-10 * m * k}
-          + in_waves(blocks_, 132, 0.0002064 + 5.853e-06 * k)
-          + in_waves(blocks_, 264, 3.88e-06 * k))
-          * unless_multiple(n, 4, 1.309)
-          * unless_multiple(k, 4, 1.045);
-    case 48:
-      return estimate{0.001857 + 2.175e-07 * m + 3.505e-07 * k + 3.376e-10 * m * k + 1.708e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0004002 + 1.23e-10 * n + 2.024e-05 * k)
-          + in_waves(blocks_, 528, 0.004325 + 2.362e-06 * k);
-    case 49:
-      return (estimate{0.001636 + 2.437e-07 * m + 2.189e-07 * n + 1.24e-07 * k + 7.982e-09 * m * n + 7.158e-10 * m * k + 9.876e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0004593 + 7.456e-07 * k)
-          + in_waves(blocks_, 528, 0.000418 + 2.624e-07 * k))
-          * unless_multiple(n, 4, 1.454);
-    case 50:
-      return (estimate{0.001321 + 4.643e-09 * m + 3.957e-09 * m * n + 5.68e-10 * m * k + 6.316e-10 * n * k}
-          + in_waves(blocks_, 132, 3.74e-06 * k)
-          + in_waves(blocks_, 1056, 1.345e-05 * k))
-          * unless_multiple(k, 4, 1.091);
-    case 51:
-      return (estimate{0.001426 + 2.076e-06 * m + 4.58e-08 * k + 7.989e-10 * m * k + 2.445e-11 * n * k}
-          + in_waves(blocks_, 132, 0.0003519 + 4.755e-08 * k)
-          + in_waves(blocks_, 1056, 0.001855 + 4.469e-08 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.36);
-    case 52:
-      return estimate{0.004589 + 5.766e-06 * m + 7.931e-09 * k + 3.66e-10 * m * k + 2.106e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005452 + 6.502e-08 * n + 9.136e-08 * k)
-          + in_waves(blocks_, 264, 0.0005733 + 7.265e-08 * m + 3.306e-08 * n + 3.915e-08 * k);
-    case 53:
-      return (estimate{0.001624 + 1.262e-07 * m + 1.232e-07 * n + 2.202e-07 * k + 3.96e-09 * m * n + 7.502e-10 * m * k + 1.73e-10 * n * k}
-          + in_waves(blocks_, 132, 0.0002674 + 1.52e-06 * k)
-          + in_waves(blocks_, 528, 0.0005644 + 8.468e-09 * n + 7.724e-07 * k))
-          * unless_multiple(n, 4, 1.439);
-    case 54:
-      return (estimate{0.002051 + 3.166e-08 * m + 2.26e-08 * n + 7.886e-10 * m * n + 3.64e-10 * n * k}
-          + in_waves(blocks_, 132, 6.974e-05 + 1.241e-05 * k)
-          + in_waves(blocks_, 528, 4.146e-05 + 6.343e-05 * k))
+      return (estimate{0.001399 + 2.366e-08 * m + 1.361e-08 * n + 3.099e-06 * k + 5.283e-10 * m * n + 7.685e-10 * m * k + 4.446e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004396 + 2.734e-05 * k)
+          + in_waves(blocks_, 528, 9.711e-06 * k))
           * unless_multiple(m, 4, 1.005)
-          * unless_multiple(k, 4, 1.072);
-    case 55:
-      return (estimate{0.001835 + 1.18e-08 * m + 6.807e-09 * n + 3.725e-10 * m * n}
-          + in_waves(blocks_, 132, 8.547e-05 + 8.167e-06 * k)
-          + in_waves(blocks_, 528, 0.0002576 + 3.318e-05 * k))
-          * unless_multiple(k, 4, 1.054);
-    case 56:
-      return (estimate{0.002272}
-          + in_waves(blocks_, 132, 0.0002424 + 1.15e-08 * n + 4.785e-05 * k)
-          + in_waves(blocks_, 528, 0.001308))
-          * unless_multiple(k, 4, 1.08);
-    case 57:
-      return (estimate{0.001083 + 0.00048 * m + 8.62e-07 * n + 7.786e-09 * k + 8.62e-07 * m * n + 7.786e-09 * m * k + 6.857e-10 * n * k}
-          + in_waves(blocks_, 132, 1.799e-08 * n + 1.911e-08 * k)
-          + in_waves(blocks_, 264, 0.0005121 + 0.0005121 * m + 1.522e-08 * k))
-          * unless_multiple(n, 4, 1.042)
+          * unless_multiple(n, 4, 1.405)
+          * unless_multiple(k, 4, 1.026);
+    case 33:
+      return (estimate{0.001075 + 7.092e-08 * m + 3.102e-07 * k + 2.394e-10 * m * n + 1.916e-09 * m * k + 1.084e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0004791 + 1.698e-05 * k)
+          + in_waves(blocks_, 528, 6.74e-05 + 1.401e-05 * k))
+          * unless_multiple(n, 4, 1.733)
+          * unless_multiple(k, 4, 1.017);
+    case 34:
+      return (estimate{0.001214 + 2.068e-08 * m + 1.942e-06 * k + 1.226e-09 * m * k + 6.744e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004837 + 6.983e-06 * k)
+          + in_waves(blocks_, 264, 7.453e-06 * k))
+          * unless_multiple(n, 4, 1.542)
+          * unless_multiple(k, 4, 1.038);
+    case 35:
+      return (estimate{0.000556 + 4.397e-05 * m + 4.214e-09 * n + 4.214e-09 * m * n + 6.234e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002774 + 0.0002774 * m + 8.941e-07 * k)
+          + in_waves(blocks_, 528, 4.397e-05 + 4.397e-05 * m + 4.214e-09 * n))
+          * unless_multiple(n, 4, 1.257)
+          * unless_multiple(k, 4, 1.168);
+    case 36:
+      return (estimate{0.000512 + 2.336e-05 * m + 1.568e-08 * n + 1.69e-08 * m * k + 4.31e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0008681 + 0.00011 * m + 3.733e-08 * n + 2.011e-06 * k)
+          + in_waves(blocks_, 528, 2.336e-05 * m + 1.568e-08 * n))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(n, 4, 1.127)
+          * unless_multiple(k, 4, 1.048);
+    case 37:
+      return (estimate{0.001973 + 3.63e-06 * m + 1.744e-07 * k + 4.554e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0008614 + 3.206e-07 * k)
+          + in_waves(blocks_, 528, 0.001401))
+          * unless_multiple(n, 4, 1.756);
+    case 38:
+      return (estimate{0.003251 + 5.775e-07 * m + 1.593e-08 * n + 8.178e-08 * k + 2.452e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0008595 + 1.603e-08 * n + 2.051e-06 * k)
+          + in_waves(blocks_, 1056, 3.764e-07 * k))
+          * unless_multiple(n, 4, 1.8);
+    case 39:
+      return (estimate{0.004594 + 5.414e-07 * m + 1.092e-08 * n + 2.48e-08 * k + 1.178e-10 * m * k}
+          + in_waves(blocks_, 132, 0.001619 + 3.877e-08 * m + 6.246e-08 * n + 3.191e-06 * k)
+          + in_waves(blocks_, 1056, 7.84e-07 * k))
+          * unless_multiple(n, 4, 1.408);
+    case 40:
+      return (estimate{0.0008793 + 4.106e-07 * m + 0.0003673 * n + 1.092e-08 * k + 4.106e-07 * m * n + 2.27e-10 * m * k + 1.092e-08 * n * k}
+          + in_waves(blocks_, 132, 4.921e-08 * k)
+          + in_waves(blocks_, 528, 9.251e-08 * k))
+          * unless_multiple(k, 4, 1.038);
+    case 41:
+      return (estimate{0.002068 + 3.25e-07 * m + 2.649e-07 * k + 1.098e-08 * m * n + 4.316e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0004505 + 2.038e-06 * n + 7.84e-07 * k)
+          + in_waves(blocks_, 264, 4.107e-07 * k))
+          * unless_multiple(n, 4, 1.084)
+          * unless_multiple(k, 4, 1.019);
+    case 42:
+      return (estimate{0.001709 + 9.017e-09 * m * n + 1.311e-09 * m * k + 1.306e-10 * n * k}
+          + in_waves(blocks_, 132, 4.991e-07 * m + 1.204e-08 * n + 2.187e-06 * k)
+          + in_waves(blocks_, 528, 0.0008635 + 7.183e-07 * k))
+          * unless_multiple(n, 4, 1.903)
+          * unless_multiple(k, 4, 1.046);
+    case 43:
+      return (estimate{0.00167 + 8.549e-08 * m + 8.057e-08 * n + 1.006e-06 * k + 1.185e-10 * m * n + 2.899e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0006679 + 5.072e-06 * k)
+          + in_waves(blocks_, 264, 0.0006819))
+          * unless_multiple(n, 4, 1.708)
+          * unless_multiple(k, 4, 1.024);
+    case 44:
+      return (estimate{0.0009615 + 5.41e-08 * m + 3.037e-08 * n + 1.15e-06 * k + 1.101e-10 * m * n + 6.028e-10 * m * k + 1.804e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003739 + 5.966e-06 * k)
+          + in_waves(blocks_, 528, 0.0003504 + 1.11e-06 * k))
+          * unless_multiple(n, 4, 1.513)
+          * unless_multiple(k, 4, 1.013);
+    case 45:
+      return (estimate{0.0016 + 1.086e-07 * m + 2.647e-08 * n + 8.232e-06 * k + 2.211e-10 * m * n + 2.513e-09 * m * k + 3.21e-12 * n * k}
+          + in_waves(blocks_, 132, 0.0007286 + 3.212e-05 * k)
+          + in_waves(blocks_, 264, 9.661e-06 * k))
+          * unless_multiple(n, 4, 2.074)
+          * unless_multiple(k, 4, 1.041);
+    case 46:
+      return (estimate{0.001316 + 4.468e-08 * m + 6.323e-07 * k + 3.197e-10 * m * n + 4.797e-10 * m * k}
+          + in_waves(blocks_, 132, 0.0003935 + 5.517e-06 * k)
+          + in_waves(blocks_, 264, 3.076e-10 * m + 4.56e-06 * k))
+          * unless_multiple(n, 4, 1.128)
+          * unless_multiple(k, 4, 1.046);
+    case 47:
+      return (estimate{0.001663 + 2.238e-07 * m + 1.518e-07 * n + 9.925e-08 * k + 7.318e-09 * m * n + 6.936e-10 * m * k + 1.083e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0005324 + 7.309e-07 * k)
+          + in_waves(blocks_, 528, 0.0001324 + 2.822e-07 * k))
+          * unless_multiple(n, 4, 1.521);
+    case 48:
+      return (estimate{0.001078 + 1.092e-08 * m + 3.24e-09 * m * n + 5.764e-10 * m * k + 7.363e-10 * n * k}
+          + in_waves(blocks_, 132, 3.746e-06 * k)
+          + in_waves(blocks_, 1056, 1.448e-05 * k))
+          * unless_multiple(k, 4, 1.085);
+    case 49:
+      return (estimate{0.00143 + 1.993e-06 * m + 4.359e-08 * k + 7.947e-10 * m * k + 3.745e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003908 + 4.654e-08 * k)
+          + in_waves(blocks_, 1056, 0.00157 + 5.15e-08 * k))
+          * unless_multiple(n, 4, 1.367);
+    case 50:
+      return estimate{0.003939 + 5.878e-06 * m + 1.379e-06 * n + 6.42e-09 * k + 3.746e-10 * m * k + 2.106e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0006725 + 2.855e-08 * m + 8.484e-09 * n + 1.02e-07 * k)
+          + in_waves(blocks_, 528, 0.0007607 + 1.404e-07 * n + 3.415e-08 * k);
+    case 51:
+      return (estimate{0.0009587 + 5.576e-08 * m + 1.723e-08 * n + 1.229e-06 * k + 2.384e-10 * m * n + 7.687e-10 * m * k + 2.968e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0003218 + 5.82e-06 * k)
+          + in_waves(blocks_, 528, 0.0002706 + 5.766e-09 * n + 2.532e-06 * k))
+          * unless_multiple(n, 4, 1.405)
+          * unless_multiple(k, 4, 1.013);
+    case 52:
+      return (estimate{0.00178 + 8.031e-08 * m + 2.775e-08 * n + 5.021e-07 * k + 3.925e-09 * m * n + 7.173e-10 * m * k + 1.76e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0004169 + 2.766e-09 * n + 1.346e-06 * k)
+          + in_waves(blocks_, 264, 6.718e-07 * k))
+          * unless_multiple(n, 4, 1.486);
+    case 53:
+      return (estimate{0.001211 + 6.475e-08 * m + 1.081e-05 * k + 8.787e-10 * m * n + 1.988e-09 * n * k}
+          + in_waves(blocks_, 132, 3.31e-05 + 1.138e-05 * k)
+          + in_waves(blocks_, 528, 2.459e-05 * k))
           * unless_multiple(k, 4, 1.034);
+    case 54:
+      return (estimate{0.001891 + 2.644e-08 * m + 2.127e-08 * n + 5.492e-05 * k + 7.903e-10 * m * n + 3.4e-10 * m * k + 1.528e-09 * n * k}
+          + in_waves(blocks_, 132, 5.56e-05 * k)
+          + in_waves(blocks_, 264, 0.0))
+          * unless_multiple(m, 4, 1.012)
+          * unless_multiple(n, 4, 1.024)
+          * unless_multiple(k, 4, 1.036);
+    case 55:
+      return (estimate{0.001784 + 3.49e-08 * m + 2.395e-08 * n + 1.986e-05 * k + 7.506e-10 * m * n + 1.264e-09 * m * k + 3.638e-09 * n * k}
+          + in_waves(blocks_, 132, 4.464e-05 * k))
+          * unless_multiple(k, 4, 1.027);
+    case 56:
+      return (estimate{0.0007461 + 5.52e-09 * m + 5.947e-10 * m * n + 5.072e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0001025 + 1.742e-10 * m + 7.062e-06 * k)
+          + in_waves(blocks_, 1056, 0.0004981 + 1.956e-05 * k))
+          * unless_multiple(m, 4, 1.041)
+          * unless_multiple(n, 4, 1.085)
+          * unless_multiple(k, 4, 1.058);
+    case 57:
+      return (estimate{0.0009151 + 0.0004031 * m + 6.848e-07 * n + 5.997e-09 * k + 6.848e-07 * m * n + 5.997e-09 * m * k + 5.857e-10 * n * k}
+          + in_waves(blocks_, 132, 1.38e-05 + 1.38e-05 * m + 7.413e-09 * n + 3.112e-08 * k)
+          + in_waves(blocks_, 264, 0.0006127 + 0.0006127 * m + 1.623e-08 * k))
+          * unless_multiple(n, 4, 1.045)
+          * unless_multiple(k, 4, 1.018);
     case 58:
-      return estimate{0.00209 + 1.207e-06 * m + 7.598e-10 * m * k + 2.186e-09 * n * k}
-          + in_waves(blocks_, 132, 5.269e-05 + 4.298e-08 * n + 3.758e-06 * k)
-          + in_waves(blocks_, 528, 0.002978 + 1.568e-06 * k);
+      return estimate{0.00259 + 1.111e-06 * m + 2.434e-09 * n + 7.775e-10 * m * k + 2.248e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0004497 + 4.604e-08 * n + 3.648e-06 * k)
+          + in_waves(blocks_, 528, 0.001451 + 1.882e-06 * k);
     case 59:
-      return (estimate{0.001435 + 6.26e-10 * m * k}
-          + in_waves(blocks_, 132, 9.582e-10 * m + 2.152e-05 * k)
-          + in_waves(blocks_, 528, 0.002295 + 7.297e-06 * k))
-          * unless_multiple(m, 4, 1.019)
-          * unless_multiple(k, 4, 1.075);
+      return estimate{0.001574 + 1.3e-07 * m + 5.354e-09 * n + 3.574e-06 * k + 6.214e-10 * m * n + 7.497e-10 * m * k + 2.413e-10 * n * k}
+          + in_waves(blocks_, 132, 0.0002009 + 1.447e-08 * n + 1.993e-05 * k)
+          + in_waves(blocks_, 264, 0.0001629 + 9.543e-06 * k);
     case 60:
-      return (estimate{0.001441 + 1.185e-07 * m + 1.355e-06 * k + 1.789e-10 * m * k + 4.887e-12 * n * k}
-          + in_waves(blocks_, 132, 0.0003146 + 1.024e-05 * k)
-          + in_waves(blocks_, 264, 0.0006757 + 6.765e-07 * k))
-          * unless_multiple(n, 4, 1.83)
-          * unless_multiple(k, 4, 1.045);
+      return estimate{0.002516 + 1.964e-07 * m + 1.433e-07 * n + 2.292e-06 * k + 1.571e-09 * m * k + 1.995e-09 * n * k}
+          + in_waves(blocks_, 132, 4.491e-05 + 3.687e-05 * k)
+          + in_waves(blocks_, 264, 0.00227 + 6.392e-06 * k);
     case 61:
-      return estimate{0.003887 + 1.599e-07 * m + 1.314e-07 * n + 2.049e-07 * k + 9.082e-10 * m * k + 1.554e-09 * n * k}
-          + in_waves(blocks_, 132, 4.585e-05 + 9.051e-09 * m + 3.974e-05 * k)
-          + in_waves(blocks_, 528, 0.003482 + 1.041e-08 * n + 5.728e-06 * k);
+      return (estimate{0.001255 + 1.466e-07 * m + 3.797e-08 * n + 1.445e-06 * k + 6.186e-10 * m * n + 1.985e-10 * m * k + 2.369e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0003472 + 1.006e-05 * k)
+          + in_waves(blocks_, 264, 0.0003544 + 1.069e-06 * k))
+          * unless_multiple(n, 4, 1.74)
+          * unless_multiple(k, 4, 1.032);
     case 62:
-      return estimate{0.003387 + 8.003e-07 * m + 5.344e-08 * k + 2.623e-10 * m * k + 2.204e-09 * n * k}
-          + in_waves(blocks_, 132, 0.0005732 + 1.022e-08 * n + 9.103e-07 * k)
-          + in_waves(blocks_, 264, 0.0004748 + 1.832e-09 * m + 2.264e-08 * n + 4.85e-07 * k);
+      return estimate{0.002451 + 9.561e-07 * m + 1.814e-07 * n + 2.452e-10 * m * k + 2.207e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0006214 + 7.943e-09 * n + 1.049e-06 * k)
+          + in_waves(blocks_, 528, 0.001046 + 4.19e-07 * k);
     case 63:
-      return (estimate{0.00169 + 6.746e-08 * m + 2.326e-06 * k + 1.32e-10 * m * k}
-          + in_waves(blocks_, 132, 0.000203 + 6.855e-09 * n + 1.96e-05 * k)
-          + in_waves(blocks_, 264, 0.001524 + 6.6e-07 * k))
-          * unless_multiple(n, 4, 1.65)
-          * unless_multiple(k, 4, 1.07);
+      return (estimate{0.001273 + 7.999e-08 * m + 3.012e-06 * k + 1.661e-10 * m * n + 9.984e-11 * m * k + 1.107e-11 * n * k}
+          + in_waves(blocks_, 132, 0.0006794 + 1.923e-05 * k)
+          + in_waves(blocks_, 264, 0.000707 + 1.583e-06 * k))
+          * unless_multiple(n, 4, 1.496)
+          * unless_multiple(k, 4, 1.021);
     default:
       return {0, false};
   }
@@ -1887,262 +1893,262 @@ inline constexpr tree trees[] = {
 {{{1,10},{0,391},{4,2},{2,256}},{.986,.98,1.003,.988,1.016,1.009,1.0,1.004,1.012,.999,1.075,1.013,.992,1.005,.996,.99}},
 {{{7,29},{9,12},{2,3746},{2,3080}},{1.0,1.014,.995,1.004,1.0,1.0,1.0,1.0,1.019,1.005,.998,.99,.997,1.059,.991,1.006}},
 {{{1,20},{1,32},{7,18},{1,47}},{1.002,.991,1.0,1.008,1.032,.974,1.0,1.032,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001}},
-{{{2,2},{6,714},{2,10},{8,14}},{1.215,1.199,1.0,1.0,1.0,1.012,1.0,1.0,1.357,1.022,1.035,1.004,1.0,1.01,1.0,1.022}},
-{{{2,2},{6,714},{1,32},{5,2}},{1.005,1.045,1.0,1.0,1.203,.989,1.024,.98,1.0,1.164,1.0,1.0,1.0,1.016,1.0,1.021}},
-{{{2,5},{6,360},{4,4},{2,88}},{1.195,1.065,1.112,1.024,1.106,.981,1.008,.991,1.0,.976,1.0,.966,1.0,1.008,1.0,1.021}},
-{{{2,5},{3,16},{6,588},{1,20}},{1.005,1.081,1.0,1.092,1.0,1.0,1.0,1.0,1.116,.998,1.031,.999,1.024,1.004,.991,1.005}},
-{{{2,10},{4,2},{2,55},{1,20}},{1.001,.991,1.003,1.006,1.0,.991,1.0,1.161,1.138,1.021,1.02,.987,1.0,.943,1.0,1.006}},
-{{{1,5},{2,14},{4,2},{2,192}},{1.0,1.099,.988,.991,1.0,1.011,1.138,.991,1.0,1.0,1.0,.962,1.0,1.0,.999,1.012}},
-{{{1,5},{7,10},{2,2},{5,1}},{1.0,1.003,1.0,1.051,.996,1.034,.997,.99,1.0,.993,1.0,1.001,.998,1.051,1.096,1.001}},
-{{{1,5},{2,32},{4,2},{0,960}},{1.0,1.021,1.0,.984,.998,1.025,.996,1.004,.986,1.054,.993,.974,1.0,.993,1.108,1.0}},
-{{{2,4},{6,812},{2,8},{2,192}},{1.194,1.087,1.034,.993,1.0,.992,1.0,1.007,1.0,1.0,1.0,1.0,1.0,1.03,1.0,1.046}},
-{{{2,2},{6,924},{9,11},{2,15}},{1.076,1.097,1.0,1.0,1.21,.995,1.002,1.009,1.0,.986,1.0,1.0,1.0,1.006,1.0,1.018}},
-{{{2,2},{1,80},{2,971},{6,924}},{1.0,1.081,1.093,1.0,1.0,.997,1.0,1.027,1.0,1.0,1.002,1.002,1.0,1.0,1.0,1.029}},
-{{{2,4},{5,2},{6,126},{2,24}},{1.022,1.049,1.042,1.069,1.054,.976,1.019,.992,1.0,.96,1.0,.99,1.0,.965,1.0,1.009}},
-{{{2,15},{4,2},{4,16},{7,28}},{1.057,.979,1.055,.998,1.0,1.0,1.009,.989,1.006,.931,1.015,1.008,1.0,1.0,.998,1.006}},
-{{{2,1},{9,16},{2,15},{7,14}},{.997,1.014,1.0,1.0,1.0,1.036,1.0,1.0,.995,1.019,1.088,.997,1.0,.978,1.0,1.004}},
-{{{2,152},{2,15},{1,80},{0,960}},{.986,1.0,1.004,1.0,1.021,1.0,.988,1.017,1.023,1.0,1.054,1.009,.994,1.0,.989,1.006}},
-{{{2,1},{9,17},{6,924},{4,2}},{1.01,1.013,1.0,.985,1.0,1.0,.993,.943,.992,.997,1.09,1.003,1.0,1.0,.98,1.003}},
-{{{1,4},{6,14},{4,2},{1,16}},{1.037,1.027,1.076,1.05,1.016,.989,1.384,1.106,1.0,1.006,1.0,1.007,1.0,.989,1.0,1.015}},
-{{{1,4},{7,19},{4,2},{2,25}},{1.0,1.026,.998,1.032,1.014,1.019,1.035,1.038,1.04,1.02,1.053,.978,1.051,.993,1.356,1.007}},
-{{{1,8},{7,6},{4,2},{2,8}},{1.0,1.008,1.0,1.045,1.0,1.002,1.0,1.032,1.025,1.004,1.041,.997,1.001,.995,1.195,1.003}},
-{{{1,16},{0,1659},{4,2},{9,22}},{1.027,1.008,1.019,.987,1.0,1.0,1.149,.99,1.0,.985,1.025,.977,1.0,1.03,.99,1.013}},
-{{{0,17},{1,4},{9,10},{2,81}},{.999,1.007,.97,1.012,1.0,1.149,.991,1.0,1.0,1.022,.986,.992,1.0,1.04,.994,1.004}},
-{{{4,16},{1,69},{6,5},{2,13}},{.986,.99,.991,.993,1.012,.987,1.025,1.013,.988,.988,.984,.991,1.025,.971,.999,.999}},
-{{{1,4},{6,183},{2,832},{4,2}},{.995,1.005,.998,.981,1.001,1.034,1.019,.993,1.013,.998,1.14,1.002,.989,1.054,.981,1.007}},
-{{{2,40},{6,8},{1,24},{2,585}},{.985,.998,1.018,1.019,.986,.996,1.009,.992,1.0,1.0,1.0,.993,1.0,1.025,1.0,1.01}},
-{{{1,23},{2,8},{7,6},{2,256}},{1.004,1.033,1.038,1.02,1.012,1.085,1.39,.999,1.0,1.0,1.002,.993,1.0,1.0,1.017,1.028}},
-{{{1,8},{2,24},{1,48},{6,8}},{1.001,.993,1.006,.991,1.0,1.001,1.0,.985,1.048,1.083,1.305,1.078,1.0,1.038,1.0,1.003}},
-{{{1,8},{2,5},{6,408},{4,2}},{1.0,1.034,.984,.992,1.0,1.018,.999,.936,1.0,1.027,1.211,.998,1.0,1.09,1.0,1.02}},
-{{{1,40},{7,19},{2,5},{4,2}},{1.0,1.01,1.001,1.029,1.012,1.008,.987,.961,1.0,1.006,1.014,1.034,1.008,.999,1.162,1.003}},
-{{{1,23},{7,20},{4,2},{2,20}},{1.003,1.028,.998,1.025,1.007,1.011,1.012,1.012,.996,1.0,.984,.967,1.002,.993,1.208,1.003}},
-{{{1,8},{7,13},{0,16},{2,193}},{1.0,.959,1.0,.982,.995,1.015,1.15,.994,1.0,.998,1.0,1.021,.998,.996,1.0,1.009}},
-{{{1,48},{8,20},{6,408},{2,3}},{.993,1.002,.997,1.008,1.0,1.0,.997,1.053,1.011,.998,1.111,.986,1.0,1.0,1.005,1.006}},
-{{{4,16},{1,128},{7,15},{2,72}},{1.005,.994,1.02,1.004,1.049,.963,.998,.993,.992,.986,.992,.978,1.004,.977,1.002,1.006}},
-{{{4,16},{9,1},{2,344},{4,4}},{.986,1.0,.995,1.0,1.034,1.0,.99,1.0,1.016,1.004,1.006,1.004,1.004,.989,1.011,1.009}},
-{{{4,1},{4,16},{1,136},{2,601}},{.991,1.002,1.0,.997,.996,1.015,1.0,1.006,1.013,1.02,1.0,.988,.989,1.01,1.0,1.005}},
-{{{1,3339},{6,44},{2,2988},{4,16}},{1.01,1.0,.994,.998,1.004,1.0,.986,1.018,1.001,1.0,1.001,1.009,.996,1.0,.988,1.003}},
-{{{8,12},{1,1408},{1,136},{1,76}},{1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.992,1.0,1.0,1.0,1.007,1.0,.989,1.01}},
-{{{5,2},{4,4},{2,192},{1,1251}},{.987,1.0,1.014,1.005,1.007,1.02,.994,.994,.996,1.0,1.0,1.002,.993,1.0,1.0,1.005}},
-{{{4,1},{1,97},{4,16},{2,6424}},{1.006,1.003,.992,1.003,1.0,.994,1.0,1.004,1.0,1.0,.996,1.013,1.0,1.0,1.0,.992}},
-{{{7,21},{2,4928},{6,19},{4,16}},{1.004,1.0,1.003,1.0,.998,.995,.992,1.011,.996,1.0,1.0,1.0,1.005,1.005,.989,1.002}},
-{{{5,2},{4,4},{2,1088},{1,192}},{.993,.997,1.011,1.0,1.003,1.016,1.0,.991,.996,1.0,1.0,1.003,.996,1.005,.994,1.004}},
-{{{4,16},{2,192},{7,3},{4,4}},{.997,1.0,1.014,1.0,.991,1.0,1.006,1.0,1.001,.996,1.006,.995,1.008,1.011,1.006,.994}},
-{{{4,16},{2,192},{7,10},{1,2488}},{1.001,1.001,1.01,.999,.998,1.001,.993,.99,1.0,1.0,1.0,1.0,.997,1.004,1.005,.997}},
-{{{1,128},{8,4},{6,78},{7,22}},{.997,1.007,1.0,.993,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997}},
-{{{4,16},{2,576},{7,23},{8,1}},{1.0,.996,1.007,.996,1.0,1.0,1.0,1.0,1.007,1.007,1.0,.996,.994,.994,1.006,.999}},
-{{{5,32},{2,192},{4,4},{8,18}},{.996,1.0,1.005,1.0,1.001,1.001,.999,.997,.994,1.0,.996,1.0,1.003,1.001,1.009,.998}},
-{{{2,52672},{2,1856},{7,29},{5,256}},{1.002,1.0,.997,1.007,.996,1.0,1.003,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
-{{{6,3},{7,10},{4,1},{2,512}},{.998,.999,1.0,.996,.996,1.003,1.0,1.0,1.006,1.009,1.0,.997,.997,.999,1.0,1.0}},
-{{{2,16704},{6,203},{2,160},{7,10}},{.998,1.0,1.0,1.0,1.002,1.007,1.0,1.0,.999,1.0,1.002,1.0,1.0,.998,.994,1.006}},
-{{{4,2},{1,415},{1,23},{1,64}},{1.05,1.045,1.0,1.0,.961,.987,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.016,.945,1.042}},
-{{{4,2},{1,208},{6,384},{6,512}},{1.011,.998,.983,1.007,1.022,1.041,1.005,1.055,1.0,1.0,1.0,1.0,.985,1.0,.947,1.023}},
-{{{1,10},{1,128},{4,2},{1,208}},{1.038,.981,1.0,1.033,1.043,.996,1.0,1.011,1.0,1.0,1.0,.978,1.0,1.0,1.0,1.014}},
-{{{9,25},{6,960},{2,36594},{4,2}},{.997,1.021,.985,.97,1.006,1.01,.999,.97,1.0,1.042,1.005,1.004,.991,.996,1.008,1.01}},
-{{{1,10},{1,64},{0,104},{1,41}},{1.011,1.008,1.0,1.0,1.05,1.001,1.0,1.0,1.0,.997,1.0,1.005,1.0,.981,1.0,1.003}},
-{{{1,10},{4,1},{1,288},{4,16}},{1.02,1.002,1.023,1.005,1.0,.977,1.0,1.004,1.0,1.0,1.0,.995,1.0,1.0,1.0,1.005}},
-{{{9,30},{6,1280},{2,18944},{9,28}},{1.0,1.0,.996,1.0,.996,1.0,1.001,1.0,1.025,1.036,.995,.994,1.004,1.002,.999,1.005}},
-{{{1,10},{2,8755},{1,64},{1,85}},{1.001,1.001,1.032,.992,1.0,1.011,1.0,1.024,1.0,1.0,1.0,1.0,1.0,1.004,1.0,1.0}},
-{{{1,17},{1,512},{4,2},{6,80}},{1.015,1.02,1.0,1.016,1.03,1.002,1.0,1.008,1.013,.966,1.0,.958,1.131,.999,1.0,1.021}},
-{{{1,24},{1,64},{0,298},{6,405}},{1.021,1.0,1.0,1.005,1.084,.984,1.0,.994,1.0,1.0,1.0,1.017,1.028,.991,1.0,1.007}},
-{{{1,11},{4,2},{1,2304},{0,174}},{1.004,1.016,1.011,1.003,1.0,.953,1.0,1.014,1.016,.967,1.091,1.001,1.0,.989,1.0,1.004}},
-{{{1,11},{4,32},{1,144},{4,2}},{1.018,.99,1.0,1.0,1.0,.983,1.0,1.0,1.056,1.007,1.0,.988,1.0,1.007,1.0,1.002}},
-{{{1,36},{0,512},{1,64},{2,3832}},{1.005,.999,1.053,.993,1.0,1.006,1.0,1.003,1.004,.997,1.014,.992,1.0,1.0,1.0,1.002}},
-{{{1,11},{0,403},{9,21},{6,550}},{1.003,.999,1.056,.994,1.0,1.018,1.0,1.013,1.0,.999,1.001,1.001,1.0,1.002,1.008,.999}},
-{{{1,11},{0,174},{4,2},{7,23}},{1.003,1.03,1.007,1.001,.998,.997,1.012,.994,1.0,.978,1.005,.974,1.0,1.004,1.047,1.001}},
-{{{1,44},{4,4},{7,23},{4,2}},{1.01,1.021,1.0,1.0,1.013,.98,1.0,1.0,1.008,1.003,1.0,.997,1.039,1.007,1.006,1.0}},
-{{{4,2},{6,300},{1,35},{1,128}},{1.033,1.01,1.015,1.019,.961,.99,.959,1.003,1.0,1.0,1.0,1.0,1.01,.999,.965,1.014}},
-{{{4,1},{9,24},{6,648},{2,4672}},{.975,.997,1.002,1.05,1.0,1.004,.995,1.006,.988,.999,.989,1.011,.999,1.004,.972,1.006}},
-{{{4,2},{1,1584},{1,35},{1,128}},{1.033,1.014,1.0,1.0,.967,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.008,1.002,.967,1.008}},
-{{{1,19},{4,2},{1,1040},{3,8}},{1.024,1.003,1.013,1.004,1.0,.98,1.0,1.004,1.012,.973,1.011,.997,1.0,.996,1.0,1.006}},
-{{{1,19},{9,24},{6,1098},{2,4672}},{1.011,.997,1.002,1.024,1.0,.997,1.004,.994,1.024,.998,1.008,1.004,1.001,.998,1.001,.998}},
-{{{1,10},{1,64},{1,48},{4,2}},{1.025,1.006,1.0,1.0,1.0,.969,1.0,.995,1.017,1.005,1.0,1.0,1.0,.993,1.0,1.002}},
-{{{1,10},{1,192},{1,48},{4,4}},{1.03,1.009,1.0,1.0,1.0,.989,1.0,1.0,1.001,1.002,1.0,1.0,1.0,.998,1.0,1.001}},
-{{{1,10},{6,390},{6,966},{4,2}},{1.016,.999,1.003,.995,1.0,1.0,1.0,.988,1.007,.997,1.002,1.006,1.0,1.0,1.007,.999}},
-{{{2,18316},{2,704},{0,704},{9,10}},{1.01,1.0,.988,1.026,1.0,1.0,1.0,1.0,.997,1.0,.999,.996,1.024,1.0,1.002,1.029}},
-{{{2,15040},{2,584},{0,53},{7,8}},{1.0,1.0,.992,1.005,1.0,1.0,1.0,1.0,.998,1.0,1.009,.994,1.012,1.0,.996,1.021}},
-{{{0,704},{0,5032},{9,19},{2,5366}},{1.003,1.0,1.0,1.0,.988,1.015,1.0,.98,1.003,1.0,1.0,1.0,.998,1.016,1.0,1.007}},
-{{{2,30976},{7,28},{0,5032},{8,21}},{.998,1.021,.998,1.0,1.0,1.0,1.0,1.0,.994,.998,1.012,1.008,1.0,1.0,.993,1.0}},
-{{{2,30976},{2,584},{2,2040},{0,3712}},{1.004,1.0,.996,1.0,1.0,1.0,.999,1.015,1.007,1.0,.977,1.0,1.0,1.0,1.007,1.0}},
-{{{2,18316},{2,584},{2,120},{0,132}},{.994,1.0,1.0,1.0,1.015,1.0,.995,1.011,1.002,1.0,1.0,1.0,1.002,1.0,.998,1.003}},
-{{{0,704},{5,1},{2,7872},{2,120}},{1.0,1.001,.995,1.005,1.0,1.0,1.0,1.0,.994,1.015,1.002,.993,1.0,1.0,.999,1.009}},
-{{{2,30976},{7,14},{5,1},{9,19}},{.995,1.0,.999,1.0,.997,1.013,1.002,.997,1.0,1.0,1.012,1.0,1.0,1.0,.997,1.003}},
-{{{7,30},{0,2046},{7,29},{1,5}},{1.011,1.0,1.006,1.0,1.052,1.089,1.018,1.025,.997,1.0,.978,1.0,1.012,1.082,1.005,1.011}},
-{{{7,30},{0,2501},{2,1384},{4,2}},{.997,1.024,.998,1.006,1.006,1.068,.995,1.021,1.009,1.033,1.027,.997,.988,1.058,.984,.993}},
-{{{7,29},{9,16},{2,256},{4,2}},{.993,1.002,.982,.999,1.002,1.052,.999,1.012,1.011,1.006,.992,1.0,.998,1.046,.996,1.001}},
-{{{7,29},{0,4160},{1,4},{1,16}},{1.008,1.036,.999,1.008,.992,1.005,.979,.985,1.0,1.0,1.0,1.0,1.001,1.022,1.004,1.006}},
-{{{7,29},{6,344},{2,1584},{1,7}},{1.001,1.011,1.01,1.006,1.007,1.033,.999,1.003,1.0,1.002,1.003,.998,.99,1.033,.999,1.0}},
-{{{7,28},{0,7912},{2,163},{2,256}},{1.005,.999,1.0,1.0,.989,.996,1.001,1.001,1.0,1.0,1.0,1.0,1.0,1.011,1.001,.992}},
-{{{3,128},{2,677},{4,2},{1,16}},{.995,.996,.997,1.007,1.01,1.003,.997,.998,1.002,.999,1.006,1.029,1.008,.998,.991,1.011}},
-{{{1,9},{1,16},{8,12},{2,960}},{1.001,.998,1.0,1.002,1.004,.985,1.0,1.0,1.005,.99,1.0,.993,1.004,.977,1.0,1.008}},
-{{{7,29},{8,24},{4,1},{2,320}},{.958,.999,.995,.997,1.022,1.056,1.018,1.025,1.012,1.009,.987,1.004,1.011,1.125,1.011,1.062}},
-{{{7,30},{6,368},{2,448},{4,2}},{.955,.995,.99,1.0,1.021,1.034,.986,.997,1.015,1.031,1.028,1.024,1.002,1.095,1.025,1.043}},
-{{{7,29},{4,16},{6,132},{4,1}},{1.01,1.009,1.0,1.0,.972,.999,1.0,1.0,1.014,1.045,1.0,1.059,1.009,1.045,.997,1.015}},
-{{{7,30},{1,8},{0,61},{7,23}},{1.022,1.0,1.003,1.0,1.035,1.0,.991,1.0,1.0,1.0,1.01,1.036,1.0,1.0,.995,1.02}},
-{{{7,29},{1,40},{0,9},{6,44}},{1.004,1.0,1.0,1.0,1.02,1.0,1.004,1.0,1.0,1.0,1.009,1.025,1.0,1.0,.996,1.014}},
-{{{7,30},{2,3928},{4,2},{2,1080}},{.962,1.0,1.0,1.0,1.005,1.004,1.0,1.0,1.01,1.011,1.036,1.007,1.001,1.006,.992,1.023}},
-{{{4,8},{7,23},{6,132},{2,1080}},{1.004,.998,1.0,.991,1.003,1.007,1.012,1.006,1.006,.999,1.025,1.019,.985,.983,1.01,.994}},
-{{{1,8},{7,27},{2,9888},{4,1}},{1.002,.979,1.0,.989,1.0,1.026,1.0,1.007,1.023,1.001,1.0,1.004,1.0,.991,1.0,1.014}},
-{{{1,19},{8,3},{1,192},{9,23}},{1.022,1.002,1.224,.993,1.0,1.002,1.0,1.008,1.0,1.0,1.017,1.005,1.0,1.0,1.0,1.023}},
-{{{1,19},{7,12},{1,64},{4,8}},{1.026,1.009,1.193,1.012,1.0,1.01,1.0,1.009,1.003,.989,1.025,.986,1.0,.998,1.0,1.008}},
-{{{1,19},{7,23},{4,2},{9,14}},{.999,1.007,1.001,1.024,1.036,.998,1.155,.998,1.0,.991,1.007,.934,1.0,.995,1.011,1.009}},
-{{{1,32},{7,22},{1,704},{4,16}},{1.025,1.003,1.112,1.001,1.0,1.006,1.0,1.006,1.004,.991,1.009,.994,1.0,.996,1.0,1.007}},
-{{{1,6},{4,2},{9,22},{0,128}},{1.001,1.009,.999,1.001,1.0,.992,1.0,1.016,.995,.993,1.109,.998,1.005,.938,1.003,1.005}},
-{{{1,6},{0,312},{4,2},{9,26}},{1.001,1.004,.996,.995,.999,1.0,1.09,.999,1.0,.992,1.005,.952,1.0,1.014,1.003,1.003}},
-{{{1,32},{0,1323},{2,1744},{6,440}},{1.009,1.001,1.072,.997,.997,.996,1.002,.991,1.0,1.012,1.011,.998,1.0,1.002,.996,1.001}},
-{{{1,6},{0,1323},{4,2},{9,12}},{.998,1.025,1.0,.98,1.006,1.0,1.028,1.001,1.0,.961,1.002,.983,1.0,1.002,1.059,1.0}},
-{{{1,4},{7,2},{4,2},{1,16}},{1.027,1.027,1.072,1.04,1.021,.993,1.379,1.101,1.0,.994,1.0,.994,1.0,.992,1.0,1.015}},
-{{{1,4},{6,30},{4,2},{2,14}},{1.0,1.001,1.0,1.032,1.0,1.011,1.0,1.044,1.023,1.008,1.05,.996,1.022,.997,1.291,1.006}},
-{{{1,9},{6,56},{4,2},{2,18}},{.998,1.003,.999,1.018,1.0,1.009,1.024,1.028,1.034,1.016,1.04,.985,1.019,.997,1.216,1.003}},
-{{{1,16},{6,184},{4,2},{2,104}},{1.006,1.007,.999,.97,1.02,1.005,1.207,1.003,1.034,1.01,1.04,.981,1.033,.989,1.033,1.01}},
-{{{1,9},{6,6},{4,16},{1,72}},{.992,.991,1.055,1.015,1.0,.987,1.0,.978,1.0,.993,1.0,1.005,1.0,.991,1.0,1.002}},
-{{{0,16},{1,16},{6,56},{4,2}},{.999,1.013,.966,1.012,1.0,.998,.995,.992,.985,.992,.98,1.006,1.0,1.08,.998,1.001}},
-{{{2,8},{1,24},{6,184},{2,72}},{.994,1.004,1.009,1.0,.987,1.078,1.032,.983,1.0,1.002,1.0,.995,1.0,1.014,1.0,1.004}},
-{{{9,21},{4,16},{2,1256},{1,191}},{1.005,1.026,.99,.987,.977,.971,.977,.988,1.004,1.011,.998,1.017,.994,.997,1.003,1.018}},
-{{{2,2},{6,450},{2,4},{2,169}},{1.383,1.112,1.044,1.034,1.0,.989,1.0,.995,1.0,1.0,1.0,1.0,1.0,1.015,1.0,1.031}},
-{{{2,2},{6,492},{4,256},{9,7}},{1.049,1.046,1.0,1.0,1.0,1.041,1.0,1.0,1.28,.997,1.018,1.01,.978,.985,.997,1.007}},
-{{{2,4},{9,14},{2,216},{1,112}},{1.004,1.068,1.0,1.005,1.0,1.002,1.0,1.0,1.174,.979,1.03,.994,1.0,.996,1.0,1.017}},
-{{{2,2},{6,450},{4,256},{8,18}},{1.02,1.013,1.0,1.0,1.0,1.024,1.0,1.0,1.16,.998,1.009,1.004,.972,.983,.997,1.002}},
-{{{2,4},{9,14},{2,88},{7,13}},{1.009,1.052,1.0,1.0,1.0,.997,1.0,1.0,1.085,.979,1.014,.992,1.0,.996,1.0,1.008}},
-{{{2,2},{5,1},{6,666},{9,11}},{1.006,1.029,1.016,1.008,1.0,1.0,1.0,1.0,1.126,.987,.987,1.003,1.003,.987,.989,1.002}},
-{{{2,15},{8,15},{2,2},{6,492}},{1.002,1.0,1.046,1.0,1.075,.99,.973,1.002,1.0,1.0,.996,1.0,1.0,1.0,1.014,.999}},
-{{{0,4592},{1,248},{2,1576},{2,2}},{.999,1.028,1.022,.989,1.0,1.0,1.0,1.0,1.054,.997,1.001,.99,.999,.988,1.011,1.008}},
-{{{1,4},{6,4},{4,2},{0,3216}},{1.017,.999,1.056,1.046,.987,.973,1.04,1.004,1.0,1.0,1.025,.989,1.0,1.0,1.173,1.025}},
-{{{1,6},{0,40},{2,72},{4,2}},{.996,.972,1.04,1.04,.994,.97,1.016,.984,1.0,.969,1.073,1.005,.999,.984,1.055,1.008}},
-{{{1,8},{6,12},{4,2},{8,9}},{1.012,1.005,1.031,1.024,.977,.989,1.029,.995,1.0,1.0,1.001,.988,1.0,1.0,1.087,1.013}},
-{{{0,40},{1,4},{2,20},{8,1}},{.998,.996,.985,1.004,.994,.997,.981,1.005,1.0,1.005,1.0,1.026,1.0,1.027,1.0,.999}},
-{{{6,364},{4,8},{2,72},{0,200}},{.995,1.0,.993,1.0,.998,1.0,.997,1.0,1.023,.994,.993,1.043,.997,1.022,.994,1.016}},
-{{{0,29},{4,4},{2,128},{4,2}},{.971,1.012,1.0,1.0,.989,.989,1.0,1.0,.997,1.016,.991,.997,.999,1.021,1.0,1.004}},
-{{{2,16},{5,2},{9,12},{1,8}},{1.0,.992,1.001,1.015,1.0,.996,1.0,.985,1.002,.992,1.011,.998,1.053,.991,1.011,1.005}},
-{{{6,364},{7,26},{3,32},{1,8}},{1.001,1.0,.995,1.0,1.015,1.0,.985,1.0,.997,1.01,1.001,.997,1.001,1.05,.994,1.004}},
-{{{1,19},{1,417},{9,19},{6,504}},{1.079,.977,1.0,.998,1.0,.996,1.0,1.016,1.0,.993,1.0,.995,1.0,.995,1.0,1.002}},
-{{{1,19},{1,1030},{2,9920},{9,22}},{1.071,.986,1.0,.999,.997,.992,1.0,1.005,1.0,.998,1.0,1.005,1.0,1.002,1.0,1.004}},
-{{{1,19},{1,103},{0,1869},{2,1124}},{1.0,1.011,1.0,1.007,1.065,.984,1.0,.996,1.0,1.0,1.0,1.001,1.001,.988,1.0,1.0}},
-{{{1,11},{2,13},{9,17},{0,1869}},{1.0,1.022,1.0,.996,1.0,1.0,1.0,1.005,1.0,1.0,1.053,.991,1.0,1.006,1.0,.999}},
-{{{1,23},{2,1124},{9,22},{6,504}},{1.053,.995,.998,.999,1.0,1.016,1.0,.999,1.0,.991,1.0,1.002,1.0,.999,1.0,1.0}},
-{{{1,7},{2,13},{9,28},{2,26648}},{1.0,1.023,1.044,.997,1.0,1.0,1.0,1.003,1.0,1.0,.999,1.006,1.0,1.0,1.0,1.0}},
-{{{1,7},{2,13},{2,2015},{1,66}},{1.0,1.0,1.044,.998,1.0,1.0,.998,.991,1.0,1.021,1.0,1.0,1.0,1.0,1.0,1.001}},
-{{{1,23},{2,1124},{2,163},{0,1636}},{1.001,1.019,1.0,1.0,1.0,.999,1.0,1.0,1.001,.999,1.0,1.0,1.04,.997,.997,1.0}},
-{{{7,30},{6,512},{1,9},{4,2}},{1.039,1.202,1.083,1.05,.979,1.067,.964,.987,1.065,1.041,1.052,.988,1.017,1.1,1.005,1.029}},
-{{{7,30},{1,5},{0,364},{4,2}},{1.012,1.0,.985,1.018,1.083,1.154,1.002,1.028,1.023,1.0,1.014,1.053,1.082,1.031,.986,1.008}},
-{{{7,29},{6,280},{2,1439},{4,2}},{.973,.99,.985,.998,1.04,1.117,.997,.996,1.024,1.024,1.008,1.02,.979,1.065,.991,1.008}},
-{{{1,4},{0,451},{1,13},{1,32}},{1.012,1.005,1.085,1.044,1.0,.989,1.0,.969,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.001}},
-{{{7,29},{6,736},{2,2496},{4,2}},{.986,.991,.989,.99,1.024,1.068,.988,.986,1.01,1.015,1.01,1.009,.982,1.034,1.003,.998}},
-{{{1,13},{2,640},{4,2},{6,120}},{.967,.982,1.039,1.01,1.013,1.017,.997,.99,.981,.974,1.078,.992,1.029,.994,1.018,1.002}},
-{{{0,3264},{7,29},{6,128},{1,13}},{1.004,1.0,1.032,1.0,1.025,1.015,1.032,.999,1.001,1.0,1.027,1.0,.992,.979,1.004,.975}},
-{{{0,8},{7,27},{5,16},{2,1691}},{1.004,1.001,1.005,1.004,1.003,.999,1.01,1.0,1.013,.992,1.021,.992,1.005,.995,1.023,1.015}},
-{{{5,4},{2,1538},{2,32},{6,21}},{1.006,.971,1.0,1.0,.986,.975,1.004,1.064,1.029,1.001,1.0,1.0,1.002,.998,1.092,1.082}},
-{{{2,1538},{6,1280},{2,13},{6,374}},{1.017,1.0,1.0,1.0,1.003,1.087,1.0,1.0,.998,1.0,1.048,1.0,.99,.997,.991,1.001}},
-{{{5,2},{6,16},{2,932},{2,64}},{.999,.98,1.014,1.0,1.0,1.0,1.0,1.0,.984,.986,.99,.995,.994,1.025,1.046,1.044}},
-{{{0,6},{2,2624},{9,15},{6,1280}},{.989,1.005,.989,1.064,.973,.995,.998,.986,1.0,1.0,1.0,1.0,1.0,1.017,1.0,.997}},
-{{{7,6},{6,6992},{2,2},{5,1}},{.985,.969,1.0,1.047,.999,1.011,1.0,.999,.987,1.0,1.0,1.036,.991,1.003,1.0,.995}},
-{{{6,6},{2,2624},{9,15},{2,32}},{.982,1.006,1.0,1.0,1.0,1.002,1.0,1.0,.988,1.001,.987,1.047,1.0,.987,1.0,.987}},
-{{{6,4371},{2,2},{2,3},{6,1080}},{.984,1.0,1.018,1.0,1.0,1.0,1.001,1.0,1.003,1.045,1.032,1.007,1.0,1.0,.994,.996}},
-{{{4,8},{0,448},{5,4},{2,16}},{1.008,1.006,1.013,.987,.989,.988,1.0,.983,1.0,1.001,.995,.987,.996,.993,1.013,.995}},
-{{{1,7},{0,40},{4,2},{2,7624}},{.992,.983,1.007,.962,1.013,1.028,1.022,1.007,1.016,.992,1.096,.991,1.0,1.022,1.03,.995}},
-{{{1,4},{1,64},{1,80},{4,2}},{1.04,.991,1.0,1.083,1.0,1.0,1.0,.98,1.022,.999,1.0,1.013,1.0,1.0,1.0,1.019}},
-{{{1,12},{0,242},{4,2},{1,32}},{1.008,.967,1.081,.988,1.007,1.009,1.026,.971,1.0,1.001,1.0,1.001,1.0,1.007,1.0,.991}},
-{{{1,12},{0,192},{1,64},{0,32}},{.997,1.005,1.0,1.0,1.0,1.005,1.0,1.0,1.009,.987,1.047,.984,1.0,1.011,1.0,.996}},
-{{{8,24},{1,7},{2,10931},{4,2}},{.992,.994,.994,.986,1.005,1.044,1.008,.998,1.008,1.002,1.013,1.006,.997,1.005,1.013,.996}},
-{{{7,30},{5,16},{0,7},{4,2}},{1.0,.984,.997,1.0,.999,.999,1.001,1.032,1.014,1.019,1.003,1.012,.996,1.003,.996,1.013}},
-{{{6,480},{1,7},{2,5136},{4,2}},{.991,.989,.994,.987,1.002,1.038,.989,1.006,1.006,1.003,1.008,.998,1.0,1.004,.998,1.002}},
-{{{8,24},{6,1080},{4,2},{1,96}},{.998,1.006,1.0,1.02,1.01,.995,1.0,.992,1.034,.982,1.0,.983,.998,.997,1.0,1.012}},
-{{{1,3},{0,346},{1,93},{1,11}},{1.012,1.001,1.046,1.006,1.0,1.0,1.0,1.0,1.0,.994,1.0,.98,1.0,1.005,1.0,1.006}},
-{{{1,3},{0,346},{7,29},{1,11}},{1.008,1.001,1.014,1.004,1.0,1.0,1.036,1.003,1.0,.996,1.0,.99,1.0,1.01,1.0,.992}},
-{{{1,3},{8,18},{1,59},{2,4587}},{1.001,1.01,.996,.997,1.0,1.0,1.0,.994,1.002,1.0,1.02,.995,1.0,.99,1.0,1.004}},
-{{{1,5},{0,1256},{7,30},{9,14}},{1.003,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.004,.994,1.0,.998,1.016,1.007,1.013,.984}},
-{{{1,11},{0,192},{2,29504},{6,480}},{1.003,.999,1.003,.992,.996,.997,1.0,1.0,1.0,1.007,1.015,.994,1.0,1.0,1.005,.998}},
-{{{8,28},{9,20},{1,3},{0,1256}},{1.001,1.0,1.001,1.008,1.0,1.003,.991,1.003,1.0,1.0,1.0,1.008,1.0,1.0,1.0,.989}},
-{{{2,35328},{1,3},{8,28},{0,34}},{.996,.998,1.004,1.0,1.0,1.0,.998,1.0,1.004,.998,.996,.996,1.016,.997,1.002,1.0}},
-{{{1,11},{0,716},{2,46987},{5,2}},{.997,1.001,1.004,.994,1.003,1.005,.997,.997,1.003,.998,1.01,.995,.997,1.001,.997,.996}},
-{{{7,29},{1,8},{0,576},{4,2}},{1.024,1.0,.987,1.036,1.042,1.114,.981,1.027,1.026,1.0,1.013,1.079,1.195,1.145,.993,1.029}},
-{{{1,4},{7,30},{6,272},{2,140}},{1.034,1.018,1.045,1.028,1.003,.988,1.003,1.001,1.047,1.0,1.087,1.078,1.156,.995,1.011,1.023}},
-{{{1,13},{7,27},{0,477},{4,2}},{1.005,.991,1.0,1.004,1.007,.98,1.065,.997,1.002,1.006,1.0,1.021,1.079,.993,1.123,1.006}},
-{{{1,4},{7,18},{7,30},{6,596}},{1.004,1.003,1.066,.999,1.0,1.0,1.069,1.037,1.0,1.0,1.035,.988,1.0,1.0,.998,.996}},
-{{{1,13},{0,896},{1,64},{4,2}},{.998,.975,1.025,.983,1.0,1.004,1.0,1.011,1.012,1.0,1.065,.988,1.0,1.006,1.0,1.008}},
-{{{7,29},{8,24},{2,984},{4,2}},{.983,.999,.989,.988,1.033,1.073,1.01,.997,1.008,1.014,1.017,1.007,.98,1.036,.986,1.001}},
-{{{1,16},{1,32},{2,472},{4,2}},{.977,.969,1.0,.986,1.054,.971,1.0,1.016,1.026,1.006,1.0,1.007,1.001,.974,1.0,.996}},
-{{{7,29},{6,872},{5,32},{2,277}},{1.006,1.004,1.002,.999,.997,.992,.999,.998,.999,1.014,.985,.982,.993,1.026,1.002,1.009}},
-{{{6,515},{2,2},{6,1632},{1,72}},{1.012,1.02,1.004,1.022,1.0,1.0,1.0,1.0,1.014,1.185,1.004,.999,1.0,.997,1.0,.993}},
-{{{6,638},{2,2},{6,1632},{9,30}},{1.011,1.131,1.003,1.001,1.0,.997,1.0,.992,1.0,.989,1.011,1.004,1.0,1.001,1.0,1.001}},
-{{{2,1},{6,638},{6,1632},{2,4}},{1.012,1.005,1.106,1.037,1.0,1.0,1.004,.988,1.0,.999,1.0,.99,1.0,1.0,1.0,1.008}},
-{{{6,459},{2,3},{8,27},{1,1240}},{.998,1.009,1.006,1.001,1.001,1.016,.98,.991,1.003,1.082,.998,.978,.997,1.014,.988,1.006}},
-{{{2,1},{9,22},{6,1632},{7,26}},{1.003,1.001,1.0,.989,1.0,1.0,1.0,1.0,1.016,.991,1.063,1.019,1.0,1.0,1.001,.994}},
-{{{6,9},{2,1},{8,25},{1,115}},{.999,1.0,.978,1.01,1.0,1.003,1.0,.977,.995,1.006,.991,1.003,1.0,1.036,1.0,1.002}},
-{{{9,22},{1,7350},{0,1728},{2,2}},{1.0,1.042,.996,.983,.999,1.004,1.0,.998,1.002,1.001,.997,.991,.984,1.0,1.0,.999}},
-{{{8,0},{1,7350},{8,27},{6,784}},{.983,1.003,1.0,.992,1.0,.997,1.0,1.0,1.0,1.025,1.0,1.009,1.0,1.002,1.0,.976}},
-{{{2,2},{6,517},{6,2145},{4,256}},{1.014,1.012,1.198,1.001,1.0,1.0,1.002,1.0,1.011,1.013,1.015,1.005,1.0,1.0,1.0,.995}},
-{{{2,1},{9,22},{6,2145},{2,2}},{1.022,1.008,1.183,1.062,1.0,1.0,1.007,.997,1.0,1.003,1.0,1.014,1.0,1.0,1.0,.999}},
-{{{2,1},{8,22},{6,2145},{9,23}},{1.003,1.003,1.038,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.131,1.023,1.0,1.0,1.005,.999}},
-{{{2,1},{7,26},{6,1760},{1,1336}},{.996,1.0,1.01,.999,1.0,1.0,1.018,.996,1.005,1.002,1.092,1.022,1.0,1.0,1.0,.993}},
-{{{2,2},{6,517},{6,1760},{2,8}},{1.0,1.005,1.057,.967,1.0,1.0,.998,.988,1.0,.999,1.0,1.007,1.0,1.0,1.0,1.014}},
-{{{2,48},{2,2},{9,14},{9,24}},{.996,1.0,1.005,1.005,1.008,1.0,.973,1.016,1.0,1.0,1.0,1.0,1.029,1.0,.998,1.033}},
-{{{6,9},{2,48},{1,216},{1,1336}},{.972,1.011,1.001,.991,.994,.995,.999,1.0,1.0,1.0,1.0,1.0,1.001,1.003,1.0,1.032}},
-{{{2,1},{6,1019},{6,760},{2,3}},{1.003,1.001,1.0,1.0,1.019,1.066,1.023,.978,1.0,.998,1.0,1.0,1.0,1.001,1.0,1.0}},
-{{{2,2},{6,568},{4,256},{2,38}},{1.321,.993,1.021,.994,1.001,.987,1.001,1.005,1.0,1.038,1.0,1.02,1.0,1.017,1.0,1.008}},
-{{{2,1},{6,568},{2,2},{8,8}},{.999,1.001,1.0,1.0,1.0,1.045,1.0,1.0,1.248,1.104,1.021,1.006,1.0,.999,1.0,1.001}},
-{{{2,1},{6,568},{2,2},{9,15}},{1.107,1.128,1.0,1.0,1.0,1.013,1.0,1.0,1.148,.964,1.015,1.004,1.0,.997,1.0,1.001}},
-{{{2,1},{6,660},{2,2},{9,26}},{1.118,1.065,.991,.991,1.0,1.002,1.0,.994,1.04,.957,1.022,1.019,1.0,1.007,1.0,1.004}},
-{{{2,1},{6,660},{2,56},{8,8}},{.993,1.027,1.0,1.0,1.0,1.0,1.0,1.0,1.089,.997,1.008,.998,1.0,1.033,1.0,1.012}},
-{{{2,2},{6,457},{8,18},{4,256}},{.983,1.008,1.0,1.0,1.093,.995,1.001,1.0,1.001,.989,1.0,1.0,.984,1.002,1.001,1.005}},
-{{{2,1},{6,242},{2,2},{0,1536}},{1.016,1.057,1.025,.956,1.0,1.01,1.0,.999,1.0,.994,1.021,1.003,1.0,.986,1.0,1.0}},
-{{{2,32},{2,5},{1,1128},{6,279}},{.981,1.0,1.007,.998,1.037,1.0,.972,1.026,.992,1.0,.99,1.015,1.011,1.0,.991,1.006}},
-{{{5,1},{1,76},{2,14885},{2,3848}},{1.0,1.007,1.0,.995,1.0,1.0,1.0,1.0,1.003,.996,1.023,1.001,1.0,1.004,.998,.996}},
-{{{5,1},{2,14885},{2,2988},{7,21}},{1.0,1.004,1.0,1.0,1.003,.993,1.0,1.001,1.0,.998,1.0,1.0,1.018,1.006,.997,.998}},
-{{{5,1},{1,76},{2,14885},{2,7861}},{1.002,1.002,1.001,.994,1.0,1.0,1.0,1.0,1.0,1.0,1.015,1.005,1.0,1.003,.998,.998}},
-{{{8,18},{2,14885},{2,7528},{1,80}},{1.002,1.0,1.0,1.0,.996,1.0,1.002,1.0,.996,.999,1.0,1.0,1.001,1.014,.998,.998}},
-{{{8,16},{2,14885},{2,7528},{2,27608}},{1.0,1.0,1.0,1.0,.998,1.011,1.002,.995,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.003}},
-{{{4,8},{2,27608},{1,142},{2,14885}},{1.0,1.001,1.0,1.0,1.007,.994,1.0,1.0,1.004,.998,.997,1.0,.998,.997,1.0,1.002}},
-{{{4,1},{1,412},{8,18},{1,76}},{1.001,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.004,1.007,.997}},
-{{{2,7861},{2,14885},{1,76},{1,47}},{1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.005,.997,1.006,1.0,.999}},
-{{{1,9},{1,238},{0,186},{1,89}},{1.0,1.004,1.0,1.0,1.103,.969,1.0,1.0,1.0,.999,1.0,.999,1.0,.987,1.0,1.011}},
-{{{1,15},{1,238},{0,1027},{2,10963}},{1.005,.996,1.0,1.002,1.091,.981,1.0,1.003,1.0,1.013,1.0,1.007,1.002,.982,1.0,1.011}},
-{{{1,9},{1,155},{0,1027},{2,8643}},{1.004,1.0,1.0,1.001,1.076,.986,1.0,1.001,1.0,1.012,1.0,1.005,1.002,.979,1.0,1.008}},
-{{{1,19},{1,343},{0,338},{2,10963}},{1.0,.999,1.0,.998,1.061,.991,1.0,1.004,1.0,1.008,1.0,1.006,1.0,.992,1.0,1.006}},
-{{{1,3},{9,25},{0,1236},{2,8643}},{1.004,.998,1.0,1.012,1.054,.994,1.002,.999,1.0,1.003,1.0,1.004,1.002,.987,1.0,1.005}},
-{{{1,9},{6,20},{1,113},{9,29}},{.999,1.005,1.044,.992,1.0,1.004,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.005}},
-{{{1,3},{0,579},{9,23},{6,680}},{1.0,.996,1.04,1.0,1.0,1.012,1.001,1.009,1.0,.997,1.0,.999,1.0,.998,1.001,1.0}},
-{{{1,19},{0,1236},{1,89},{2,3157}},{1.002,1.005,1.041,.993,1.0,.999,1.0,.999,1.0,1.009,1.001,.988,1.0,1.002,1.0,1.002}},
-{{{2,4},{6,548},{8,10},{2,41}},{1.049,1.132,1.0,1.0,1.391,.98,1.013,.998,1.0,1.006,1.0,1.0,1.0,.996,1.0,1.007}},
-{{{2,2},{6,548},{2,38},{8,10}},{1.032,1.104,1.0,1.0,1.0,1.006,1.0,1.0,1.291,1.01,1.006,1.0,1.0,.997,1.0,1.005}},
-{{{2,4},{6,548},{5,2},{0,307}},{1.019,1.007,1.0,.994,1.03,1.016,1.0,1.0,1.234,.995,1.006,.999,.985,1.011,1.007,1.008}},
-{{{2,4},{6,548},{8,8},{2,317}},{1.03,1.06,1.0,1.0,1.135,.984,1.008,.999,1.0,.999,1.0,1.0,1.0,1.018,1.0,1.007}},
-{{{2,4},{8,26},{0,307},{5,2}},{.998,1.004,1.0,.99,1.137,.994,1.0,1.003,1.007,1.011,1.017,1.0,.979,1.003,1.005,1.011}},
-{{{2,9},{8,24},{8,10},{2,58}},{1.033,1.051,1.0,1.0,1.067,.96,1.002,1.001,1.0,.994,1.0,1.0,1.0,1.0,1.0,1.004}},
-{{{2,2},{8,27},{8,8},{6,322}},{1.012,1.035,1.0,1.0,.999,.991,.995,.995,1.0,1.0,1.0,1.0,1.076,1.0,1.001,1.007}},
-{{{2,4},{1,2038},{9,19},{6,548}},{1.01,.993,1.031,1.004,1.065,1.02,.949,1.01,1.0,1.003,1.0,.993,1.003,.993,1.003,1.001}},
-{{{1,36},{2,5},{9,24},{4,16}},{1.0,1.091,1.135,1.008,1.0,1.001,1.002,1.012,1.003,1.019,1.008,.995,1.0,1.003,1.0,1.016}},
-{{{1,36},{2,20},{1,64},{6,28}},{1.0,1.005,.998,1.003,1.0,1.003,1.0,1.013,1.006,1.007,1.104,.987,1.0,1.066,1.0,1.004}},
-{{{1,24},{2,5},{4,2},{6,28}},{1.0,1.0,1.0,1.001,1.0,1.001,.997,1.011,1.0,.999,1.002,.971,1.0,1.057,1.087,1.002}},
-{{{2,48},{1,36},{6,452},{0,61}},{1.0,.996,1.005,1.007,1.0,1.0,1.0,1.0,1.036,1.046,1.02,.994,1.0,1.001,1.051,1.005}},
-{{{1,10},{2,5},{4,2},{4,32}},{1.0,.999,1.001,.979,1.0,1.046,1.076,1.005,1.0,1.0,1.0,1.0,1.0,1.002,1.0,.998}},
-{{{1,10},{2,5},{1,704},{4,32}},{1.0,.997,1.066,1.006,1.0,1.042,1.0,1.0,1.0,.996,1.0,.992,1.0,1.007,1.0,1.003}},
-{{{1,10},{2,5},{4,2},{6,390}},{1.0,1.0,.999,.993,1.0,1.001,1.064,.999,1.0,.999,1.0,.978,1.0,1.036,1.0,1.003}},
-{{{1,10},{4,2},{2,1520},{9,26}},{.998,.993,1.058,1.001,1.001,.996,1.0,.997,1.0,.99,1.0,1.017,1.0,.993,1.0,.998}},
-{{{2,7855},{1,1007},{2,22},{9,30}},{.998,1.0,1.012,1.0,.992,.996,.997,1.013,1.0,1.0,1.0,1.0,.998,1.0,1.004,1.0}},
-{{{9,28},{2,7855},{1,1131},{1,62}},{1.005,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.99,1.003,.997,1.0,.997,1.003,1.006,1.01}},
-{{{1,457},{1,62},{2,7855},{2,15}},{1.0,1.0,.997,1.011,1.0,1.0,1.0,1.0,1.005,1.0,.991,.999,1.0,1.0,.997,1.006}},
-{{{9,21},{4,1},{2,56},{0,6397}},{1.003,.998,1.002,.998,.995,1.005,.999,1.002,.998,1.013,.999,.995,1.0,.999,.997,.997}},
-{{{9,28},{0,12000},{0,13923},{2,22}},{1.005,1.004,.997,1.001,1.0,1.0,1.0,1.0,.998,1.004,.998,.992,1.0,1.0,1.001,1.003}},
-{{{1,457},{1,62},{2,1692},{2,15}},{1.0,1.0,.997,1.008,1.0,1.0,1.0,1.0,1.005,1.0,.993,.998,1.0,1.0,.997,1.003}},
-{{{1,457},{1,62},{2,15},{2,612}},{1.0,1.0,.997,1.007,1.005,1.0,.995,.998,1.0,1.0,1.0,1.0,1.0,1.0,.996,1.002}},
-{{{9,21},{7,24},{2,4281},{1,1758}},{1.001,.999,.995,1.003,1.0,1.0,.996,1.0,1.005,1.0,.998,1.0,1.0,1.0,.999,1.006}},
-{{{1,3},{7,29},{6,840},{6,80}},{1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.044,.991,1.074,1.046,.996,.994,1.007,1.006}},
-{{{1,3},{7,28},{0,4417},{9,6}},{1.007,1.004,1.0,1.0,1.0,1.0,1.0,1.0,1.023,.988,1.055,1.015,.994,1.0,1.012,.989}},
-{{{1,3},{7,29},{6,520},{7,13}},{.996,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.029,.998,1.041,1.034,.989,.99,1.013,1.003}},
-{{{7,30},{6,768},{1,77},{5,2}},{1.001,1.002,.985,.995,.996,1.024,1.004,1.008,1.003,1.042,.993,.994,.998,1.001,1.0,.999}},
-{{{1,9},{0,170},{2,9560},{1,155}},{.992,.999,1.024,.993,1.0,1.003,.998,.997,1.0,1.005,1.0,.997,1.0,1.003,1.0,1.01}},
-{{{7,29},{6,272},{9,24},{6,40}},{.995,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.03,.989,1.011,1.0,1.0,1.0,.999}},
-{{{1,3},{7,25},{2,6472},{2,607}},{.999,1.008,1.0,1.002,1.0,1.0,1.0,1.0,1.002,.995,1.032,.997,.993,1.0,1.001,1.002}},
-{{{0,3008},{7,29},{1,577},{2,1124}},{1.003,1.003,1.003,1.006,1.001,1.0,1.002,1.0,.999,.989,1.016,.995,.996,1.0,1.0,1.007}},
-{{{2,8},{1,33},{9,30},{2,9104}},{1.002,1.073,1.096,1.002,1.0,1.0,1.0,1.016,1.0,1.001,1.0,1.012,1.0,1.0,1.0,1.008}},
-{{{2,56},{0,38},{7,30},{4,32}},{.991,.992,1.075,1.006,1.0,1.004,.997,1.008,1.0,.998,1.017,1.0,1.0,1.0,1.006,1.004}},
-{{{2,3},{1,24},{0,398},{9,16}},{1.0,.998,1.003,1.003,1.001,1.062,1.005,.994,1.0,1.0,1.084,1.004,1.0,1.0,.997,1.004}},
-{{{2,3},{1,13},{3,2},{0,398}},{1.0,1.0,1.0,.997,1.0,.999,1.067,1.003,1.0,1.001,1.0,.985,1.0,1.058,1.003,1.002}},
-{{{2,16},{1,4},{9,24},{6,990}},{1.0,1.054,1.017,.996,1.0,1.0,1.059,1.014,1.0,1.0,.999,1.006,1.0,1.0,1.001,1.002}},
-{{{2,3},{1,13},{7,28},{5,2}},{1.0,.999,1.011,.993,1.0,1.0,1.053,.993,1.0,1.051,1.0,.996,1.0,1.0,1.0,1.003}},
-{{{2,3},{1,4},{4,2},{0,398}},{1.0,1.0,1.0,1.006,1.0,1.0,1.045,1.002,1.0,1.0,1.0,.973,1.0,1.047,.999,1.0}},
-{{{1,13},{2,16},{4,8},{6,636}},{1.0,1.049,1.041,1.004,1.0,1.003,1.0,.998,1.0,.997,1.0,.998,1.0,1.0,1.0,1.002}}
+{{{2,1272},{4,2},{2,23},{9,8}},{.984,1.0,.998,1.0,.981,.995,1.014,1.008,1.158,1.0,1.006,1.0,.997,.953,1.003,1.033}},
+{{{2,5},{4,2},{2,88},{9,8}},{1.0,.98,1.009,1.0,1.0,.998,1.0,1.013,1.128,1.049,1.011,.996,1.0,.954,1.0,1.014}},
+{{{1,34},{6,441},{6,2523},{2,335}},{1.047,1.0,1.0,1.011,1.0,1.0,1.0,.982,1.004,.994,1.0,1.014,1.0,1.0,1.0,1.022}},
+{{{2,2},{4,4},{2,55},{6,1764}},{1.076,1.032,1.009,1.003,1.0,.992,1.0,1.0,1.015,1.02,.989,.974,1.0,.966,1.0,1.007}},
+{{{7,26},{1,34},{2,46},{4,2}},{.991,1.0,1.01,1.046,.995,1.0,.992,.977,1.048,1.005,.991,1.004,1.0,1.011,.994,1.003}},
+{{{2,6680},{2,5},{4,2},{2,128}},{1.071,1.0,1.005,1.0,1.004,1.0,.996,1.0,1.0,1.0,.978,.994,1.0,1.0,1.003,1.013}},
+{{{1,17},{1,192},{4,16},{2,23}},{1.0,1.003,1.0,1.017,1.0,.983,1.0,.998,1.048,1.0,1.0,.999,1.0,.99,1.0,1.001}},
+{{{1,17},{0,1472},{6,492},{2,272}},{1.0,1.0,1.042,.998,1.0,1.013,1.0,.996,1.0,1.002,1.004,.994,1.0,1.007,1.0,1.006}},
+{{{2,512},{1,53},{4,2},{2,5}},{1.0,1.0,1.007,1.0,1.017,1.0,1.028,1.0,1.0,1.001,.971,.963,1.087,1.0,1.002,1.036}},
+{{{2,1176},{1,53},{0,298},{1,640}},{.996,1.0,1.003,1.0,1.082,1.001,.998,.991,1.0,1.0,.998,1.001,1.0,1.0,1.007,1.03}},
+{{{4,2},{6,560},{2,19},{1,96}},{.995,1.023,1.0,1.0,.993,1.031,1.0,1.0,.993,1.01,1.013,1.014,1.004,.995,.945,1.009}},
+{{{2,192},{2,46},{9,26},{7,27}},{1.002,1.0,.986,1.002,.994,1.0,1.0,1.009,1.024,1.0,.997,.998,.995,1.0,.989,1.016}},
+{{{1,32},{0,1408},{6,362},{4,16}},{.999,.998,1.073,1.012,1.0,1.01,1.0,1.003,.995,.997,1.009,.982,1.0,1.01,1.002,.999}},
+{{{4,2},{1,32},{0,298},{2,5}},{1.0,1.004,.991,1.012,1.0,1.0,1.012,1.007,1.001,.988,.997,.997,.998,1.068,.973,1.001}},
+{{{2,4943},{1,32},{0,2496},{1,384}},{1.003,1.0,1.003,1.0,1.055,1.0,.988,.991,1.0,1.0,1.001,1.011,1.0,1.0,.998,1.015}},
+{{{0,12416},{2,128},{9,23},{8,22}},{.999,1.0,1.006,1.0,1.0,1.0,1.0,1.0,1.011,.993,.986,1.0,.995,.98,1.008,.999}},
+{{{1,32},{7,13},{4,16},{1,100}},{1.059,1.003,1.317,1.046,1.004,.989,1.035,.972,1.0,1.001,1.0,1.01,1.0,.99,1.0,1.01}},
+{{{1,16},{1,56},{6,40},{4,2}},{1.005,1.0,1.0,1.004,.995,.979,1.0,.977,1.048,1.004,1.0,.993,1.357,1.066,1.0,1.006}},
+{{{1,16},{1,40},{6,494},{4,2}},{1.0,.991,1.0,1.001,1.0,1.0,1.0,.966,1.21,1.048,1.0,.996,1.0,1.0,1.0,1.018}},
+{{{1,16},{7,10},{1,40},{4,2}},{1.005,1.0,.995,.992,1.0,1.005,1.0,.989,1.001,.991,1.216,1.045,1.0,.997,1.0,1.002}},
+{{{1,16},{4,8},{1,256},{2,39}},{1.002,1.019,.999,1.0,1.0,1.007,1.0,1.009,1.169,1.006,.987,.983,1.0,1.001,1.0,1.002}},
+{{{1,16},{7,25},{6,255},{8,23}},{1.012,.996,1.02,1.018,1.0,.972,.999,.982,1.0,1.0,1.153,1.007,1.0,1.004,.998,1.007}},
+{{{1,16},{8,11},{2,24},{1,56}},{.997,1.002,.998,1.031,1.0,.983,1.123,1.022,1.0,1.014,1.0,1.002,1.0,.993,1.0,1.0}},
+{{{1,16},{8,25},{2,8},{4,2}},{1.0,1.0,1.0,1.006,.989,1.0,.999,.98,1.0,1.018,1.0,1.003,1.013,.996,1.113,1.006}},
+{{{5,2},{4,64},{7,4},{5,64}},{1.007,1.003,1.0,1.003,.986,1.023,1.0,.995,1.0,1.0,1.0,.997,1.0,.995,1.0,.994}},
+{{{8,12},{2,2752},{1,784},{7,21}},{1.006,1.0,1.002,1.0,1.007,1.001,.981,1.0,1.0,1.0,1.0,1.0,.992,1.013,1.0,1.014}},
+{{{8,12},{2,8614},{7,21},{1,28}},{.993,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.005,1.0,.987,1.0,.993,1.01,1.0,1.011}},
+{{{8,12},{1,1344},{5,4},{2,128}},{.994,1.0,1.0,1.0,1.003,1.0,.999,.999,1.012,1.0,.985,1.002,.999,1.0,1.0,1.011}},
+{{{7,23},{5,2},{5,16},{2,4880}},{.999,.997,1.01,.999,1.0,1.0,.996,1.01,.994,1.001,.999,1.012,1.0,1.0,.995,.999}},
+{{{7,23},{4,4},{5,64},{7,16}},{.995,1.0,1.004,1.0,1.0,1.0,.994,1.0,1.001,.998,.997,1.011,1.0,1.0,.997,1.0}},
+{{{1,9440},{2,2752},{2,256},{2,1088}},{.997,1.0,1.0,1.0,1.008,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.995,1.011}},
+{{{8,12},{6,42},{5,8},{2,128}},{.995,1.0,1.0,1.0,1.003,1.0,1.0,.999,1.011,1.0,.994,1.006,.995,1.0,.996,1.004}},
+{{{4,16},{1,2488},{5,1},{7,9}},{1.015,1.001,1.0,1.0,1.002,.992,1.0,1.0,.997,1.0,.999,1.0,.996,.986,1.013,1.002}},
+{{{4,8},{8,12},{2,1856},{8,24}},{1.009,.993,1.007,1.009,.999,.992,1.0,.999,1.0,1.0,.994,1.0,1.0,1.0,1.009,.997}},
+{{{4,8},{1,2488},{2,515},{2,2696}},{1.006,.998,.999,.997,1.0,.991,1.009,1.01,1.0,1.0,1.0,1.0,1.001,.994,1.003,.995}},
+{{{4,8},{8,12},{5,1},{2,2496}},{1.007,1.0,.995,1.0,1.0,.997,1.007,1.006,.998,1.002,1.002,1.0,1.002,.994,1.002,.997}},
+{{{4,1},{1,1722},{2,312},{2,2496}},{.999,1.002,.997,.994,1.01,.994,1.003,1.007,1.0,1.0,1.0,1.0,1.005,1.001,.999,.996}},
+{{{4,8},{1,40},{7,4},{1,2488}},{.995,.999,1.008,.998,1.0,1.0,.996,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0}},
+{{{7,25},{7,9},{4,1},{2,312}},{.999,1.0,.997,1.0,1.002,1.0,.996,.999,1.008,1.0,1.0,1.0,.998,1.0,.999,1.005}},
+{{{1,40},{8,4},{1,2488},{2,312}},{1.0,1.002,1.0,.998,1.0,1.0,1.0,.996,.995,1.002,1.0,.995,1.0,1.0,1.0,1.003}},
+{{{4,2},{1,199},{6,384},{6,512}},{1.012,1.0,.981,1.016,1.024,1.038,.995,1.066,1.0,1.0,1.0,1.0,.983,1.0,.935,1.036}},
+{{{4,2},{1,384},{1,10},{1,64}},{1.05,1.06,1.0,1.0,.972,.989,1.0,1.0,1.0,1.0,1.0,1.0,1.009,1.01,.967,1.024}},
+{{{1,23},{1,64},{4,2},{6,960}},{1.041,.971,1.0,1.002,1.035,.995,1.0,1.01,1.003,.994,1.0,.956,1.014,.982,1.0,1.012}},
+{{{1,10},{1,128},{2,9216},{9,25}},{1.011,1.003,1.0,1.005,1.036,.99,1.0,.999,1.005,1.018,1.0,1.023,1.037,.995,1.0,1.008}},
+{{{1,26},{0,168},{6,448},{6,512}},{1.008,1.0,1.022,.982,1.0,1.032,1.032,1.018,1.0,1.0,1.0,1.0,1.0,1.004,1.03,.998}},
+{{{4,1},{1,272},{4,16},{2,5056}},{.988,1.009,.98,1.0,1.0,1.006,1.0,1.009,1.017,1.008,.973,1.004,1.0,.993,1.0,1.004}},
+{{{1,10},{0,64},{4,2},{1,464}},{1.003,1.008,1.024,.989,.994,1.003,1.029,.998,1.0,.982,1.0,.99,1.0,1.006,1.0,.999}},
+{{{1,38},{6,448},{6,512},{2,40312}},{1.005,.999,1.025,1.029,1.0,1.0,1.022,.999,1.005,.991,1.009,.984,1.0,1.0,1.003,1.003}},
+{{{1,16},{1,256},{4,2},{1,1736}},{1.024,.984,1.0,1.011,1.098,.996,1.0,1.012,1.0,1.0,1.0,.949,1.0,1.0,1.0,1.021}},
+{{{1,24},{1,64},{0,245},{1,52}},{.997,1.002,1.0,1.0,1.076,1.004,1.0,1.0,1.0,.995,1.0,1.01,1.0,.982,1.0,1.003}},
+{{{1,8},{1,640},{4,2},{7,23}},{1.011,1.029,1.0,1.025,1.028,.997,1.0,1.0,1.007,.97,1.0,.969,1.075,1.0,1.0,1.01}},
+{{{1,8},{0,288},{9,25},{6,700}},{.998,1.002,1.075,.996,1.0,1.025,1.0,1.021,1.0,1.004,1.008,.999,1.0,1.004,1.001,.999}},
+{{{1,8},{4,32},{1,152},{6,75}},{1.002,1.001,1.0,.997,1.0,1.012,1.0,.999,1.07,1.006,1.0,.991,1.0,1.003,1.0,1.001}},
+{{{1,8},{4,2},{6,105},{2,1736}},{1.0,.987,.999,1.003,1.0,.975,1.046,1.011,1.008,1.034,1.013,.999,1.004,.976,1.012,1.0}},
+{{{1,8},{0,384},{1,38},{4,2}},{1.001,1.0,1.011,1.014,1.0,.997,1.0,.964,.997,.997,1.049,1.013,1.0,1.001,1.0,.999}},
+{{{1,8},{4,32},{2,3410},{6,365}},{1.036,1.004,1.0,.997,1.008,.996,1.0,.994,1.0,1.013,1.0,.999,1.007,1.001,1.0,1.001}},
+{{{4,1},{6,324},{1,128},{1,40}},{1.014,1.019,1.012,1.015,1.0,1.0,1.0,1.0,.966,.987,.965,.999,1.017,1.0,.968,1.012}},
+{{{9,24},{6,900},{2,4742},{4,2}},{.984,1.001,1.0,.994,.994,.995,.994,.974,1.0,1.047,.998,.999,.999,1.009,1.0,1.005}},
+{{{1,16},{1,192},{4,2},{1,1728}},{1.039,.98,1.0,1.011,1.02,.997,1.0,1.003,1.0,1.0,1.0,.968,1.0,1.0,1.0,1.007}},
+{{{1,34},{4,2},{1,64},{1,1152}},{1.041,.975,1.011,.996,1.0,1.006,1.0,1.001,1.0,1.0,1.0,1.0,1.0,.981,1.0,1.005}},
+{{{1,16},{9,23},{6,1146},{2,4328}},{1.008,.998,1.001,1.02,1.0,1.0,1.004,.995,1.026,.998,1.008,1.004,1.0,.999,1.001,.997}},
+{{{1,5},{1,48},{1,64},{4,2}},{1.025,1.015,1.0,.968,1.0,1.0,1.0,.996,1.016,1.004,1.0,.993,1.0,1.0,1.0,1.002}},
+{{{1,5},{1,48},{1,64},{4,4}},{1.03,1.012,1.0,.983,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.996,1.0,1.0,1.0,1.001}},
+{{{1,5},{6,438},{6,558},{2,4328}},{1.005,.998,1.0,1.026,1.0,1.0,1.003,.998,1.017,.997,1.002,1.003,1.0,1.0,1.005,1.0}},
+{{{2,14127},{2,456},{5,1},{3,256}},{1.008,1.0,1.011,1.0,1.017,1.0,.981,1.021,1.0,1.0,1.0,1.0,1.0,1.0,1.003,1.0}},
+{{{2,12536},{2,456},{5,1},{3,256}},{1.006,1.0,1.009,1.0,1.012,1.0,.985,1.015,1.0,1.0,1.0,1.0,1.0,1.0,1.002,1.0}},
+{{{0,1544},{3,4},{2,64},{2,50104}},{1.005,1.0,1.006,1.001,1.004,.997,.99,1.012,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.0}},
+{{{2,18316},{2,456},{2,2144},{7,21}},{1.0,1.0,1.0,1.0,1.0,1.0,.989,1.006,1.009,1.0,.986,1.0,1.0,1.0,1.005,1.009}},
+{{{2,18316},{2,800},{2,2144},{0,64}},{1.0,1.0,1.0,1.0,1.0,1.0,.99,1.008,1.006,1.0,.987,1.0,1.0,1.0,1.003,1.004}},
+{{{0,1544},{0,5552},{0,8128},{2,64}},{1.004,1.0,1.0,1.001,1.0,1.0,1.0,1.0,.997,1.008,1.0,.991,1.0,1.0,1.0,1.002}},
+{{{2,30976},{2,1126},{2,2144},{9,23}},{1.0,1.0,.997,1.0,1.0,1.0,.994,1.005,1.005,1.0,.988,1.0,1.0,1.0,1.003,1.003}},
+{{{5,1},{2,18316},{2,1126},{5,128}},{1.002,1.002,1.0,1.0,1.005,.99,1.0,1.005,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.999}},
+{{{7,30},{0,2295},{7,29},{1,5}},{1.012,1.0,1.008,1.0,1.056,1.088,1.02,1.021,.997,1.0,.973,1.0,1.014,1.088,1.003,1.008}},
+{{{7,30},{9,15},{7,29},{2,464}},{1.005,1.0,.99,1.0,1.0,1.026,1.014,1.003,.998,1.0,.997,1.0,1.049,1.076,1.005,1.014}},
+{{{7,29},{6,488},{2,1536},{4,2}},{.994,1.018,1.011,1.006,1.004,1.057,.989,1.012,1.008,1.025,1.012,1.012,.991,1.044,.989,.995}},
+{{{7,30},{1,4},{0,1561},{1,16}},{1.011,1.03,.995,1.014,1.012,1.013,.983,.991,1.0,1.0,1.0,1.028,1.0,1.0,1.008,1.004}},
+{{{7,29},{0,4312},{1,8},{2,368}},{.998,.993,1.001,1.012,1.003,1.005,1.003,1.0,1.008,1.03,.996,1.001,.996,1.015,.981,.994}},
+{{{5,16},{7,28},{0,4312},{1,4}},{.998,1.009,1.02,1.015,1.0,1.003,.991,1.012,.997,1.001,1.001,1.017,.993,.996,.992,1.003}},
+{{{3,256},{2,1840},{4,2},{1,16}},{.994,.997,.997,1.015,1.014,1.0,.997,.999,1.001,1.0,1.009,1.03,1.003,.996,.996,1.007}},
+{{{5,16},{8,14},{5,4},{1,32}},{1.0,1.0,1.002,1.0,1.003,1.002,.988,1.004,.994,1.0,1.014,1.0,.998,.996,.99,1.013}},
+{{{7,29},{8,24},{4,1},{7,23}},{.986,1.0,1.0,1.0,1.009,1.0,1.0,1.0,1.025,1.012,.985,1.001,1.019,1.121,1.013,1.059}},
+{{{7,30},{6,372},{2,128},{1,48}},{1.012,1.0,1.0,1.0,1.021,1.0,1.0,1.0,.998,1.001,1.002,.998,1.006,1.092,1.022,1.042}},
+{{{7,30},{6,320},{2,608},{8,14}},{1.004,1.0,1.0,1.0,1.007,1.0,1.0,1.0,1.022,1.009,1.023,1.022,.99,1.067,1.009,1.024}},
+{{{7,29},{4,16},{6,216},{4,2}},{1.028,1.006,1.0,1.0,.965,.996,1.0,1.0,1.005,1.029,.999,1.046,1.013,1.035,.992,1.004}},
+{{{7,30},{2,4818},{4,1},{0,17}},{.962,.994,1.035,1.004,1.014,1.02,.989,1.016,.999,1.012,1.0,1.0,1.001,1.012,.996,1.028}},
+{{{7,28},{4,8},{0,8},{2,1040}},{.998,1.01,1.007,1.018,1.006,1.012,.998,.994,1.019,1.009,1.0,1.015,.997,1.022,.991,1.007}},
+{{{7,29},{8,22},{4,8},{5,2}},{1.0,1.004,.979,.999,.996,1.003,1.0,1.007,1.005,1.015,1.011,1.018,.998,1.024,1.001,.996}},
+{{{7,30},{6,608},{2,3759},{4,1}},{.979,1.004,.99,1.0,1.025,1.008,.995,.996,1.003,1.01,1.0,.992,.993,1.013,1.014,1.006}},
+{{{1,16},{9,23},{4,2},{1,128}},{1.009,.984,1.001,1.006,1.201,.996,1.0,1.002,1.0,1.022,1.0,.933,1.0,1.007,1.0,1.022}},
+{{{1,16},{7,21},{1,504},{4,32}},{1.003,1.01,1.18,1.008,1.0,1.007,1.0,1.01,1.0,.991,1.0,.993,1.0,.998,1.0,1.011}},
+{{{1,16},{7,8},{6,414},{4,2}},{1.0,1.001,1.006,1.007,1.0,1.0,1.0,.955,.993,.998,1.144,.999,1.0,1.0,1.004,1.009}},
+{{{1,32},{0,1344},{6,414},{2,1256}},{1.007,1.005,1.121,1.001,1.0,1.018,1.004,1.003,1.005,.997,1.018,.987,1.0,1.005,1.001,1.002}},
+{{{1,16},{4,4},{9,14},{4,2}},{1.004,1.022,1.0,1.0,1.001,.956,1.0,1.0,1.11,1.009,.994,.999,1.0,1.007,1.004,1.002}},
+{{{1,32},{4,4},{1,64},{9,14}},{1.085,.992,1.01,.994,1.0,1.011,1.0,1.0,1.002,1.019,1.005,.987,1.0,.992,1.0,1.003}},
+{{{1,16},{0,1344},{4,8},{2,1256}},{.992,1.007,1.087,1.015,.995,1.002,1.0,.999,1.002,.999,1.002,1.001,.999,1.0,1.0,.998}},
+{{{1,32},{7,21},{4,8},{9,27}},{.999,1.002,1.063,1.001,.999,.998,.999,.998,1.0,1.0,1.0,1.002,1.0,1.0,1.0,1.004}},
+{{{1,8},{7,11},{4,2},{1,21}},{1.02,.99,1.064,1.006,1.054,1.009,1.403,1.098,1.0,.997,1.0,.998,1.0,.999,1.0,1.013}},
+{{{1,4},{7,9},{4,2},{1,24}},{1.013,.99,1.052,1.001,1.012,1.008,1.285,1.056,1.0,.996,1.0,1.002,1.0,.999,1.0,1.006}},
+{{{1,8},{8,12},{2,1664},{4,2}},{1.009,1.003,1.044,.996,1.003,1.003,1.015,.997,1.042,1.002,1.247,1.009,1.0,.99,.985,.993}},
+{{{1,4},{6,119},{1,16},{6,8}},{.988,.988,1.0,1.0,1.0,.991,1.0,1.0,1.033,1.036,1.148,1.044,1.0,1.003,1.0,1.002}},
+{{{1,4},{8,22},{2,320},{4,2}},{.995,.993,1.001,.984,1.022,1.027,1.011,.989,1.012,1.003,1.158,1.009,1.034,.992,.99,1.0}},
+{{{1,16},{0,512},{4,2},{2,177}},{1.005,.979,.982,.988,.992,1.003,1.09,1.003,1.007,1.033,1.034,.989,.991,1.0,1.031,.996}},
+{{{1,4},{8,25},{5,32},{2,1312}},{1.008,1.004,1.104,1.004,1.021,.995,1.001,1.005,.99,.982,.993,.989,1.002,1.002,1.002,1.016}},
+{{{1,16},{0,2432},{2,1664},{4,16}},{1.001,1.002,1.049,1.009,1.002,1.002,.973,.987,1.0,.999,1.0,.981,1.0,1.005,1.0,.996}},
+{{{2,238},{2,12},{9,23},{1,1152}},{1.022,1.0,1.002,.996,.994,1.0,.981,1.008,1.031,1.0,1.005,1.019,1.023,1.0,.988,1.033}},
+{{{2,816},{2,4},{6,660},{2,88}},{1.008,1.0,1.003,1.0,1.03,1.0,.989,1.0,1.0,1.0,1.004,1.008,1.0,1.0,1.009,1.025}},
+{{{2,1806},{2,12},{6,500},{6,1435}},{.998,1.0,1.0,1.003,1.034,1.0,1.001,1.013,1.0,1.0,1.0,1.0,.998,1.0,.999,1.021}},
+{{{0,4832},{2,128},{2,29},{9,27}},{1.013,1.012,1.0,1.0,.999,.984,1.006,.995,1.006,.983,1.0,1.0,.995,.987,1.011,1.008}},
+{{{1,128},{1,512},{1,3456},{2,176}},{1.043,.98,1.0,1.0,1.0,1.0,1.0,1.0,1.001,.983,1.0,1.0,1.0,1.0,1.0,1.009}},
+{{{1,110},{1,512},{9,7},{7,25}},{1.018,1.007,1.0,1.009,1.021,.979,1.0,.985,1.011,1.001,1.0,1.011,1.0,.986,1.0,1.002}},
+{{{1,69},{2,4},{4,2},{0,232}},{1.0,.999,1.0,1.009,1.0,1.0,1.0,1.004,1.0,1.022,1.0,.965,1.0,1.006,1.042,1.0}},
+{{{1,69},{1,256},{1,192},{2,5472}},{1.038,1.005,1.0,1.0,1.0,.978,1.0,1.0,1.0,.999,1.0,1.0,1.0,.993,1.0,1.006}},
+{{{1,4},{4,2},{0,1728},{1,16}},{1.015,1.003,.992,.989,1.014,.985,1.148,.99,1.0,1.013,1.0,.993,1.0,1.015,1.0,1.014}},
+{{{1,4},{4,2},{7,12},{2,1010}},{1.01,1.007,.998,.993,1.008,1.004,1.156,1.008,1.003,1.001,1.002,1.005,1.008,.993,1.009,.991}},
+{{{1,4},{4,2},{7,19},{2,2744}},{1.011,1.003,1.004,.996,1.002,1.002,1.121,1.008,1.007,.997,.998,1.0,.999,.997,1.003,.987}},
+{{{1,4},{4,2},{7,20},{2,320}},{1.001,1.001,.995,.998,.997,.999,1.097,1.003,1.017,1.006,1.011,.997,1.003,1.003,1.005,1.001}},
+{{{0,44},{1,8},{1,16},{4,2}},{.996,1.003,.996,.984,1.0,1.0,.987,1.007,.992,1.033,.989,.988,1.0,1.0,.989,1.003}},
+{{{0,44},{2,9},{4,8},{1,56}},{1.0,1.008,.99,1.004,1.0,.996,.991,.989,1.0,1.001,1.0,.995,1.0,1.045,.992,1.002}},
+{{{6,356},{0,11240},{1,6},{0,5902}},{.999,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.023,1.0,1.0,1.0,.994,1.022,.972,1.002}},
+{{{2,17},{0,8664},{6,234},{8,13}},{1.011,.999,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.009,.993,.988,.994,.993,1.056,1.003}},
+{{{7,30},{6,624},{1,10},{4,2}},{1.05,1.197,1.062,1.044,.977,1.062,.951,.973,1.071,1.044,1.032,.989,1.016,1.113,1.012,1.033}},
+{{{7,30},{9,15},{1,10},{2,1040}},{.992,1.002,1.061,1.007,1.018,1.034,.997,1.021,1.061,1.158,1.08,1.041,.999,1.091,.998,1.02}},
+{{{7,29},{6,752},{1,4},{1,32}},{1.034,1.125,1.024,1.024,.991,1.013,.98,.951,1.0,1.0,1.0,1.0,1.005,1.043,1.004,1.011}},
+{{{5,16},{1,10},{0,424},{4,2}},{.994,.982,.981,.974,1.085,1.054,.989,1.022,1.005,1.009,1.008,1.017,1.019,1.055,.982,1.0}},
+{{{7,29},{9,9},{2,1792},{4,2}},{.959,.989,.972,.982,1.031,1.083,1.003,1.001,1.018,1.023,1.007,1.01,.985,1.05,.991,1.01}},
+{{{1,10},{0,424},{4,2},{2,1216}},{.974,.972,.989,.98,1.014,1.009,1.05,1.005,1.026,1.0,1.068,1.007,.988,1.003,1.008,.989}},
+{{{7,28},{0,2152},{1,18},{4,2}},{1.001,1.044,1.011,1.041,.996,.991,.994,.983,1.007,1.022,1.025,.984,.997,1.013,.994,.984}},
+{{{4,128},{0,5},{2,6064},{4,2}},{.998,1.0,.993,1.0,1.042,1.0,1.007,1.0,1.009,1.004,1.003,1.01,1.011,1.009,.992,1.022}},
+{{{5,4},{2,1152},{2,32},{2,1}},{.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.039,.994,1.0,1.0,1.0,.984,1.069,1.078}},
+{{{2,15},{2,1688},{9,16},{2,1}},{.988,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.036,1.001,1.0,1.083,1.027,.987,1.0,.995}},
+{{{5,2},{2,1152},{2,64},{8,3}},{1.003,.98,1.0,1.0,.99,.983,1.002,1.037,1.018,1.001,1.0,1.0,.982,.991,1.034,1.029}},
+{{{2,2464},{2,15},{9,16},{6,5}},{.995,1.0,.975,1.0,1.0,1.0,1.0,1.0,1.013,1.0,1.003,1.055,1.009,1.0,.99,.991}},
+{{{0,128},{5,4},{9,15},{2,24}},{1.004,1.009,.993,1.009,1.008,1.004,.99,.993,1.003,1.022,.991,1.007,.986,.988,.989,1.006}},
+{{{2,2464},{2,48},{0,819},{6,396}},{1.003,1.0,.993,1.037,1.023,1.0,1.003,.997,1.0,1.0,.984,.997,.997,1.0,1.007,.992}},
+{{{2,1},{0,1925},{2,8},{5,1}},{.98,1.018,1.021,1.028,1.0,1.004,1.0,.985,1.0,.998,1.0,1.004,1.0,1.0,1.0,.996}},
+{{{7,19},{9,7},{2,5},{6,1345}},{.987,.997,1.003,.993,.999,1.014,.985,1.002,1.0,1.0,1.0,1.028,1.0,1.0,1.0,.994}},
+{{{1,6},{4,2},{0,32},{2,7792}},{.996,.97,1.008,1.033,1.0,.975,1.016,1.013,1.009,.986,1.0,1.027,1.108,1.007,1.035,.998}},
+{{{1,9},{0,192},{4,2},{1,200}},{1.019,.996,1.088,.995,1.011,1.007,1.033,.981,1.0,.977,1.0,.99,1.0,1.027,1.0,1.003}},
+{{{1,9},{0,49},{1,32},{4,2}},{1.0,.972,1.047,.973,1.0,1.006,1.0,.996,1.006,1.02,1.018,.978,1.0,1.01,1.0,1.003}},
+{{{1,13},{0,192},{1,64},{1,74}},{1.006,.995,1.045,.986,1.0,1.054,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.999}},
+{{{1,4},{8,24},{1,32},{4,2}},{1.001,.987,1.026,.99,1.0,1.028,1.0,.995,1.003,1.018,1.01,.985,1.0,1.007,1.0,1.003}},
+{{{1,13},{2,13056},{4,2},{1,74}},{.989,.993,1.034,1.015,1.008,1.008,1.002,.988,1.0,.984,1.0,.986,1.0,1.008,1.0,1.006}},
+{{{6,480},{4,2},{1,153},{2,18984}},{.984,1.012,1.006,1.001,1.0,.99,1.0,1.005,.997,1.042,.992,.988,1.0,.989,1.0,1.009}},
+{{{1,13},{0,40},{9,21},{4,2}},{.998,1.015,1.002,.975,1.0,.991,1.024,.994,1.008,1.004,1.002,.992,1.0,1.001,1.002,.999}},
+{{{1,3},{0,346},{1,10},{1,90}},{1.012,1.002,1.047,1.006,1.0,.997,1.0,.98,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.004}},
+{{{1,3},{0,168},{1,10},{1,90}},{1.003,.999,1.031,1.007,1.0,.999,1.0,.988,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.007}},
+{{{1,3},{9,18},{0,1154},{7,30}},{1.002,.998,1.013,.999,1.0,1.0,1.0,.997,1.0,1.0,1.02,1.008,1.0,1.0,1.018,.984}},
+{{{1,5},{0,504},{7,26},{2,36032}},{1.002,.994,1.0,1.0,1.01,1.004,1.019,.994,.997,.995,1.0,1.0,1.001,.999,1.004,.991}},
+{{{1,3},{7,29},{2,44416},{1,31}},{1.004,.998,1.022,.996,.998,1.0,.999,.994,1.0,1.001,1.0,1.002,1.0,.995,1.0,1.007}},
+{{{1,14},{0,192},{2,25765},{7,30}},{1.0,1.001,1.007,.993,1.001,.996,1.002,.993,1.0,1.005,1.016,.994,1.0,1.006,1.003,1.001}},
+{{{1,14},{1,31},{1,37},{1,22}},{1.003,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.989,1.0,1.008,1.0,1.0,1.0,1.0}},
+{{{2,5185},{2,31808},{1,59},{2,7855}},{.993,.998,1.0,1.0,.998,1.006,1.0,1.0,1.0,1.003,1.0,.997,1.0,.998,1.0,1.003}},
+{{{1,12},{7,13},{4,2},{1,30}},{1.033,.971,1.059,.97,1.049,1.004,1.401,1.061,1.0,1.005,1.0,1.004,1.0,1.0,1.0,1.01}},
+{{{1,6},{6,118},{4,2},{1,23}},{1.019,.991,1.062,1.009,1.055,1.027,1.313,1.08,1.0,1.003,1.0,.995,1.0,1.003,1.0,1.006}},
+{{{1,12},{6,105},{4,2},{2,128}},{1.008,.985,1.002,.988,1.034,1.005,1.241,1.012,1.026,1.037,1.052,1.009,1.03,.99,1.066,.998}},
+{{{1,6},{6,118},{8,0},{4,2}},{1.011,.992,1.0,1.0,1.007,1.003,1.039,.999,.973,.988,1.0,1.0,1.072,1.006,1.183,1.003}},
+{{{1,12},{6,17},{4,2},{2,1344}},{1.011,.994,1.015,1.0,.985,.995,1.13,1.003,1.0,1.0,1.011,.996,1.0,1.0,.966,.991}},
+{{{1,6},{6,184},{2,2751},{1,24}},{1.01,1.005,1.116,1.033,.999,.993,.986,.968,1.0,1.0,1.0,.999,1.0,1.004,1.0,.997}},
+{{{1,16},{0,784},{4,2},{2,80}},{.992,.986,.98,.979,.998,1.005,1.088,1.002,1.021,1.015,1.018,1.001,.978,.996,1.037,.995}},
+{{{1,6},{8,25},{2,312},{1,128}},{.998,.998,1.089,1.017,1.026,.982,.998,.974,1.0,1.002,1.0,1.003,1.0,1.002,1.0,1.005}},
+{{{7,29},{1,4},{9,10},{2,176}},{1.005,1.0,1.024,1.047,1.0,1.002,.998,1.015,1.057,1.098,1.008,1.127,1.181,1.104,.998,1.045}},
+{{{7,30},{1,9},{0,624},{4,2}},{1.003,1.0,.978,1.019,1.044,1.081,.982,1.011,1.025,1.0,1.013,1.067,1.147,1.027,.993,1.021}},
+{{{1,4},{7,27},{9,16},{1,64}},{1.019,.999,1.084,1.033,1.043,.987,1.103,.984,1.0,1.008,1.0,1.043,1.0,.992,1.0,1.006}},
+{{{1,16},{0,768},{7,29},{4,2}},{.994,.985,1.015,.983,1.0,.998,1.077,.993,1.015,1.004,1.072,.989,1.0,1.03,1.041,1.004}},
+{{{1,6},{2,264},{4,2},{2,3499}},{.972,.954,1.028,.999,1.01,1.017,1.087,1.002,1.0,1.0,1.056,1.021,1.0,1.0,.975,.995}},
+{{{7,29},{6,880},{1,16},{2,264}},{1.003,.999,1.0,1.0,1.004,1.0,1.005,.999,1.02,1.068,.981,.993,.996,1.023,.997,.992}},
+{{{1,6},{8,12},{9,16},{7,30}},{.994,.999,1.019,1.003,1.0,1.0,1.049,.994,1.0,1.0,1.033,1.023,1.0,1.0,.997,.999}},
+{{{4,1},{2,495},{4,2},{1,976}},{.972,.972,1.019,1.025,1.0,1.009,1.0,.995,.973,.991,.983,.987,1.0,1.005,1.0,1.007}},
+{{{9,23},{6,1904},{2,1},{1,496}},{1.009,1.015,1.0,1.0,.993,.999,1.0,.999,1.013,1.004,1.0,1.017,.999,1.027,1.0,.997}},
+{{{6,768},{0,1472},{1,2360},{0,66}},{.998,1.0,1.0,1.0,.993,1.0,1.0,1.0,1.005,1.03,.985,1.012,1.007,1.006,1.0,.994}},
+{{{2,1},{7,26},{2,4},{2,2}},{1.007,1.0,1.012,1.004,1.0,1.0,1.0,1.0,1.0,.989,1.0,.991,1.0,.996,1.0,1.009}},
+{{{6,6825},{6,768},{0,2051},{6,1056}},{1.001,1.0,1.023,1.0,.985,1.0,1.005,1.0,1.0,1.0,1.001,.999,1.0,1.0,1.007,.989}},
+{{{2,1},{2,7},{6,768},{6,1904}},{1.004,.997,1.0,.999,1.01,.999,1.0,1.021,1.0,1.0,1.0,1.0,1.008,.996,1.0,.996}},
+{{{1,7096},{2,41},{6,674},{0,1270}},{1.001,.988,1.011,1.018,1.01,.998,1.002,.994,.995,1.0,.994,1.0,1.001,.994,.999,1.0}},
+{{{2,2},{2,4},{9,24},{0,1472}},{1.002,.994,1.0,1.0,1.001,.992,1.0,1.009,.996,.999,1.0,.994,1.007,.994,1.0,1.0}},
+{{{8,0},{4,64},{1,9088},{6,3840}},{.993,1.003,1.0,.998,1.0,.992,1.0,.999,1.0,.997,1.0,.993,1.0,1.0,1.0,1.0}},
+{{{2,2},{2,32},{6,1326},{6,211}},{1.001,.989,1.0,1.013,1.0,1.0,1.0,1.0,1.037,1.006,1.0,1.016,1.011,.981,1.0,1.02}},
+{{{2,2},{6,2940},{2,32},{1,112}},{.996,.984,1.0,1.0,1.0,1.003,1.0,1.0,1.022,1.001,1.001,.98,1.0,1.014,1.0,1.007}},
+{{{2,1},{6,4230},{1,112},{2,40}},{.996,.988,1.0,1.0,1.021,1.002,1.008,.985,1.0,1.002,1.0,1.0,1.0,1.01,1.0,1.004}},
+{{{2,6},{4,4},{2,16},{9,26}},{1.018,.994,1.006,.995,1.0,1.003,1.0,1.002,1.014,.99,.995,.98,1.0,1.0,1.0,1.005}},
+{{{2,1},{9,14},{6,986},{2,16}},{.996,.99,1.022,1.006,1.0,1.0,1.006,.993,1.0,1.002,1.0,1.0,1.0,1.0,1.0,1.004}},
+{{{2,2},{4,4},{2,32},{2,9}},{1.017,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.0,.991,1.0,1.004,1.0,1.006}},
+{{{6,525},{6,808},{4,64},{5,8}},{.997,1.015,1.0,1.0,.998,.998,1.0,.995,.999,.994,1.0,.999,.996,1.002,1.0,1.003}},
+{{{2,1},{1,254},{1,552},{5,2}},{.997,.991,1.0,1.006,1.0,1.0,1.009,1.001,1.0,1.0,1.0,1.006,1.0,1.0,1.0,.995}},
+{{{6,914},{2,2},{2,32},{2,5}},{1.022,1.018,1.008,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.005,.976,1.0,1.0,1.019,1.01}},
+{{{6,1634},{1,200},{2,40},{2,2}},{.996,1.0,1.018,1.006,1.0,1.0,1.0,1.0,.984,1.0,1.004,.984,.995,1.0,1.012,1.009}},
+{{{9,19},{8,14},{2,6},{2,32}},{.989,1.0,1.009,1.006,.985,1.0,1.013,.989,1.0,1.0,1.0,1.0,.998,1.0,1.02,1.002}},
+{{{1,240},{6,760},{8,14},{2,1}},{1.0,.996,1.0,1.0,1.0,1.008,1.0,1.014,.992,.99,1.0,1.0,.989,1.008,1.0,.998}},
+{{{9,27},{8,12},{2,53},{9,20}},{.988,1.0,1.004,1.0,.998,1.0,1.016,1.0,1.0,1.0,1.002,.995,1.0,1.0,.998,1.005}},
+{{{1,240},{1,4120},{9,19},{2,7}},{.994,1.002,1.0,.996,.993,1.004,1.0,1.001,.995,1.012,1.0,.997,.996,.998,1.0,.996}},
+{{{2,2},{2,32},{9,10},{0,5141}},{.996,.989,1.0,1.007,1.007,1.001,1.0,1.0,.999,1.0,1.0,1.005,1.003,.994,1.0,1.005}},
+{{{5,2},{2,24},{6,136},{1,1536}},{.996,.997,.997,.995,1.004,.998,1.004,1.001,.991,.999,.996,1.017,1.002,.99,1.0,1.001}},
+{{{2,24},{5,8},{6,630},{4,2}},{1.023,.983,.984,.973,1.1,1.043,1.002,1.005,1.023,.995,.991,.975,1.004,1.01,.973,.997}},
+{{{2,4},{4,32},{6,560},{4,2}},{1.035,.994,1.0,1.0,1.046,1.041,1.0,1.0,1.05,1.006,1.019,.982,1.02,1.001,1.01,.993}},
+{{{2,8},{4,32},{6,400},{4,2}},{1.007,.991,1.0,1.0,1.067,1.022,1.0,1.0,1.032,1.004,1.01,.985,1.012,.996,1.004,.993}},
+{{{5,8},{5,2},{2,20},{9,18}},{1.008,1.0,1.017,.993,.988,1.0,1.009,.986,1.003,1.0,1.038,.98,1.002,1.0,1.011,.997}},
+{{{2,4},{4,16},{9,7},{6,248}},{1.021,1.005,1.012,1.004,1.001,.981,.996,.978,1.0,1.0,1.0,1.0,1.02,1.005,1.001,.994}},
+{{{2,6},{2,16},{2,20},{3,2}},{1.011,.987,1.0,1.016,1.0,1.0,1.0,.99,1.007,.992,1.0,1.02,1.0,1.0,1.0,1.003}},
+{{{6,732},{9,7},{4,2},{1,39}},{.996,1.0,.987,.988,1.006,1.0,1.008,1.003,.998,1.0,1.004,1.021,1.008,1.0,.989,1.001}},
+{{{0,173},{8,15},{7,19},{4,2}},{.993,.996,.996,.991,1.004,1.011,.992,1.008,1.001,1.004,.991,.989,1.006,1.014,.991,.999}},
+{{{4,1},{2,8408},{7,29},{2,2601}},{1.001,.997,1.0,1.0,1.0,1.0,1.0,1.0,.998,1.007,1.023,.994,1.0,.997,1.0,1.001}},
+{{{4,1},{2,4880},{2,2601},{2,30528}},{1.001,.998,1.0,1.0,.998,1.006,1.019,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.001}},
+{{{4,1},{2,8408},{5,64},{7,29}},{.999,1.005,1.015,.995,1.0,.998,1.0,1.002,1.0,.997,1.0,1.001,1.0,1.0,1.0,1.0}},
+{{{4,1},{2,8408},{4,8},{2,2944}},{1.0,.997,1.0,1.0,1.0,1.004,1.0,1.0,.999,1.005,1.012,.995,1.0,.995,1.0,1.001}},
+{{{4,1},{2,8614},{2,2601},{5,64}},{1.001,.997,1.0,1.0,.998,1.003,1.009,.997,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.002}},
+{{{4,1},{2,3015},{4,32},{2,8408}},{.999,.997,1.0,1.003,1.0,1.004,1.0,.996,1.0,1.0,1.008,.999,1.0,1.0,1.0,.999}},
+{{{4,1},{9,22},{1,71},{2,26128}},{1.004,.998,1.0,1.0,.997,1.003,1.007,.995,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{4,1},{9,22},{1,8256},{1,71}},{1.003,.999,1.0,1.0,1.0,1.0,1.0,1.0,.997,1.002,1.006,.996,1.0,1.0,1.0,1.002}},
+{{{1,9},{1,179},{0,706},{1,343}},{1.007,.997,1.0,1.0,1.107,.972,1.0,.998,1.0,1.0,1.0,1.005,1.0,1.0,1.0,1.016}},
+{{{1,6},{1,155},{0,924},{1,19}},{1.007,.999,1.0,1.0,1.09,1.01,1.0,1.0,1.0,.999,1.0,1.003,1.0,.975,1.0,1.007}},
+{{{1,6},{1,93},{2,8589},{0,177}},{1.0,.997,1.0,.995,1.0,1.0,1.0,1.005,1.079,.992,1.0,1.002,.998,.98,1.0,1.006}},
+{{{1,17},{0,1771},{9,26},{2,8589}},{1.006,.999,1.07,.99,1.0,1.009,1.0,.997,.999,.999,.998,.985,1.0,1.008,1.0,1.005}},
+{{{1,6},{1,451},{0,1771},{2,19261}},{1.005,.999,1.0,1.001,1.058,.991,1.0,1.002,.999,1.001,1.0,1.005,.998,.993,1.0,1.009}},
+{{{1,19},{2,10605},{0,924},{1,138}},{1.001,.998,1.0,1.005,1.05,.992,.995,.991,1.0,1.001,1.0,.999,1.0,1.0,1.0,1.005}},
+{{{1,3},{9,23},{6,562},{2,8589}},{1.04,.998,1.001,1.012,1.0,.996,1.0,.998,.998,.995,1.0,.999,1.0,.999,.999,1.003}},
+{{{1,3},{7,6},{2,7119},{1,69}},{.998,.997,1.041,1.001,1.0,1.0,.998,.989,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.002}},
+{{{1,18},{1,475},{0,1027},{6,2925}},{1.001,.997,1.0,1.003,1.068,.988,1.0,1.013,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999}},
+{{{1,18},{0,1240},{1,551},{2,3}},{1.0,1.005,1.0,.999,1.0,1.013,1.0,1.013,1.001,.996,1.057,.992,1.0,1.001,1.0,1.003}},
+{{{1,18},{0,1932},{8,25},{0,11901}},{1.004,.999,1.049,.994,1.0,1.009,1.0,1.004,1.0,1.0,1.0,.998,1.0,1.0,1.0,.992}},
+{{{1,18},{0,1240},{2,3},{1,34}},{1.0,1.001,1.0,.996,1.001,.995,1.041,1.009,1.0,1.01,1.0,1.01,1.0,1.0,1.0,.997}},
+{{{1,18},{0,2315},{8,20},{2,13}},{1.0,1.001,1.0,.992,1.0,1.009,1.0,1.003,1.002,.998,1.04,.997,1.0,1.002,1.0,1.0}},
+{{{1,25},{0,1932},{2,4},{9,18}},{1.0,1.001,.999,.996,1.002,1.001,1.033,.997,1.0,1.011,1.0,1.003,1.0,.997,1.0,1.0}},
+{{{1,15},{1,303},{0,227},{2,22}},{1.0,1.001,1.0,.997,1.0,.992,1.0,1.003,.999,.998,1.0,1.0,1.026,1.001,1.0,1.002}},
+{{{1,19},{0,2315},{2,22},{2,2}},{1.0,1.007,1.0,1.001,1.0,1.0,1.0,1.0,1.003,1.0,1.003,.992,.999,1.0,1.028,1.002}},
+{{{1,1082},{2,902},{2,27},{2,335}},{.998,1.012,1.0,1.0,.998,.994,1.0,1.0,1.0,1.0,1.0,1.0,.995,1.001,.991,1.008}},
+{{{8,28},{1,1082},{2,431},{2,27}},{.998,1.0,1.006,1.006,1.0,1.0,1.0,1.0,1.001,.997,.994,1.0,.992,.997,.999,1.008}},
+{{{1,1618},{3,4},{2,3786},{2,27}},{.999,1.009,1.002,1.0,1.0,1.0,1.0,1.0,.996,1.0,1.001,.999,.996,1.008,1.002,1.0}},
+{{{8,28},{0,5848},{5,1},{1,2397}},{1.001,1.004,.994,1.006,.998,1.0,.999,.994,1.001,1.004,1.0,.999,.998,1.004,1.0,1.001}},
+{{{6,414},{2,4281},{2,27},{8,30}},{.998,1.009,1.0,1.0,.998,.998,.996,1.005,1.0,1.0,1.0,1.0,1.0,1.002,1.0,1.0}},
+{{{1,1082},{5,1},{2,83},{6,5628}},{.998,1.009,1.001,.993,.996,1.001,.999,1.0,1.0,.997,1.0,1.0,1.0,1.002,1.0,1.002}},
+{{{0,2187},{2,48},{1,1618},{2,1389}},{1.0,.999,.999,1.0,1.007,.994,1.0,1.0,1.0,1.0,1.002,.996,1.0,1.0,1.001,1.003}},
+{{{8,23},{2,7817},{2,27},{1,111}},{1.0,.998,1.0,1.0,1.003,1.0,1.0,1.0,1.0,1.006,1.0,1.0,.997,.999,.997,1.004}},
+{{{1,24},{0,1654},{4,32},{9,24}},{1.003,1.01,1.159,1.012,1.0,.999,1.0,.984,1.0,1.015,1.002,1.01,1.0,1.019,1.0,1.008}},
+{{{1,24},{7,18},{2,1472},{9,26}},{1.014,1.007,1.125,1.005,1.0,.996,1.004,.995,1.0,1.0,1.001,1.02,1.0,1.0,1.001,1.004}},
+{{{1,40},{2,1472},{0,1880},{9,23}},{1.002,1.004,1.0,.996,1.097,.996,.997,.992,1.0,1.014,1.0,1.001,.999,1.003,1.001,1.004}},
+{{{1,24},{7,22},{4,32},{1,138}},{1.009,1.004,1.082,1.01,1.0,.988,1.0,.988,1.0,1.006,1.0,1.004,1.0,.997,1.0,1.001}},
+{{{1,16},{4,2},{0,60},{1,40}},{1.0,.999,1.0,1.0,1.002,.999,1.075,1.018,1.0,1.001,1.0,1.006,1.0,.969,1.0,1.0}},
+{{{1,16},{2,673},{7,26},{6,530}},{1.006,1.0,1.01,.995,1.064,1.017,1.001,.994,1.0,.998,1.0,1.003,1.0,.998,1.0,1.0}},
+{{{1,16},{4,2},{0,64},{4,16}},{1.0,.999,.999,1.005,1.002,.974,1.062,1.003,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.998}},
+{{{1,16},{7,22},{0,35},{6,408}},{.999,.998,1.0,1.01,1.0,1.0,1.058,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.001,1.002}},
+{{{1,3},{7,29},{6,720},{6,80}},{.996,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.054,.993,1.078,1.056,.996,.994,1.013,1.007}},
+{{{1,3},{7,20},{0,2624},{7,29}},{.998,.997,1.048,.998,1.0,1.0,.996,.986,1.0,1.0,1.058,1.023,1.0,1.0,1.015,.996}},
+{{{1,3},{0,390},{2,7125},{1,66}},{.997,1.0,1.051,.997,1.001,1.011,1.003,.99,1.0,1.004,1.0,.997,1.0,1.003,1.0,1.012}},
+{{{1,3},{7,28},{6,1120},{8,15}},{1.005,1.003,1.013,1.028,1.0,1.0,1.0,1.0,1.008,.991,1.041,1.01,.995,1.0,.997,.997}},
+{{{1,13},{7,30},{6,504},{7,22}},{1.001,.996,1.0,1.0,1.0,1.0,1.0,1.0,1.021,1.0,1.03,1.029,.991,.993,1.003,1.002}},
+{{{0,6090},{7,29},{6,504},{2,1010}},{1.002,1.0,1.004,1.0,1.005,1.001,1.01,1.002,1.0,1.0,1.032,1.0,.993,.99,1.004,.991}},
+{{{1,13},{2,12181},{8,4},{1,33}},{.994,.996,1.001,1.0,1.016,.994,.995,.99,1.0,.997,1.0,.999,1.0,1.0,1.0,1.004}},
+{{{9,7},{9,14},{6,48},{2,3392}},{.997,1.0,1.0,1.0,1.005,.997,1.0,1.003,.996,1.0,1.0,1.0,1.014,.984,1.0,1.0}},
+{{{1,36},{6,453},{4,32},{2,2304}},{1.089,1.007,1.0,1.008,1.0,.994,1.0,.999,1.001,.998,1.0,1.009,1.0,.987,1.0,1.009}},
+{{{1,36},{7,27},{9,23},{4,2}},{1.005,.988,1.001,1.024,1.0,1.0,1.0,.974,.998,.997,1.081,.999,1.0,1.003,1.0,1.007}},
+{{{1,9},{5,16},{8,26},{2,1128}},{1.086,1.005,1.0,.997,1.0,1.012,1.0,.998,1.0,.997,1.001,.996,1.0,1.005,1.0,1.002}},
+{{{1,9},{4,16},{6,564},{2,1128}},{1.079,1.013,1.0,1.0,1.0,.993,1.0,.994,1.001,1.0,1.0,.994,1.0,1.002,1.0,1.003}},
+{{{1,9},{3,1},{4,2},{7,30}},{1.0,.988,1.001,.988,1.077,1.0,1.0,1.001,1.0,.989,1.0,1.023,1.0,.996,1.0,1.001}},
+{{{1,9},{2,35712},{1,896},{9,7}},{1.07,.997,1.0,.998,1.0,1.009,1.0,1.0,1.0,.999,1.0,1.001,1.0,1.0,1.0,1.013}},
+{{{1,9},{7,27},{2,128},{9,30}},{.999,1.0,1.069,1.008,1.0,.997,1.0,.999,1.0,1.0,1.0,1.001,1.0,1.0,1.0,1.006}},
+{{{1,9},{4,2},{9,24},{6,795}},{.999,1.006,1.065,.998,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.003,1.0,.977,1.0,1.0}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
@@ -2421,7 +2427,7 @@ static_assert(detail::is(lookup(device::NVIDIA_H200, 16000, 192, 48), 42, qualit
 static_assert(detail::is(lookup(device::NVIDIA_H200, 16384, 512, 1024), 34, quality::exact));
 static_assert(detail::is(lookup(90, 1, 4096, 4096), 1, quality::exact));
 static_assert(detail::is(lookup(90, 4, 4096, 4096), 2, quality::exact));
-static_assert(detail::is(lookup(90, 13, 128, 2000), 44, quality::exact));
+static_assert(detail::is(lookup(90, 13, 128, 2000), 3, quality::exact));
 static_assert(detail::is(lookup(90, 32, 4096, 4096), 4, quality::exact));
 static_assert(detail::is(lookup(90, 64, 64, 65536), 5, quality::exact));
 static_assert(detail::is(lookup(90, 64, 10000, 64), 6, quality::exact));

@@ -18,18 +18,18 @@
 //   m=4096 n=4096 k=4096: 1.094 ms cold:graph, 1.256e+05 GFLOP/s, 184 GB/s, 2.556 [2.556, 2.558] times as fast as cublas
 //   m=8192 n=8192 k=8192: 8.564 ms cold:graph, 1.284e+05 GFLOP/s, 94.04 GB/s, 2.708 [2.671, 2.724] times as fast as cublas
 //   m=16384 n=512 k=1024: 0.1444 ms cold:graph, 1.19e+05 GFLOP/s, 711.5 GB/s, 2.387 [2.385, 2.390] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-29
 //   m=64 n=4096 k=4096: 0.03666 ms cold:graph, 5.858e+04 GFLOP/s, 1888 GB/s, 1.519 [1.513, 1.526] times as fast as cublas
 //   m=128 n=4096 k=4096: 0.044 ms cold:graph, 9.76e+04 GFLOP/s, 1620 GB/s, 2.127 [2.121, 2.132] times as fast as cublas
 //   m=512 n=512 k=512: 0.007596 ms mixed:graph, 3.534e+04 GFLOP/s, 414.1 GB/s, 1.759 [1.754, 1.763] times as fast as cublas
-//   m=777 n=1234 k=999: 0.03427 ms mixed:graph, 5.589e+04 GFLOP/s, 346.4 GB/s, 1.599 [1.597, 1.602] times as fast as cublas
+//   m=777 n=1234 k=999: 0.03354 ms mixed:graph, 5.712e+04 GFLOP/s, 353.9 GB/s, 1.646 [1.643, 1.650] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.0228 ms mixed:graph, 8.773e+04 GFLOP/s, 526.4 GB/s, 2.407 [2.399, 2.412] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.02726 ms mixed:graph, 7.879e+04 GFLOP/s, 461.7 GB/s, 2.143 [2.141, 2.148] times as fast as cublas
-//   m=1111 n=901 k=703: 0.03943 ms mixed:graph, 3.569e+04 GFLOP/s, 245 GB/s, 1.149 [1.146, 1.153] times as fast as cublas
+//   m=1111 n=901 k=703: 0.0293 ms mixed:graph, 4.803e+04 GFLOP/s, 329.8 GB/s, 1.560 [1.557, 1.562] times as fast as cublas
 //   m=1300 n=700 k=500: 0.0156 ms mixed:graph, 5.834e+04 GFLOP/s, 489.8 GB/s, 1.840 [1.835, 1.846] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.08404 ms mixed:graph, 8.625e+04 GFLOP/s, 336.9 GB/s, 2.220 [2.217, 2.225] times as fast as cublas
 //   m=2048 n=2048 k=2048: 0.1449 ms mixed:graph, 1.186e+05 GFLOP/s, 347.3 GB/s, 2.350 [2.348, 2.353] times as fast as cublas
-//   m=2049 n=2049 k=2049: 0.2356 ms mixed:graph, 7.304e+04 GFLOP/s, 213.9 GB/s, 1.916 [1.911, 1.920] times as fast as cublas
+//   m=2049 n=2049 k=2049: 0.2161 ms mixed:graph, 7.963e+04 GFLOP/s, 233.2 GB/s, 2.092 [2.087, 2.096] times as fast as cublas
 //   m=4096 n=4096 k=64: 0.03708 ms cold:graph, 5.792e+04 GFLOP/s, 1867 GB/s, 1.839 [1.833, 1.845] times as fast as cublas
 //   m=4096 n=4096 k=4096: 1.085 ms cold:graph, 1.267e+05 GFLOP/s, 185.6 GB/s, 2.581 [2.578, 2.583] times as fast as cublas
 //   m=8192 n=8192 k=8192: 8.54 ms cold:graph, 1.287e+05 GFLOP/s, 94.3 GB/s, 2.728 [2.690, 2.769] times as fast as cublas
@@ -72,6 +72,11 @@ enum class VARIANT_value {
   mma, wgmma
 };
 
+/// Values of C_ROWS.
+enum class C_ROWS_value {
+  direct, lines
+};
+
 /// Sizes in x, y and z.
 struct extent {
   unsigned x, y, z;
@@ -93,6 +98,7 @@ struct config {
   int GRIDK;
   bool TAIL;
   bool PADDED;
+  C_ROWS_value C_ROWS;
   int RASTER;
   int MIN_BLOCKS;
 
@@ -252,6 +258,7 @@ struct plan {
   int GRIDK;
   bool TAIL;
   bool PADDED;
+  C_ROWS_value C_ROWS;
   int RASTER;
   int MIN_BLOCKS;
   extent block;
@@ -264,49 +271,62 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::mma,128,128,16,32,64,4,32,true,1,1,1,false,false,8,1,{256, 1, 1},81920,false,true,0,-1,511ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,1,false,false,8,1,{384, 1, 1},133120,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,2,false,false,8,1,{384, 1, 1},182272,true,true,2,1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,true,8,1,{384, 1, 1},165888,false,true,3,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,1,false,false,8,1,{384, 1, 1},182272,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,2,1,false,false,8,1,{384, 1, 1},198656,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,2,1,1,false,true,16,1,{384, 1, 1},149504,false,true,5,2,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,8,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,false,false,8,1,{384, 1, 1},198656,false,true,0,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,false,true,8,1,{384, 1, 1},215040,false,true,0,2,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,4,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,4,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,2,16,true,1,2,1,false,false,8,1,{384, 1, 1},83968,false,true,8,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,false,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,2,1,false,false,8,1,{384, 1, 1},149504,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,true,false,8,1,{384, 1, 1},198656,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,4,1,false,false,8,1,{384, 1, 1},182272,false,true,10,3,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,false,4,1,{384, 1, 1},182272,false,true,0,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,2,2,1,false,false,8,1,{384, 1, 1},116736,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,5,16,true,1,1,1,false,false,8,1,{384, 1, 1},165888,false,true,5,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,true,8,1,{384, 1, 1},182272,false,true,0,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,true,8,1,{384, 1, 1},215040,true,true,9,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,16,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,16,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,2,2,false,false,8,1,{384, 1, 1},198656,true,true,11,4,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,2,2,1,false,false,8,1,{384, 1, 1},67584,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,1,1,false,true,8,1,{384, 1, 1},231424,false,true,3,2,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,1,2,1,false,false,8,1,{384, 1, 1},51200,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,2,1,1,false,true,16,1,{384, 1, 1},116736,false,true,5,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,8,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,8,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,1,2,1,false,false,8,1,{384, 1, 1},100352,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,false,1,1,1,false,false,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,8,1,{384, 1, 1},133120,false,true,5,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,2,false,false,8,1,{384, 1, 1},133120,true,true,12,5,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,1,1,false,false,8,1,{384, 1, 1},100352,false,true,5,-1,16ULL,true},
-    {VARIANT_value::mma,64,64,32,32,32,4,32,true,1,1,1,false,false,4,2,{128, 1, 1},73728,false,true,13,-1,117ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,1,1,1,false,false,4,1,{384, 1, 1},198656,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,16,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,1,1,1,false,false,8,1,{384, 1, 1},198656,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,1,1,1,true,false,8,1,{384, 1, 1},198656,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,4,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,4,1,false,false,8,1,{384, 1, 1},215040,false,true,10,3,16ULL,true}
+    {VARIANT_value::mma,128,128,16,32,64,4,32,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{256, 1, 1},81920,false,true,0,-1,511ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,true,true,2,1,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,2,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,4,0,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,false,true,4,0,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,2,1,1,false,true,C_ROWS_value::direct,16,1,{384, 1, 1},149504,false,true,5,2,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,false,true,0,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,false,true,0,2,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},83968,false,true,8,0,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},149504,false,true,4,0,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,9,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,10,3,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},182272,false,true,0,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},116736,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,1,1,false,true,C_ROWS_value::direct,4,1,{384, 1, 1},198656,false,true,3,2,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,5,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,5,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},182272,true,true,9,4,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},149504,true,true,9,4,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,16,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,16,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,11,5,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},67584,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,3,2,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},51200,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,16,1,{384, 1, 1},116736,false,true,5,2,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,false,true,5,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,2,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,true,true,12,6,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,5,-1,16ULL,true},
+    {VARIANT_value::mma,64,64,32,32,32,4,32,true,1,1,1,false,false,C_ROWS_value::direct,4,2,{128, 1, 1},73728,false,true,13,-1,117ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,1,1,false,true,C_ROWS_value::lines,8,1,{384, 1, 1},149504,false,true,0,4,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,4,1,{384, 1, 1},198656,false,true,7,7,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},149504,false,true,0,7,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::lines,16,1,{384, 1, 1},165888,false,true,7,7,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,0,2,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,14,0,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,true,C_ROWS_value::lines,4,1,{384, 1, 1},165888,false,true,7,4,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},100352,false,true,5,7,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},100352,false,true,13,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,false,true,C_ROWS_value::lines,16,1,{384, 1, 1},198656,false,true,0,4,16ULL,true},
+    {VARIANT_value::wgmma,64,64,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,16,1,{384, 1, 1},100352,false,true,13,-1,16ULL,true},
+    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,true,C_ROWS_value::lines,16,1,{384, 1, 1},231424,false,true,7,4,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},133120,false,true,5,7,16ULL,true},
+    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,4,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,15,3,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,16,3,16ULL,true},
+    {VARIANT_value::mma,64,128,16,32,32,3,32,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{256, 1, 1},43008,false,true,3,-1,511ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -369,7 +389,7 @@ struct answers {
 inline constexpr answers tables[] = {
     {0, 0, 0, 0, -1},
     {0, 32, 0, 0, 0},
-    {32, 60, 0, 0, 1}
+    {32, 64, 0, 0, 1}
 };
 
 /// Share of the best speed that nine of ten answers have within a distance.
@@ -423,7 +443,7 @@ struct sizes {
 
 inline constexpr sizes all_sizes[] = {
     {{1, 1, 1}, {16231, 8096, 8189}, {{2,56},{1,40},{4,2},{0,9223372036854775807LL}},{{0.97, 0.994},{0.977, 0.998},{0.875, 0.997},{0.878, 0.998},{0.977, 0.996},{0.969, 1.0},{0.88, 0.986},{0.957, 1.0},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994},{0.97, 0.994}}},
-    {{1, 1, 1}, {16239, 8184, 8152}, {{1,5632},{0,384},{1,64},{0,9223372036854775807LL}},{{0.994, 1.0},{0.953, 1.0},{0.977, 1.0},{0.953, 1.0},{0.966, 1.0},{0.553, 0.969},{0.921, 1.0},{0.976, 0.997},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0},{0.994, 1.0}}}
+    {{1, 1, 1}, {16360, 8168, 8192}, {{1,1024},{4,4},{2,184},{0,9223372036854775807LL}},{{0.965, 0.998},{0.947, 0.995},{0.983, 1.0},{0.967, 1.0},{0.952, 1.0},{0.81, 0.995},{0.989, 1.0},{0.923, 1.0},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998},{0.965, 0.998}}}
 };
 
 /// Negative where a problem is outside what was measured.
@@ -459,14 +479,14 @@ inline constexpr exact_row exact_rows[] = {
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 18, 1.0, {0, 0, 0}},
-    {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
+    {{777, 1234, 999}, 19, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 19, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 20, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 21, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 21, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 22, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
@@ -514,21 +534,21 @@ inline constexpr near_row near_rows[] = {
     {{224, 144, 160}, 8, false, 1},
     // NVIDIA_H200
     {{96, 192, 192}, 1, false, 2},
-    {{112, 192, 192}, 2, false, 2},
+    {{112, 192, 192}, 1, false, 2},
     {{144, 144, 144}, 18, false, 2},
     {{153, 164, 159}, 5, false, 2},
     {{159, 159, 159}, 5, false, 2},
     {{160, 160, 160}, 5, false, 2},
     {{161, 157, 151}, 5, false, 2},
     {{165, 151, 143}, 5, false, 2},
-    {{169, 169, 169}, 22, false, 2},
+    {{169, 169, 169}, 23, false, 2},
     {{169, 169, 169}, 16, true, 2},
     {{176, 176, 176}, 5, false, 2},
     {{176, 176, 176}, 5, false, 2},
     {{192, 192, 96}, 10, false, 2},
     {{192, 192, 192}, 10, false, 2},
     {{208, 208, 208}, 11, false, 2},
-    {{208, 208, 208}, 23, true, 2},
+    {{208, 208, 208}, 24, true, 2},
     {{224, 144, 160}, 10, false, 2},
     // sm_90
     {{96, 192, 192}, 1, false, 1},
@@ -584,8 +604,10 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 1: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 2: met_ = both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL})); break;
     case 3: met_ = (number{256} <= k); break;
-    case 4: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
-    case 5: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
+    case 4: met_ = both((number{1} <= (n % number{4})), both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL}))); break;
+    case 5: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
+    case 6: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
+    case 7: met_ = (number{1} <= (n % number{4})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -621,6 +643,9 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 11: return ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2});
     case 12: return ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2});
     case 13: return ((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1});
+    case 14: return (((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}) * number{2});
+    case 15: return (((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}) * number{4});
+    case 16: return (((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{4});
     default: return {0, false};
   }
 }
@@ -647,6 +672,9 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
     case 12: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
     case 13: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 14: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{2});
+    case 15: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{4});
+    case 16: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -677,7 +705,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 7, 9, 10, 11, 24, 25, 26, 19, 14, 27, 13, 28, 29, 17, 30, 31, 32, 16, 12, 15, 33, 18, 21, 23, 34, 35, 36, 0, 8, 1, 2, 18, 3, 4, 19, 20, 5, 7, 21, 10, 26, 11, 37, 9, 23, 34, 16, 35, 22, 38, 39, 40, 41, 42, 36};
+inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 7, 9, 10, 11, 25, 26, 27, 20, 14, 28, 13, 29, 30, 17, 31, 32, 33, 16, 12, 15, 34, 18, 35, 24, 36, 37, 38, 39, 40, 41, 42, 8, 1, 18, 4, 20, 43, 5, 35, 10, 27, 11, 24, 36, 16, 37, 23, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -889,192 +917,193 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.916)
           * unless_multiple(k, 4, 1.579);
     case 32:
-      return (estimate{0.002914 + 3.298e-08 * n + 1.916e-09 * m * n + 1.282e-10 * m * k}
-          + in_waves(blocks_, 132, 0.001644 + 5.887e-05 * k)
-          + in_waves(blocks_, 1056, 2.086e-06 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.668)
-          * unless_multiple(k, 4, 1.365);
+      return (estimate{0.002186 + 9.503e-10 * m * k + 2.283e-09 * n * k}
+          + in_waves(blocks_, 132, 0.002498 + 3.171e-05 * k)
+          + in_waves(blocks_, 264, 0.002146))
+          * unless_multiple(k, 4, 1.103);
     case 33:
-      return (estimate{0.00132 + 8.829e-10 * m * n + 4.58e-10 * n * k}
-          + in_waves(blocks_, 132, 0.001073 + 3.763e-08 * n + 3.147e-05 * k)
-          + in_waves(blocks_, 528, 0.001074))
-          * unless_multiple(m, 4, 1.07)
-          * unless_multiple(n, 4, 1.362)
-          * unless_multiple(k, 4, 1.347);
+      return (estimate{0.00128 + 6.691e-10 * n * k}
+          + in_waves(blocks_, 132, 0.006395 + 7.232e-05 * k))
+          * unless_multiple(k, 4, 1.406);
     case 34:
-      return (estimate{0.00132 + 5.933e-08 * m + 1.375e-07 * n + 9.728e-07 * k + 3.222e-10 * m * n + 2.878e-10 * m * k + 1.645e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001918 + 5.284e-08 * m + 9.547e-08 * n + 6.591e-06 * k))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(n, 4, 1.947)
-          * unless_multiple(k, 4, 1.109);
+      return (estimate{0.00128}
+          + in_waves(blocks_, 132, 0.002161 + 3.766e-05 * k)
+          + in_waves(blocks_, 264, 0.001594))
+          * unless_multiple(m, 4, 1.05)
+          * unless_multiple(k, 4, 1.239);
     case 35:
-      return (estimate{0.00132 + 4.792e-10 * m * k}
-          + in_waves(blocks_, 132, 0.005652 + 1.021e-07 * m + 2.502e-07 * n + 7.101e-06 * k)
-          + in_waves(blocks_, 528, 0.0009755 + 1.317e-06 * k))
-          * unless_multiple(n, 4, 2.239)
-          * unless_multiple(k, 4, 1.086);
+      return (estimate{0.00128 + 2.128e-05 * k}
+          + in_waves(blocks_, 132, 0.005774 + 5.87e-05 * k)
+          + in_waves(blocks_, 264, 0.0008896 + 2.584e-05 * k))
+          * unless_multiple(k, 4, 1.158);
     case 36:
-      return (estimate{0.00132 + 4.416e-08 * m + 9.888e-08 * n + 9.956e-07 * k + 5.066e-10 * m * n + 2.579e-10 * m * k + 5.165e-11 * n * k}
-          + in_waves(blocks_, 132, 0.001834 + 6.577e-08 * m + 1.102e-07 * n + 6.584e-06 * k))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.989)
-          * unless_multiple(k, 4, 1.093);
+      return (estimate{0.00128 + 1.07e-07 * n + 5.183e-10 * m * n + 4.737e-10 * n * k}
+          + in_waves(blocks_, 132, 0.001777 + 3.179e-05 * k)
+          + in_waves(blocks_, 528, 0.000386 + 6.994e-08 * n))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.392)
+          * unless_multiple(k, 4, 1.284);
     case 37:
-      return (estimate{0.002171 + 3.801e-08 * m + 8.003e-10 * m * k + 1.86e-09 * n * k}
-          + in_waves(blocks_, 132, 0.002996 + 2.107e-05 * k)
-          + in_waves(blocks_, 1056, 0.0007975))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.147)
-          * unless_multiple(k, 4, 1.013);
+      return (estimate{0.00128 + 5.214e-08 * m + 4.394e-07 * k + 4.292e-10 * m * n + 3.772e-10 * m * k + 5.521e-11 * n * k}
+          + in_waves(blocks_, 132, 0.001846 + 6.952e-08 * m + 1.629e-07 * n + 6.841e-06 * k))
+          * unless_multiple(n, 4, 2.021)
+          * unless_multiple(k, 4, 1.142);
     case 38:
-      return (estimate{0.00132 + 1.432e-07 * m + 4.278e-08 * n + 1.555e-06 * k + 5.061e-10 * m * n + 4.882e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003505 + 6.183e-08 * n + 1.339e-05 * k)
-          + in_waves(blocks_, 264, 1.456e-06 * k))
-          * unless_multiple(n, 4, 2.235)
-          * unless_multiple(k, 4, 1.144);
+      return (estimate{0.00128 + 4.8e-07 * k + 7.129e-10 * m * n + 3.976e-10 * m * k + 1.128e-10 * n * k}
+          + in_waves(blocks_, 132, 0.001791 + 8.104e-08 * m + 1.584e-07 * n + 6.776e-06 * k))
+          * unless_multiple(n, 4, 2.054)
+          * unless_multiple(k, 4, 1.126);
     case 39:
-      return (estimate{0.00132 + 5.823e-10 * m * n + 2.171e-11 * m * k + 1.091e-09 * n * k}
-          + in_waves(blocks_, 132, 0.00163 + 2.455e-08 * n + 2.159e-05 * k)
-          + in_waves(blocks_, 1056, 4.388e-06))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.242)
-          * unless_multiple(k, 4, 1.324);
+      return (estimate{0.00128 + 2.38e-07 * m + 8.457e-08 * n + 2.334e-07 * k + 3.586e-10 * m * n + 2.797e-10 * m * k + 9.321e-11 * n * k}
+          + in_waves(blocks_, 132, 0.003358 + 1.397e-07 * n + 1.607e-05 * k)
+          + in_waves(blocks_, 528, 7.926e-08 * m))
+          * unless_multiple(n, 4, 2.15)
+          * unless_multiple(k, 4, 1.254);
     case 40:
-      return (estimate{0.001774 + 5.321e-08 * m + 1.51e-09 * m * n + 1.458e-09 * m * k + 1.559e-09 * n * k}
-          + in_waves(blocks_, 132, 1.194e-07 * n + 2.31e-05 * k)
-          + in_waves(blocks_, 528, 0.003487 + 1.562e-07 * n))
-          * unless_multiple(m, 4, 1.049)
-          * unless_multiple(n, 4, 1.286)
-          * unless_multiple(k, 4, 1.146);
+      return (estimate{0.001338 + 3.749e-08 * n + 4.868e-10 * m * n + 1.208e-09 * n * k}
+          + in_waves(blocks_, 132, 0.001627 + 2.146e-05 * k)
+          + in_waves(blocks_, 1056, 7.672e-08 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.249)
+          * unless_multiple(k, 4, 1.242);
     case 41:
-      return (estimate{0.00132 + 1.389e-07 * m + 1.82e-08 * n + 1.005e-09 * m * n + 4.915e-10 * n * k}
-          + in_waves(blocks_, 132, 0.003827 + 2.904e-08 * n + 1.634e-05 * k)
-          + in_waves(blocks_, 264, 1.132e-08 * m))
-          * unless_multiple(m, 4, 1.014)
-          * unless_multiple(n, 4, 1.419)
-          * unless_multiple(k, 4, 1.16);
+      return (estimate{0.002191 + 2.33e-08 * m + 2.208e-07 * n + 5.223e-10 * m * n + 1.647e-09 * m * k + 1.578e-09 * n * k}
+          + in_waves(blocks_, 132, 0.001887 + 2.357e-05 * k)
+          + in_waves(blocks_, 528, 0.000989))
+          * unless_multiple(n, 4, 1.315)
+          * unless_multiple(k, 4, 1.193);
     case 42:
-      return (estimate{0.00132 + 5.429e-08 * m + 2.064e-09 * m * n + 3.626e-10 * m * k}
-          + in_waves(blocks_, 132, 1.758e-08 * n + 3.312e-05 * k)
-          + in_waves(blocks_, 1056, 0.01116 + 2.207e-07 * n))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.466)
-          * unless_multiple(k, 4, 1.208);
+      return (estimate{0.00128 + 1.228e-07 * m + 8.547e-10 * m * n + 3.485e-11 * m * k + 4.875e-10 * n * k}
+          + in_waves(blocks_, 132, 0.003648 + 2.553e-08 * m + 9.412e-08 * n + 1.629e-05 * k)
+          + in_waves(blocks_, 264, 3.195e-09 * m))
+          * unless_multiple(n, 4, 1.414)
+          * unless_multiple(k, 4, 1.185);
     case 43:
-      return (estimate{0.00132 + 2.538e-07 * m + 2.034e-09 * m * n + 1.394e-09 * m * k + 1.877e-09 * n * k}
-          + in_waves(blocks_, 132, 2.896e-07 * n + 1.224e-05 * k)
-          + in_waves(blocks_, 1056, 0.007013 + 4.78e-08 * n))
-          * unless_multiple(m, 4, 1.053)
-          * unless_multiple(n, 4, 1.254)
-          * unless_multiple(k, 4, 1.099);
+      return (estimate{0.004914 + 2.043e-07 * m + 4.521e-07 * n + 1.257e-09 * m * n + 1.679e-09 * m * k + 1.872e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0009662 + 1.259e-05 * k)
+          + in_waves(blocks_, 528, 0.002107))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.229)
+          * unless_multiple(k, 4, 1.126);
     case 44:
-      return (estimate{0.00132 + 2.063e-06 * k + 6.721e-10 * m * n + 2.168e-10 * m * k}
-          + in_waves(blocks_, 132, 0.00224 + 5.774e-05 * k)
-          + in_waves(blocks_, 264, 0.00137 + 1.346e-06 * k))
-          * unless_multiple(m, 4, 1.017)
-          * unless_multiple(n, 4, 1.603)
-          * unless_multiple(k, 4, 1.373);
+      return (estimate{0.00128 + 1.152e-07 * n + 2.849e-10 * m * n + 1.534e-10 * m * k + 4.356e-10 * n * k}
+          + in_waves(blocks_, 132, 0.003603 + 6.097e-05 * k)
+          + in_waves(blocks_, 264, 0.0002914 + 2.266e-08 * n))
+          * unless_multiple(n, 4, 1.7)
+          * unless_multiple(k, 4, 1.343);
     case 45:
-      return (estimate{0.001712 + 2.138e-07 * m + 1.475e-09 * m * k + 1.168e-09 * n * k}
-          + in_waves(blocks_, 132, 0.002923 + 1.942e-05 * k)
-          + in_waves(blocks_, 1056, 0.001772))
-          * unless_multiple(n, 4, 1.202);
+      return (estimate{0.002053 + 1.669e-07 * m + 1.932e-09 * m * k + 1.191e-09 * n * k}
+          + in_waves(blocks_, 132, 0.002947 + 1.911e-05 * k)
+          + in_waves(blocks_, 1056, 0.0008181))
+          * unless_multiple(n, 4, 1.211)
+          * unless_multiple(k, 4, 1.023);
     case 46:
-      return (estimate{0.00132 + 5.975e-08 * m + 2.036e-09 * m * n + 2.909e-10 * m * k + 1.787e-10 * n * k}
-          + in_waves(blocks_, 132, 4.29e-08 * n + 3.318e-05 * k)
-          + in_waves(blocks_, 1056, 0.01115 + 1.783e-07 * n))
-          * unless_multiple(m, 4, 1.037)
-          * unless_multiple(n, 4, 1.479)
-          * unless_multiple(k, 4, 1.209);
+      return (estimate{0.005825 + 1.343e-07 * m + 6.599e-07 * n + 4.103e-10 * m * n + 3.161e-10 * m * k + 2.023e-10 * n * k}
+          + in_waves(blocks_, 132, 0.004642 + 3.437e-05 * k)
+          + in_waves(blocks_, 264, 0.00219))
+          * unless_multiple(n, 4, 1.554)
+          * unless_multiple(k, 4, 1.188);
     case 47:
-      return (estimate{0.00132 + 7.722e-10 * m * n + 1.745e-09 * n * k}
-          + in_waves(blocks_, 132, 0.001298 + 2.765e-08 * n + 6.218e-05 * k)
-          + in_waves(blocks_, 264, 0.002126))
-          * unless_multiple(m, 4, 1.069)
-          * unless_multiple(n, 4, 1.258)
-          * unless_multiple(k, 4, 1.574);
+      return (estimate{0.00128 + 1.157e-07 * n + 2.856e-10 * m * n + 2.789e-10 * m * k + 8.32e-10 * n * k}
+          + in_waves(blocks_, 132, 0.003567 + 1.22e-09 * m + 6.024e-05 * k)
+          + in_waves(blocks_, 264, 0.0002936 + 5.742e-08 * n))
+          * unless_multiple(n, 4, 1.706)
+          * unless_multiple(k, 4, 1.332);
     case 48:
-      return (estimate{0.001539 + 5.566e-08 * m + 1.512e-09 * m * n + 1.498e-09 * m * k + 1.356e-09 * n * k}
-          + in_waves(blocks_, 132, 3.235e-05 + 1.118e-07 * n + 2.361e-05 * k)
-          + in_waves(blocks_, 528, 0.003805 + 1.8e-07 * n))
-          * unless_multiple(m, 4, 1.051)
-          * unless_multiple(n, 4, 1.286)
-          * unless_multiple(k, 4, 1.135);
+      return (estimate{0.00128 + 5.838e-08 * m + 1.711e-07 * k + 5.835e-10 * m * k + 1.776e-10 * n * k}
+          + in_waves(blocks_, 132, 0.003437 + 1.666e-07 * n + 3.116e-06 * k)
+          + in_waves(blocks_, 264, 0.000144 + 4.281e-07 * k))
+          * unless_multiple(n, 4, 1.883)
+          * unless_multiple(k, 4, 1.101);
     case 49:
-      return (estimate{0.00132 + 2.313e-07 * k + 6.861e-10 * m * n + 1.999e-10 * m * k}
-          + in_waves(blocks_, 132, 0.002007 + 6.07e-05 * k)
-          + in_waves(blocks_, 264, 0.001603))
-          * unless_multiple(m, 4, 1.017)
-          * unless_multiple(n, 4, 1.599)
-          * unless_multiple(k, 4, 1.383);
+      return (estimate{0.00128 + 3.224e-07 * m + 1.617e-09 * m * n + 4.815e-10 * m * k}
+          + in_waves(blocks_, 132, 0.003023 + 3.059e-07 * n + 8.222e-06 * k)
+          + in_waves(blocks_, 528, 7.922e-08 * m))
+          * unless_multiple(n, 4, 2.259)
+          * unless_multiple(k, 4, 1.146);
     case 50:
-      return (estimate{0.00132 + 4.408e-07 * k + 2.009e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003344 + 8.737e-08 * m + 3.981e-08 * n + 3.535e-06 * k)
-          + in_waves(blocks_, 528, 0.0001134 + 2.621e-07 * n))
-          * unless_multiple(m, 4, 1.037)
-          * unless_multiple(n, 4, 1.875)
-          * unless_multiple(k, 4, 1.052);
+      return (estimate{0.001354 + 3.382e-08 * n + 4.938e-10 * m * n + 3.865e-12 * m * k + 1.306e-09 * n * k}
+          + in_waves(blocks_, 132, 0.0016 + 1.563e-09 * n + 2.147e-05 * k)
+          + in_waves(blocks_, 1056, 7.42e-08 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.249)
+          * unless_multiple(k, 4, 1.239);
     case 51:
-      return (estimate{0.00132 + 4.426e-08 * m + 5.136e-07 * n + 2.962e-10 * m * n + 7.113e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003162 + 3.771e-08 * m + 4.736e-08 * n + 8.39e-06 * k))
-          * unless_multiple(n, 4, 2.048)
-          * unless_multiple(k, 4, 1.134);
+      return (estimate{0.003883 + 1.159e-08 * m + 1.635e-07 * n + 9.343e-10 * m * n + 3.409e-10 * m * k + 6.6e-11 * n * k}
+          + in_waves(blocks_, 132, 0.001005 + 1.712e-08 * m + 1.732e-05 * k)
+          + in_waves(blocks_, 264, 0.00235 + 5.502e-08 * n))
+          * unless_multiple(n, 4, 1.829)
+          * unless_multiple(k, 4, 1.126);
     case 52:
-      return (estimate{0.00132 + 6.037e-10 * m * n + 1.417e-11 * m * k + 1.121e-09 * n * k}
-          + in_waves(blocks_, 132, 0.001588 + 2.32e-08 * n + 2.162e-05 * k)
-          + in_waves(blocks_, 1056, 2.725e-05))
-          * unless_multiple(m, 4, 1.066)
-          * unless_multiple(n, 4, 1.244)
-          * unless_multiple(k, 4, 1.326);
+      return (estimate{0.00128 + 7.904e-08 * n + 2.999e-10 * m * n + 1.636e-10 * m * k + 1.985e-10 * n * k}
+          + in_waves(blocks_, 132, 0.003463 + 6.135e-05 * k)
+          + in_waves(blocks_, 264, 0.0003963 + 7.337e-08 * n))
+          * unless_multiple(n, 4, 1.706)
+          * unless_multiple(k, 4, 1.343);
     case 53:
-      return (estimate{0.002741 + 2.175e-09 * m * n + 3.099e-10 * m * k}
-          + in_waves(blocks_, 132, 1.804e-05 * k)
-          + in_waves(blocks_, 1056, 0.004061))
-          * unless_multiple(m, 4, 1.012)
-          * unless_multiple(n, 4, 1.777)
-          * unless_multiple(k, 4, 1.166);
+      return (estimate{0.00128 + 5.607e-08 * m + 1.001e-07 * n + 3.655e-10 * m * n + 2.762e-11 * m * k + 9.794e-10 * n * k}
+          + in_waves(blocks_, 132, 0.002601 + 3.934e-08 * m + 1.165e-07 * n + 1.104e-05 * k)
+          + in_waves(blocks_, 264, 3.873e-08 * m))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.231)
+          * unless_multiple(k, 4, 1.24);
     case 54:
-      return (estimate{0.00132 + 6.491e-08 * m + 2.087e-09 * m * n + 3.373e-10 * m * k}
-          + in_waves(blocks_, 132, 3.298e-05 * k)
-          + in_waves(blocks_, 1056, 0.01116 + 2.182e-07 * n))
-          * unless_multiple(m, 4, 1.054)
-          * unless_multiple(n, 4, 1.457)
-          * unless_multiple(k, 4, 1.205);
+      return (estimate{0.003418 + 8.769e-10 * m * k + 2.949e-09 * n * k}
+          + in_waves(blocks_, 132, 0.005718 + 6.195e-05 * k)
+          + in_waves(blocks_, 264, 0.001533))
+          * unless_multiple(k, 4, 1.04);
     case 55:
-      return (estimate{0.00132 + 8.336e-10 * m * n + 1.727e-09 * n * k}
-          + in_waves(blocks_, 132, 0.001217 + 2.316e-08 * n + 6.194e-05 * k)
-          + in_waves(blocks_, 264, 0.00222))
-          * unless_multiple(m, 4, 1.07)
-          * unless_multiple(n, 4, 1.26)
-          * unless_multiple(k, 4, 1.545);
+      return (estimate{0.00128 + 6.787e-11 * n * k}
+          + in_waves(blocks_, 132, 0.001852 + 2.603e-05 * k)
+          + in_waves(blocks_, 528, 0.0008091))
+          * unless_multiple(m, 4, 1.043)
+          * unless_multiple(k, 4, 1.21);
     case 56:
-      return (estimate{0.00132 + 2.141e-09 * m * n + 1.062e-09 * n * k}
-          + in_waves(blocks_, 132, 4.049e-08 * n + 3.4e-05 * k)
-          + in_waves(blocks_, 1056, 0.01071 + 7.7e-08 * m + 2.533e-07 * n))
-          * unless_multiple(m, 4, 1.077)
-          * unless_multiple(n, 4, 1.24)
-          * unless_multiple(k, 4, 1.321);
+      return (estimate{0.00128 + 3.437e-09 * m + 3.99e-10 * m * n + 2.505e-10 * m * k + 1.118e-09 * n * k}
+          + in_waves(blocks_, 132, 0.001531 + 7.094e-09 * n + 1.67e-05 * k)
+          + in_waves(blocks_, 264, 3.424e-08 * m))
+          * unless_multiple(n, 4, 1.179)
+          * unless_multiple(k, 4, 1.166);
     case 57:
-      return (estimate{0.00132 + 1.929e-06 * k + 6.973e-10 * m * n + 2.584e-10 * m * k}
-          + in_waves(blocks_, 132, 0.002125 + 5.894e-05 * k)
-          + in_waves(blocks_, 264, 0.001556))
-          * unless_multiple(m, 4, 1.023)
-          * unless_multiple(n, 4, 1.586)
-          * unless_multiple(k, 4, 1.348);
+      return (estimate{0.002205 + 1.087e-09 * m * k + 2.258e-09 * n * k}
+          + in_waves(blocks_, 132, 0.002585 + 3.203e-05 * k)
+          + in_waves(blocks_, 264, 0.002199))
+          * unless_multiple(k, 4, 1.077);
     case 58:
-      return (estimate{0.00132 + 3.221e-07 * n + 7.055e-10 * m * n + 7.304e-10 * m * k}
-          + in_waves(blocks_, 132, 0.003392 + 5.835e-08 * m + 8.232e-06 * k)
-          + in_waves(blocks_, 528, 2.962e-07 * n + 3.258e-07 * k))
-          * unless_multiple(n, 4, 1.951)
-          * unless_multiple(k, 4, 1.134);
+      return (estimate{0.00128 + 7.005e-09 * m + 4.228e-10 * m * n + 2.222e-10 * m * k + 1.084e-09 * n * k}
+          + in_waves(blocks_, 132, 0.001519 + 1.393e-08 * n + 1.684e-05 * k)
+          + in_waves(blocks_, 264, 3.066e-08 * m))
+          * unless_multiple(n, 4, 1.17)
+          * unless_multiple(k, 4, 1.168);
     case 59:
-      return (estimate{0.001533 + 1.709e-06 * k + 2.306e-10 * m * n + 5.34e-10 * m * k + 2.501e-10 * n * k}
-          + in_waves(blocks_, 132, 0.001099 + 1.248e-05 * k)
-          + in_waves(blocks_, 264, 0.0006243 + 5.76e-06 * k))
-          * unless_multiple(m, 4, 1.014)
-          * unless_multiple(n, 4, 1.936)
-          * unless_multiple(k, 4, 1.555);
+      return (estimate{0.002457 + 1.204e-09 * m * k + 2.856e-09 * n * k}
+          + in_waves(blocks_, 132, 0.005153 + 6.075e-05 * k)
+          + in_waves(blocks_, 264, 0.003021))
+          * unless_multiple(k, 4, 1.056);
+    case 60:
+      return (estimate{0.00128 + 1.742e-10 * n * k}
+          + in_waves(blocks_, 132, 0.001922 + 2.53e-05 * k)
+          + in_waves(blocks_, 528, 0.0007379))
+          * unless_multiple(m, 4, 1.037)
+          * unless_multiple(k, 4, 1.241);
+    case 61:
+      return (estimate{0.00128 + 2.511e-08 * m + 1.941e-07 * n + 7.545e-10 * m * n + 3.162e-10 * m * k + 4.202e-10 * n * k}
+          + in_waves(blocks_, 132, 0.002314 + 5.455e-08 * m + 2.443e-07 * n + 5.396e-06 * k)
+          + in_waves(blocks_, 528, 1.491e-07 * m))
+          * unless_multiple(n, 4, 1.652)
+          * unless_multiple(k, 4, 1.209);
+    case 62:
+      return (estimate{0.00128 + 4.641e-07 * m + 3.194e-09 * m * n + 8.241e-10 * m * k}
+          + in_waves(blocks_, 132, 0.002664 + 3.936e-09 * m + 8.531e-08 * n + 5.099e-06 * k)
+          + in_waves(blocks_, 264, 7.617e-07 * k))
+          * unless_multiple(n, 4, 2.383)
+          * unless_multiple(k, 4, 1.089);
+    case 63:
+      return (estimate{0.00128 + 1.381e-08 * m + 6.194e-08 * n + 1.08e-09 * m * n + 5.922e-10 * m * k}
+          + in_waves(blocks_, 132, 0.001973 + 3.104e-10 * n + 3.241e-05 * k)
+          + in_waves(blocks_, 264, 3.513e-06 * k))
+          * unless_multiple(n, 4, 1.88)
+          * unless_multiple(k, 4, 1.403);
     default:
       return {0, false};
   }
@@ -1145,7 +1174,11 @@ inline constexpr correction corrections[] = {
     {448, 456, 132},
     {456, 464, 132},
     {464, 472, 132},
-    {472, 480, 132}
+    {472, 480, 132},
+    {480, 488, 132},
+    {488, 496, 132},
+    {496, 504, 132},
+    {504, 512, 132}
 };
 
 struct tree {
@@ -1410,230 +1443,262 @@ inline constexpr tree trees[] = {
 {{{2,16},{0,235},{1,19},{6,18}},{.998,.988,.996,1.001,1.004,1.005,1.006,1.009,1.0,1.0,.999,1.045,1.015,1.01,1.041,.987}},
 {{{4,4},{7,16},{0,24},{1,36}},{.995,.992,1.0,1.0,.997,.997,1.002,1.04,.983,.986,1.0,1.044,1.043,.996,1.009,1.004}},
 {{{7,26},{4,16},{7,22},{7,3}},{1.008,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.004,1.0,.983,1.0,.988,1.011,1.014,1.02}},
-{{{2,24},{4,16},{1,40},{0,22}},{.997,.997,1.0,.999,.993,1.02,1.0,1.007,.998,1.008,1.0,1.0,1.128,1.04,1.04,1.0}},
-{{{4,2},{2,40},{1,72},{1,5696}},{1.0,1.008,1.009,1.0,1.118,1.037,1.017,1.004,1.0,1.0,1.0,1.0,1.002,1.017,.999,1.034}},
-{{{4,2},{2,10},{1,4453},{0,26}},{1.0,.996,.999,.988,1.0,1.0,1.0,1.048,1.081,1.036,1.036,1.001,1.0,1.004,1.002,1.005}},
-{{{3,4},{1,72},{2,2},{2,128}},{1.006,1.0,1.006,1.032,.992,1.001,1.057,1.001,1.0,1.0,1.0,1.0,1.0,1.005,.999,1.011}},
-{{{2,5},{4,16},{0,112},{1,448}},{1.004,1.004,1.004,.994,1.005,1.012,1.007,.998,1.0,1.024,1.0,1.012,1.062,.999,1.008,.99}},
-{{{5,8},{0,3520},{1,1984},{0,26}},{.986,.982,1.0,1.0,1.019,1.021,1.0,1.0,1.029,.991,.993,1.003,.998,.999,1.001,.998}},
-{{{4,2},{5,2},{1,2360},{0,13944}},{1.001,1.011,1.055,.988,.999,.998,.997,1.013,.996,.997,.993,1.004,1.0,.999,1.0,.999}},
-{{{2,5},{0,112},{6,31},{4,4}},{.999,1.011,1.026,1.006,1.0,.993,1.01,1.002,.998,.991,1.006,1.005,1.0,1.028,1.011,.988}},
-{{{2,48},{1,64},{4,2},{8,14}},{1.026,.988,1.231,1.091,1.017,1.01,1.145,1.037,1.0,1.006,1.2,1.08,.998,1.004,.983,1.014}},
-{{{2,25},{4,2},{1,40},{2,144}},{.971,.978,.988,.998,1.172,1.109,1.077,1.021,1.0,.982,1.0,1.005,1.0,1.009,1.0,1.011}},
-{{{2,6},{6,9},{1,101},{8,23}},{1.0,1.003,1.019,.999,1.068,1.085,1.118,1.002,1.0,1.0,1.0,1.0,1.0,1.0,.979,1.022}},
-{{{4,2},{0,1084},{2,128},{1,80}},{.993,1.004,1.006,.996,.992,1.0,.989,1.006,1.063,1.04,1.096,.969,1.001,1.002,1.006,1.002}},
-{{{2,6},{4,2},{5,2},{1,32}},{.998,.971,.996,.98,1.0,.978,1.0,.995,1.059,1.015,1.021,.967,1.048,1.05,1.072,1.007}},
-{{{2,15},{8,14},{5,2},{0,158}},{1.003,.993,1.0,1.0,1.094,1.025,1.0,1.0,1.037,.974,.976,1.009,1.041,.993,.987,1.001}},
-{{{5,16},{4,1},{2,448},{0,64}},{1.027,.983,.997,1.018,1.018,1.0,.995,1.0,1.038,.99,1.008,.978,.964,.994,1.004,1.002}},
-{{{1,22},{7,6},{2,6},{8,14}},{1.0,1.01,1.0,1.046,.966,1.016,.99,.987,1.0,1.0,1.0,.981,1.0,1.0,1.0,1.001}},
-{{{1,10},{2,640},{4,2},{8,10}},{1.043,.99,1.186,1.118,1.023,1.014,1.013,.998,1.009,.992,1.04,1.023,1.006,1.051,1.0,1.025}},
-{{{1,22},{2,1024},{4,2},{1,2829}},{1.044,.981,1.129,1.078,1.03,1.01,1.011,.998,1.0,1.029,1.0,.985,1.0,1.034,1.0,1.028}},
-{{{1,10},{4,32},{2,320},{4,2}},{.998,.969,1.0,1.0,1.079,1.035,1.0,1.0,1.016,1.026,1.0,.993,1.015,1.016,1.0,.992}},
-{{{1,10},{3,8},{2,1920},{7,25}},{1.018,1.002,1.022,.995,1.048,1.039,1.061,.994,1.0,1.036,1.009,1.002,1.002,1.004,1.0,.986}},
-{{{1,22},{1,64},{1,80},{4,8}},{1.031,.994,1.0,1.056,1.0,1.0,1.0,1.003,.997,.988,1.0,1.006,1.0,1.0,1.0,1.005}},
-{{{5,32},{1,22},{2,1600},{4,2}},{1.002,.998,.991,.982,1.037,1.034,1.025,.993,1.01,1.008,1.013,.997,.998,.999,1.003,.988}},
-{{{1,5},{1,2256},{0,24},{5,2}},{1.0,1.009,1.0,.985,1.005,1.011,1.0,.991,.997,.989,1.0,1.053,1.024,.997,1.0,.996}},
-{{{9,10},{4,2},{2,288},{0,1176}},{.975,.999,1.0,1.025,1.02,.978,.996,1.015,.976,.998,1.009,1.015,.981,.991,.996,1.01}},
-{{{1,27},{1,128},{4,2},{8,14}},{1.075,1.003,1.0,1.019,1.008,.995,1.0,1.014,1.003,.995,1.0,.98,1.004,.999,1.0,1.034}},
-{{{1,32},{1,128},{4,2},{1,649}},{1.056,.992,1.0,1.017,1.009,.996,1.0,1.008,1.0,1.0,1.0,.986,1.0,1.0,1.0,1.022}},
-{{{3,4},{4,1},{6,28},{2,749}},{.999,1.0,1.0,1.002,.998,.998,1.001,1.011,1.026,1.029,1.006,1.001,.982,1.005,1.036,1.0}},
-{{{1,32},{7,16},{1,649},{4,2}},{1.04,1.0,1.006,1.004,1.0,.994,1.0,.993,1.005,.999,1.003,1.0,1.0,.986,1.0,1.015}},
-{{{1,56},{7,16},{3,4},{2,1751}},{1.005,.992,1.003,.998,1.006,.997,1.001,1.003,1.02,1.005,1.0,1.022,1.023,.989,1.003,.998}},
-{{{1,12},{5,2},{1,3072},{4,2}},{1.008,1.001,1.023,1.007,1.0,.983,1.0,1.004,1.0,1.023,1.002,.994,1.0,.995,1.0,1.01}},
-{{{1,56},{4,1},{0,33},{5,8}},{1.013,1.014,1.0,.992,1.008,.975,1.007,1.009,1.0,1.0,.997,1.006,1.012,1.001,1.007,.997}},
-{{{1,12},{8,24},{2,484},{4,2}},{.999,.996,1.0,.999,1.019,1.005,1.0,.992,.999,1.01,1.0,1.0,1.002,.996,1.0,1.009}},
-{{{1,10},{2,358},{4,2},{1,2688}},{1.02,.97,1.172,1.086,1.022,1.022,1.015,1.008,1.0,1.024,1.0,1.009,1.0,1.039,1.0,1.049}},
-{{{1,22},{2,1024},{4,2},{8,10}},{1.042,.985,1.134,1.093,1.024,1.004,1.011,.994,1.001,1.008,1.029,.996,1.02,1.04,1.0,1.016}},
-{{{1,10},{3,32},{2,640},{4,2}},{1.016,.989,1.002,.989,1.075,1.044,1.068,1.0,1.0,1.019,1.023,.997,1.008,1.017,1.0,.984}},
-{{{1,22},{3,8},{2,1984},{7,25}},{1.016,1.001,1.027,.994,1.053,1.036,1.059,.99,1.006,1.037,1.007,1.002,1.002,1.004,1.0,.99}},
-{{{1,10},{5,32},{1,2176},{0,24}},{.999,1.0,1.0,.98,1.0,1.038,1.0,1.042,1.031,1.01,1.034,.993,1.0,.998,1.0,.991}},
-{{{1,22},{2,1751},{4,4},{6,48}},{1.008,1.001,1.045,1.04,.992,.995,.997,.985,1.004,.986,1.011,1.006,1.014,1.013,.996,.999}},
-{{{1,5},{0,9},{1,496},{8,15}},{1.0,.987,1.018,1.002,1.0,1.037,1.0,.988,1.0,1.0,1.014,1.004,1.0,1.006,1.0,1.01}},
-{{{4,32},{8,22},{4,2},{2,288}},{.971,1.0,.998,1.0,1.012,.993,1.019,1.014,1.014,1.0,.979,1.0,.999,.993,1.01,1.01}},
-{{{2,4},{0,68},{3,32},{7,28}},{1.009,1.015,1.117,1.017,.996,.999,1.02,1.01,1.0,1.0,1.009,1.022,1.0,1.0,1.0,1.009}},
-{{{2,4},{6,16},{4,2},{2,192}},{1.057,1.061,1.062,.994,.985,.978,1.046,.99,1.0,.995,1.0,1.002,1.0,.998,1.0,1.04}},
-{{{2,4},{0,64},{9,0},{2,309}},{1.002,1.0,1.031,1.046,1.0,.98,1.047,.997,1.0,.991,1.0,.997,1.0,1.018,1.0,1.009}},
-{{{2,7},{4,2},{7,26},{2,128}},{1.07,1.017,.991,.978,.987,1.003,1.049,.994,1.0,.992,1.0,1.003,1.0,1.007,1.0,1.03}},
-{{{2,7},{6,42},{2,104},{4,2}},{1.027,1.03,1.031,.987,1.0,.995,1.0,1.002,.986,.987,1.026,.991,1.0,.991,1.0,1.019}},
-{{{0,27},{9,0},{4,2},{8,15}},{.983,1.021,1.006,.993,.981,.989,.997,.992,1.0,1.0,1.0,1.004,1.0,1.0,1.0,1.029}},
-{{{2,18},{6,240},{6,11},{0,48}},{.99,.986,1.0,1.0,1.0,1.006,1.0,1.0,.999,1.013,1.0,1.0,1.029,.991,.983,1.003}},
-{{{7,25},{2,1},{2,1301},{1,29}},{1.006,1.0,1.014,1.003,1.0,1.0,.983,1.007,.985,1.039,.998,.998,1.0,1.0,1.0,1.017}},
-{{{1,1720},{4,2},{6,96},{1,192}},{1.035,1.0,1.001,1.0,1.0,1.0,1.01,1.0,1.002,.995,1.008,1.021,.986,.977,1.032,1.062}},
-{{{6,528},{4,2},{0,56},{6,56}},{1.008,1.0,.999,1.0,1.026,1.0,1.012,1.0,1.015,1.0,1.051,1.0,.981,.974,1.01,1.044}},
-{{{5,32},{1,5184},{4,2},{8,16}},{1.012,1.012,1.008,1.0,1.01,.986,1.033,1.022,.974,.997,.991,1.0,1.027,1.006,1.024,1.018}},
-{{{1,5696},{1,30},{4,2},{8,22}},{1.034,1.0,.989,1.008,1.013,1.0,.999,1.027,1.001,1.0,.973,.997,1.007,1.0,1.016,1.018}},
-{{{3,8},{4,2},{9,12},{2,420}},{.991,.999,1.018,1.007,.995,1.0,1.012,1.006,1.017,1.013,1.007,.99,.976,.999,1.015,1.006}},
-{{{1,30},{1,5696},{4,2},{5,4}},{1.014,.98,1.0,1.003,1.007,1.019,1.0,1.007,1.021,.996,1.0,1.0,1.01,.998,1.0,1.015}},
-{{{1,15},{1,640},{0,30},{5,1}},{1.0,1.003,1.0,.983,1.006,1.009,1.0,1.013,1.001,.989,1.0,1.026,1.028,.995,1.0,1.002}},
-{{{1,30},{1,233},{4,8},{0,24}},{1.0,.999,1.0,.991,1.0,.994,1.0,1.016,1.028,1.0,1.0,1.004,.998,.991,1.0,1.001}},
-{{{1,40},{4,2},{2,24},{0,104}},{.968,1.147,.993,1.062,.975,1.12,.986,1.082,1.01,1.19,.988,1.091,.972,1.081,1.01,1.01}},
-{{{1,24},{4,2},{2,768},{2,16}},{.987,1.144,.984,1.056,1.0,1.0,1.0,1.0,.963,1.075,.987,1.02,.982,.978,1.003,1.018}},
-{{{1,30},{0,49},{7,5},{5,2}},{.993,1.014,.977,1.021,1.0,.957,.976,1.023,.988,1.027,.981,1.034,1.0,1.157,.991,1.006}},
-{{{2,7},{3,32},{1,40},{5,2}},{.993,.974,1.0,1.0,1.062,.999,1.007,.998,1.0,.999,1.0,.99,1.063,1.035,1.065,.989}},
-{{{4,1},{1,40},{5,2},{2,128}},{.994,.975,1.047,1.001,.998,.996,1.084,1.006,.997,1.002,.961,.971,.988,1.007,1.071,1.002}},
-{{{1,2688},{0,32},{5,1},{3,2}},{1.007,.976,1.013,1.019,.971,1.032,1.003,.986,.991,.989,1.01,.956,1.022,1.114,.997,1.02}},
-{{{2,7},{1,1406},{0,32},{0,21}},{1.0,.961,1.0,1.027,1.0,1.0,1.0,1.0,1.016,1.03,1.0,1.066,1.008,1.0,1.073,.987}},
-{{{5,16},{1,4952},{8,12},{3,1}},{.988,.977,.986,.998,1.036,1.0,1.009,.997,1.005,.992,1.087,1.017,1.006,.989,1.01,1.004}},
-{{{2,149},{1,64},{4,2},{2,1512}},{1.013,.995,1.198,1.056,.996,1.006,1.054,1.022,1.0,1.002,1.0,.995,1.0,1.0,1.0,1.038}},
-{{{2,39},{1,73},{4,2},{2,463}},{1.017,1.002,1.146,1.078,.994,1.006,1.047,.994,1.0,.995,1.0,1.011,1.0,1.005,1.0,1.03}},
-{{{2,102},{1,115},{4,1},{1,1168}},{1.017,.992,1.112,1.015,1.003,1.001,1.034,1.005,1.0,1.0,1.034,1.021,1.0,1.0,1.026,1.026}},
-{{{2,10},{8,23},{2,463},{4,2}},{1.075,1.014,1.0,1.061,1.0,.999,1.0,1.001,1.043,.991,.961,.972,1.0,1.012,1.0,1.018}},
-{{{1,140},{2,39},{4,2},{8,17}},{1.006,1.047,.995,1.007,.992,1.037,1.01,.991,1.0,1.051,1.0,1.017,1.0,.943,1.0,1.011}},
-{{{2,4},{9,17},{6,66},{1,93}},{.995,.997,1.0,1.0,1.006,1.005,1.0,1.0,1.029,1.022,1.0,1.0,1.046,.988,.983,1.017}},
-{{{5,2},{2,128},{4,1},{5,1}},{1.037,1.0,.984,1.0,.994,1.0,.996,1.0,1.002,1.011,.992,1.024,.997,1.014,.994,1.015}},
-{{{1,37},{6,29},{7,26},{2,379}},{.967,1.018,1.018,.986,1.0,1.0,.999,1.018,.998,.989,1.015,1.001,1.0,1.0,.999,.998}},
-{{{0,30},{6,18},{5,2},{4,2}},{.999,1.026,.985,.987,1.0,1.032,1.082,.999,1.001,1.001,.987,1.025,.983,.998,1.043,1.009}},
-{{{1,5632},{5,1},{0,48},{6,46}},{1.004,1.0,.988,1.0,1.013,1.0,1.011,1.0,.989,.984,1.036,1.061,1.003,1.001,1.003,1.012}},
-{{{5,16},{2,768},{4,2},{5,2}},{1.008,1.0,.985,1.0,.99,1.0,1.031,1.0,1.058,1.023,.989,.983,1.009,.988,1.01,1.008}},
-{{{1,5632},{5,1},{0,48},{2,188}},{.998,1.0,.992,.994,1.006,1.0,1.011,1.001,.998,.987,1.01,1.051,1.004,.999,1.0,1.008}},
-{{{5,16},{2,768},{4,2},{5,2}},{1.005,1.0,.99,1.0,.993,1.0,1.022,1.0,1.038,1.019,.991,.987,1.005,.991,1.006,1.004}},
-{{{1,5632},{5,2},{1,2320},{0,58}},{1.01,1.0,.986,1.0,.987,.989,1.018,1.03,1.006,1.0,.999,1.0,.99,.999,1.003,1.004}},
-{{{6,528},{2,1602},{4,2},{6,112}},{1.02,1.0,.984,1.0,.993,1.0,.999,1.0,.991,1.0,.992,1.0,1.0,1.001,1.003,1.016}},
-{{{7,0},{0,30},{2,1602},{4,2}},{.998,1.028,1.028,.994,.999,.991,.992,.992,.992,1.001,1.0,.998,1.0,1.004,1.0,1.004}},
-{{{6,252},{2,223},{1,320},{9,7}},{1.015,1.0,1.0,1.0,1.056,1.0,1.006,1.0,1.002,1.0,.985,1.0,1.004,1.041,1.062,1.148}},
-{{{6,252},{2,776},{4,4},{7,21}},{1.011,1.0,1.056,1.0,.993,.997,.981,.993,1.029,1.088,1.039,1.067,1.029,1.003,1.014,1.113}},
-{{{5,2},{1,320},{7,20},{2,192}},{1.006,1.007,1.016,1.005,1.003,1.003,1.056,.991,1.001,.984,1.011,.979,1.008,.987,1.066,1.046}},
-{{{7,29},{2,1626},{4,16},{1,320}},{1.007,1.009,.985,1.0,.997,1.001,.996,.997,1.022,1.039,1.033,1.057,.998,.987,.99,1.07}},
-{{{3,4},{1,1984},{2,192},{0,664}},{1.006,1.013,1.003,1.008,1.0,1.0,.999,.985,1.038,1.001,1.032,.98,1.027,.982,1.022,1.039}},
-{{{5,2},{2,5632},{0,576},{2,1626}},{1.002,1.015,1.0,1.0,1.017,.998,1.0,1.0,.997,.994,.999,.986,1.045,1.002,1.001,1.041}},
-{{{7,26},{5,16},{2,4672},{0,2434}},{1.008,1.011,.995,.982,1.004,.99,.989,1.008,.99,1.021,.976,1.002,1.008,1.015,1.019,1.021}},
-{{{7,29},{2,1626},{2,24},{7,27}},{1.032,1.0,1.0,1.0,.992,1.0,1.003,1.0,1.004,.995,1.0,1.0,1.006,1.003,.984,1.034}},
-{{{9,15},{1,115},{2,5373},{1,3}},{1.033,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.994,1.0,1.068,1.156,.993,1.0,.991,1.0}},
-{{{7,25},{2,128},{1,73},{2,5373}},{1.002,1.002,.997,1.014,1.083,1.073,.998,1.101,1.0,1.0,1.0,.992,1.0,1.0,.996,.994}},
-{{{6,348},{2,11},{1,64},{1,3}},{1.0,1.0,1.021,1.0,1.0,1.0,1.0,1.0,.999,1.0,.987,1.0,1.06,1.001,1.015,1.074}},
-{{{7,26},{2,474},{4,2},{1,38}},{.991,1.0,1.0,1.012,.997,1.004,1.003,1.0,1.052,1.043,.989,1.035,.996,.98,.995,1.056}},
-{{{9,17},{2,764},{4,2},{1,25}},{.996,1.0,1.007,1.0,.999,1.0,1.002,1.0,1.027,1.032,.982,1.035,1.002,.972,1.002,1.051}},
-{{{7,26},{5,2},{2,151},{6,264}},{1.019,1.019,1.01,1.0,.973,.998,1.015,1.02,.997,1.004,1.0,1.017,1.016,1.025,.992,1.026}},
-{{{1,534},{5,2},{0,512},{1,3}},{.985,1.0,.989,1.0,1.003,1.0,1.045,1.0,1.001,.985,1.004,1.035,.995,1.016,.989,1.017}},
-{{{2,4},{7,29},{2,1575},{4,1}},{1.026,1.011,1.0,1.011,1.0,.994,1.0,1.012,1.023,.988,.989,.995,1.0,1.002,1.0,1.032}},
-{{{2,24},{7,16},{4,2},{2,223}},{1.215,1.055,1.161,1.133,1.217,1.043,.978,.996,1.0,1.003,1.0,.999,1.0,1.001,1.0,1.019}},
-{{{2,40},{5,16},{1,72},{7,14}},{1.013,1.006,1.003,.993,1.178,1.048,1.013,1.013,.996,.999,1.0,1.0,1.073,1.021,.983,.997}},
-{{{2,5},{7,23},{0,88},{1,448}},{.994,.978,1.0,1.0,1.041,1.025,1.0,.989,1.002,1.048,1.0,1.0,1.209,1.0,.976,1.021}},
-{{{4,2},{0,1024},{2,85},{0,65}},{.995,.998,1.0,1.0,1.004,1.032,1.0,1.0,1.072,1.071,1.1,.976,1.004,1.001,.999,.999}},
-{{{2,5},{7,23},{4,2},{7,6}},{1.052,1.026,1.0,1.0,1.006,1.01,1.0,1.0,1.026,1.009,1.0,1.047,1.129,.991,.98,.996}},
-{{{2,5},{8,17},{0,116},{1,192}},{.996,.98,1.0,1.0,.999,.997,1.0,1.0,.997,1.031,1.0,1.0,1.083,.991,.983,1.012}},
-{{{4,2},{2,328},{0,336},{1,144}},{.989,.985,1.0,1.0,1.002,1.0,.999,.997,1.029,1.038,1.003,1.006,1.047,.987,.966,1.004}},
-{{{2,5},{8,11},{7,3},{0,64}},{.986,.975,1.0,1.0,1.0,1.026,1.0,1.0,1.014,1.027,1.0,1.0,1.067,.984,.98,1.002}},
-{{{2,4},{0,68},{1,25},{0,894}},{1.0,1.015,1.0,1.036,.994,1.014,1.114,1.021,1.0,1.0,1.0,1.082,1.0,1.0,1.02,1.006}},
-{{{2,4},{1,448},{0,64},{0,1024}},{1.005,1.007,.989,1.007,1.003,1.041,1.093,.994,1.0,1.0,1.0,1.0,1.023,1.015,1.003,1.007}},
-{{{1,3},{2,4},{7,4},{4,2}},{1.0,1.028,1.021,1.022,1.0,1.039,1.076,.998,1.0,.977,1.0,.975,1.0,1.049,1.0,1.012}},
-{{{1,3},{2,3},{7,12},{4,2}},{1.0,1.023,1.019,1.011,1.0,1.032,1.067,.998,1.0,.978,1.0,.98,1.0,1.048,1.0,1.016}},
-{{{2,763},{1,53},{0,3652},{8,26}},{1.022,.984,1.005,.992,1.078,1.007,.981,.997,1.0,1.0,1.024,.995,1.0,1.0,1.004,1.002}},
-{{{1,3},{0,252},{8,15},{4,2}},{.997,1.009,1.059,.994,1.0,1.001,1.001,1.001,1.0,.984,1.0,.988,1.0,1.022,1.0,1.026}},
-{{{1,3},{5,4},{7,11},{2,3}},{1.0,.999,1.0,1.0,1.0,1.036,1.0,1.0,1.012,1.002,.998,.985,1.0,1.002,1.055,.981}},
-{{{1,3},{2,576},{4,2},{1,448}},{1.04,1.019,1.0,.977,1.0,.985,1.0,1.012,1.0,.999,1.0,.997,1.0,1.003,1.0,1.012}},
-{{{6,252},{2,233},{1,310},{8,15}},{1.015,1.0,1.001,1.0,1.056,1.0,1.005,1.0,1.002,1.0,.986,1.0,1.007,1.041,1.062,1.149}},
-{{{6,252},{2,1664},{3,1},{2,293}},{1.019,1.088,1.0,1.0,1.03,.999,1.0,1.0,.997,1.045,1.069,1.02,1.021,1.057,.997,1.124}},
-{{{3,4},{7,20},{2,192},{1,656}},{1.009,1.005,1.004,1.01,1.003,.982,1.037,.99,1.003,1.004,1.07,.986,1.01,.972,1.061,1.053}},
-{{{5,2},{1,3758},{2,192},{0,712}},{1.009,1.008,1.004,1.006,.997,.988,.997,1.001,1.037,1.002,1.03,.985,1.044,.996,1.039,1.047}},
-{{{5,16},{2,4678},{1,310},{0,3200}},{1.005,1.002,1.0,1.0,1.016,.985,1.001,.995,.997,.994,.981,.998,1.036,.991,1.033,1.045}},
-{{{7,29},{2,1664},{4,16},{0,712}},{1.013,1.0,.989,1.0,1.011,1.0,.983,.998,1.007,1.021,1.017,1.042,.989,.985,.993,1.045}},
-{{{5,2},{7,21},{7,26},{8,9}},{1.003,1.002,1.0,1.0,1.0,1.0,1.0,1.0,1.024,.966,.992,1.006,1.0,1.0,1.025,1.008}},
-{{{2,2880},{0,3200},{1,310},{3,256}},{1.003,1.001,.992,.982,1.004,.993,1.0,1.042,1.0,1.0,1.001,1.0,.996,.993,1.001,.987}},
-{{{2,30},{4,2},{2,320},{1,36}},{.998,.993,.998,.998,1.0,.998,1.0,1.001,1.306,1.159,1.15,1.02,1.0,1.004,1.0,1.033}},
-{{{2,18},{7,24},{5,8},{7,19}},{1.221,1.073,1.0,1.0,1.0,1.013,1.0,1.0,1.02,.997,.955,1.056,1.069,.996,1.0,1.008}},
-{{{2,48},{4,2},{7,15},{1,88}},{1.027,.985,.999,.997,1.0,1.0,1.0,1.0,1.151,1.052,1.111,1.023,1.122,1.032,.961,1.003}},
-{{{2,5},{0,80},{7,24},{1,448}},{.976,.975,1.027,1.033,1.0,1.0,1.0,1.0,.991,1.035,1.17,1.005,1.0,1.0,.977,1.016}},
-{{{4,2},{2,127},{0,1016},{0,64}},{1.001,.988,.996,1.016,1.0,1.0,1.0,1.0,1.068,1.059,1.002,.991,1.077,.978,.989,1.001}},
-{{{2,5},{6,65},{1,256},{0,80}},{.982,.979,1.0,1.0,.99,1.024,1.0,1.0,1.003,1.012,1.0,.982,1.105,1.008,.986,1.006}},
-{{{4,2},{2,320},{0,320},{5,2}},{1.009,.967,.999,1.0,1.037,.976,.985,.994,1.03,1.051,.999,1.0,1.043,.988,.986,1.004}},
-{{{2,5},{8,15},{8,1},{2,48}},{1.005,1.023,1.0,1.0,1.061,.967,.987,1.024,1.0,.985,1.0,1.0,1.0,.994,1.0,1.003}},
-{{{2,147},{1,64},{4,2},{2,760}},{1.013,1.003,1.197,1.071,.997,1.003,1.052,1.02,1.0,.998,1.0,1.01,1.0,1.004,1.0,1.038}},
-{{{2,39},{1,73},{4,2},{2,444}},{1.016,1.003,1.144,1.078,.995,1.005,1.045,.997,1.0,.997,1.0,1.013,1.0,1.005,1.0,1.028}},
-{{{1,115},{2,128},{4,1},{1,32}},{.984,1.0,1.001,1.0,.987,1.0,1.006,1.0,1.027,1.096,.989,1.019,1.007,1.034,1.0,1.018}},
-{{{2,10},{8,23},{1,360},{2,295}},{1.022,1.015,1.0,1.0,1.079,.993,.963,1.053,1.0,.993,1.0,1.003,1.0,1.011,1.0,1.013}},
-{{{2,4},{8,25},{4,2},{2,295}},{1.049,1.016,1.0,1.044,1.029,.985,.98,.958,1.0,1.0,1.0,1.005,1.0,1.01,1.0,1.015}},
-{{{1,115},{6,33},{7,26},{4,1}},{.993,1.05,1.007,.994,1.0,1.0,.995,1.019,.99,1.012,1.014,.99,1.0,1.0,1.004,1.008}},
-{{{5,2},{2,3},{8,25},{1,876}},{1.011,1.0,1.003,1.02,1.0,1.0,1.015,.993,1.037,1.0,.97,1.021,.981,1.0,1.003,1.018}},
-{{{1,140},{6,9},{1,32},{2,97}},{.97,1.0,1.003,1.0,1.006,1.035,.994,1.002,.988,1.0,1.015,1.0,.999,.99,.986,1.004}},
-{{{2,30},{7,16},{4,2},{2,224}},{1.216,1.058,1.178,1.122,1.209,1.044,.976,.998,1.0,1.004,1.0,1.002,1.0,1.002,1.0,1.013}},
-{{{2,24},{8,18},{1,261},{0,88}},{1.004,.991,1.0,1.0,1.038,1.064,1.0,1.0,1.052,1.021,1.0,1.0,1.196,1.0,1.019,1.024}},
-{{{2,40},{4,2},{0,1088},{1,68}},{.99,1.0,.987,1.003,1.012,.996,1.002,.995,1.113,1.015,1.104,1.022,1.12,1.044,.971,.996}},
-{{{2,5},{8,7},{1,261},{0,68}},{.994,.977,1.0,1.0,1.008,1.03,1.0,1.0,1.019,1.032,1.0,.992,1.155,1.011,.991,1.008}},
-{{{4,2},{2,128},{0,900},{0,68}},{1.002,.998,1.002,1.028,1.0,1.0,1.0,1.0,1.066,1.05,1.004,.999,1.074,.981,.986,.999}},
-{{{2,5},{7,24},{4,2},{6,28}},{1.05,1.027,1.0,1.0,1.008,1.01,1.0,1.0,1.019,1.01,1.0,1.034,1.09,.988,.979,.997}},
-{{{2,10},{7,23},{6,3},{0,1584}},{.985,.999,1.0,1.0,1.067,1.008,.978,.987,1.0,1.0,1.0,1.0,1.009,.987,.988,1.008}},
-{{{4,2},{2,192},{1,88},{2,5}},{1.008,.994,1.0,1.0,1.029,1.022,1.0,1.0,.973,.99,1.001,1.0,1.041,.991,.98,1.003}},
-{{{1,18},{4,4},{2,888},{8,10}},{1.03,.99,1.016,1.013,1.144,1.066,1.0,.986,.999,.992,1.002,1.04,1.065,1.009,1.007,1.017}},
-{{{1,24},{4,2},{2,2037},{1,1053}},{1.032,.987,1.024,1.005,1.113,1.053,1.004,.993,1.0,1.007,1.0,1.031,1.0,.986,1.0,1.01}},
-{{{1,9},{5,2},{2,1088},{1,2573}},{1.012,.996,1.019,1.004,1.04,1.038,1.067,.995,1.0,.994,1.0,1.034,1.0,.99,1.0,1.024}},
-{{{1,28},{1,64},{2,744},{4,2}},{.997,.991,1.0,.993,1.047,.98,1.0,1.02,1.01,1.006,1.0,1.01,1.004,.986,1.0,1.004}},
-{{{1,37},{1,64},{4,2},{8,11}},{1.023,.958,1.0,1.025,1.002,.994,1.0,.997,1.01,.976,1.0,.979,1.014,.997,1.0,1.014}},
-{{{4,32},{2,888},{4,2},{5,4}},{.991,1.0,1.008,1.0,1.013,1.0,1.028,1.012,.989,1.0,1.023,1.0,1.008,1.001,.998,.989}},
-{{{1,32},{2,2590},{4,2},{7,17}},{.999,.986,1.032,1.026,1.002,1.0,.99,.992,1.001,.994,1.013,.982,1.013,1.01,1.002,1.002}},
-{{{5,64},{8,28},{2,3072},{4,4}},{.996,.99,1.018,1.0,1.017,1.009,.995,1.0,1.003,.993,1.021,.997,.996,.994,.999,.994}},
-{{{7,29},{1,11},{6,268},{7,28}},{1.101,1.0,1.012,1.0,1.001,1.0,1.01,1.0,1.0,1.001,1.002,1.148,1.001,1.0,1.032,1.059}},
-{{{7,29},{1,28},{4,2},{6,144}},{1.077,1.0,1.012,1.031,1.006,1.018,.999,1.105,1.002,1.003,.978,.978,1.003,1.0,1.015,1.049}},
-{{{7,29},{1,48},{2,1976},{4,2}},{1.019,1.001,.978,1.015,1.075,1.002,1.016,.991,1.01,1.0,1.007,1.063,.99,1.018,1.0,1.017}},
-{{{7,29},{6,268},{4,4},{2,856}},{.993,1.008,.999,.995,1.004,1.05,1.028,1.016,1.035,1.022,1.009,.994,.993,1.051,.998,1.009}},
-{{{7,28},{0,1152},{1,48},{1,128}},{1.028,1.0,.994,1.018,.993,1.0,.968,1.025,1.0,1.0,1.0,1.0,1.004,1.037,1.0,1.005}},
-{{{7,29},{6,204},{4,2},{5,4}},{1.0,1.019,.983,.981,1.021,1.036,1.024,1.015,1.023,1.0,1.0,1.0,.992,1.036,1.003,1.006}},
-{{{3,16},{7,29},{9,18},{0,1344}},{1.009,.999,1.032,1.013,.996,1.002,.998,1.002,.987,.987,1.026,1.007,1.006,.995,1.005,.998}},
-{{{7,28},{0,1152},{2,1792},{4,2}},{.994,.998,.988,.998,1.027,.991,.988,.994,1.0,1.026,1.006,1.007,1.0,1.002,.982,1.005}},
-{{{1,33},{4,2},{2,24},{2,765}},{.988,1.192,.983,1.084,.966,1.114,.992,1.031,1.0,1.0,1.0,1.0,.974,.998,1.009,1.023}},
-{{{1,24},{4,1},{0,174},{8,3}},{.972,1.092,.972,1.034,.973,1.008,.977,1.029,1.0,1.1,1.0,1.115,.983,1.071,.994,1.006}},
-{{{2,7},{0,32},{6,6},{1,40}},{1.0,.974,1.0,.987,1.0,1.0,.998,.993,1.028,.985,1.022,1.037,1.011,1.111,1.088,1.005}},
-{{{2,43},{1,52},{4,2},{5,2}},{.977,.987,1.055,.996,.977,.979,1.011,.977,.992,.992,1.117,1.078,.988,1.015,1.039,1.001}},
-{{{5,16},{1,2560},{0,32},{5,2}},{.996,1.0,.951,1.0,1.007,1.0,.999,1.0,1.01,.99,1.139,1.042,1.015,.989,1.031,.99}},
-{{{2,7},{3,32},{7,23},{6,16}},{1.024,1.007,.994,1.009,1.0,1.0,1.0,1.0,1.032,.992,1.034,.973,1.075,1.018,.963,.998}},
-{{{1,18},{4,2},{2,112},{0,1088}},{.965,1.023,.985,1.008,.984,.998,1.0,1.006,.977,1.057,.995,.973,.989,.977,1.008,1.003}},
-{{{1,4890},{5,1},{0,448},{3,2}},{.991,.965,.986,.989,1.012,1.011,1.003,.994,.993,.96,1.009,1.089,1.007,.995,.995,.997}},
-{{{9,15},{2,224},{4,2},{8,17}},{1.022,1.003,1.063,1.011,1.07,1.012,1.005,1.018,1.002,1.06,1.008,1.082,1.072,1.005,1.023,1.146}},
-{{{8,26},{2,776},{9,14},{2,16}},{1.073,1.074,1.0,1.0,1.009,1.002,1.0,1.0,1.024,1.005,1.01,1.005,1.018,1.038,1.048,1.118}},
-{{{1,4278},{4,8},{1,1416},{2,904}},{1.021,1.0,1.004,1.0,1.03,1.033,1.023,1.026,1.05,1.0,.973,1.0,1.009,1.042,1.022,1.075}},
-{{{8,30},{2,16},{0,32},{9,15}},{1.006,1.0,1.043,1.0,1.061,1.0,.994,1.004,1.0,1.0,1.0,1.0,1.008,.995,1.018,1.051}},
-{{{1,5632},{0,7768},{2,64},{9,15}},{1.026,1.024,.998,1.0,.994,1.028,1.005,1.0,.979,.988,.99,.994,1.011,1.046,1.028,.995}},
-{{{2,2578},{8,27},{1,448},{2,16}},{.993,1.0,1.001,1.0,1.053,1.0,1.008,1.0,.992,1.011,1.025,1.008,1.005,1.004,.998,1.068}},
-{{{5,16},{1,175},{1,31},{2,328}},{.986,.996,1.0,1.0,.994,.997,1.013,.989,1.026,1.038,1.0,1.0,.978,.982,1.014,1.003}},
-{{{0,32},{2,2578},{8,26},{7,4}},{.997,1.008,1.004,1.016,1.0,1.0,1.0,1.0,1.035,.992,1.001,.997,1.0,1.002,1.0,1.041}},
-{{{6,252},{2,240},{6,168},{8,16}},{1.046,1.0,1.015,1.0,1.0,.997,1.0,1.009,1.003,1.0,.979,1.0,1.012,1.044,1.059,1.153}},
-{{{1,368},{2,768},{0,712},{4,2}},{1.001,1.007,1.002,1.003,1.013,1.09,1.001,1.066,1.006,1.024,1.0,.995,.997,1.008,.982,1.099}},
-{{{5,2},{7,20},{2,192},{1,1568}},{1.01,1.004,1.027,1.02,1.01,.977,1.038,.999,1.007,1.002,1.055,.98,1.01,.985,1.071,1.053}},
-{{{5,2},{9,16},{2,1122},{4,2}},{1.014,1.005,1.043,1.025,1.027,1.018,1.011,1.002,1.031,.999,.994,1.001,1.035,.987,1.063,1.062}},
-{{{5,2},{1,300},{0,3200},{2,2328}},{1.0,1.004,1.03,1.004,1.003,.988,1.027,1.01,1.0,1.002,1.003,.989,.997,.988,1.058,1.048}},
-{{{4,16},{1,1984},{2,298},{0,712}},{1.007,1.005,1.014,1.009,1.001,.998,.994,.989,1.027,.991,1.022,.971,1.012,.973,1.023,1.033}},
-{{{7,29},{2,1632},{4,16},{2,298}},{1.016,1.025,1.0,1.0,.998,.978,1.0,1.0,.999,1.008,1.007,1.038,.994,1.003,.985,1.034}},
-{{{3,1},{1,3832},{2,651},{9,22}},{1.012,1.004,.999,1.008,1.022,.979,1.01,1.016,1.011,.999,1.01,.985,1.0,1.023,1.001,1.018}},
-{{{2,31},{4,2},{2,324},{1,40}},{.997,.994,.998,1.003,1.0,.998,1.0,1.001,1.292,1.161,1.139,1.019,1.0,1.005,1.0,1.031}},
-{{{2,18},{7,24},{5,16},{2,128}},{1.19,1.069,.956,1.077,1.0,1.001,1.0,.988,1.0,1.015,1.0,1.024,1.0,1.002,1.0,1.011}},
-{{{4,2},{6,64},{2,56},{1,64}},{1.016,.985,1.0,1.0,.989,.998,1.0,1.0,1.136,1.102,1.113,.952,1.032,1.026,1.033,1.004}},
-{{{2,5},{4,2},{2,192},{0,76}},{.994,1.002,.981,1.0,1.0,1.0,1.0,1.016,1.097,1.077,1.089,.991,1.0,.997,1.0,1.011}},
-{{{7,14},{1,380},{0,76},{2,5}},{.982,1.0,.994,1.0,.999,.99,1.134,1.003,.97,1.0,1.03,.996,1.026,.993,1.031,1.006}},
-{{{4,2},{0,320},{2,416},{0,76}},{.999,.995,1.0,1.0,1.0,1.0,1.0,1.0,1.042,1.069,1.044,.985,.999,1.001,.98,1.006}},
-{{{2,5},{7,24},{1,448},{0,76}},{.984,.978,1.0,1.0,.995,1.022,1.0,1.0,.99,1.009,1.0,.999,1.086,.994,.966,1.007}},
-{{{1,64},{6,64},{2,10},{1,380}},{.99,.994,1.0,1.0,.974,1.018,1.0,.992,1.0,1.054,1.0,.969,1.0,1.009,1.0,1.003}},
-{{{9,14},{2,247},{8,15},{1,256}},{1.021,1.0,.996,1.0,1.004,1.0,.986,1.002,1.056,1.0,1.0,1.0,1.007,1.064,1.085,1.175}},
-{{{5,2},{1,256},{0,664},{2,875}},{1.003,1.008,1.016,1.022,1.01,.999,1.098,1.02,1.0,.998,.998,.988,1.005,.992,1.127,1.09}},
-{{{9,16},{3,4},{2,320},{9,10}},{1.031,1.0,1.017,1.0,1.039,1.0,.982,1.0,1.014,1.086,1.002,.984,1.016,1.077,1.02,1.074}},
-{{{3,4},{8,22},{2,128},{1,1576}},{1.05,1.013,1.015,.997,1.03,.977,1.004,1.011,1.009,.997,1.035,.974,1.007,1.006,1.058,1.048}},
-{{{5,2},{7,25},{8,21},{5,16}},{1.029,1.004,1.01,1.033,.992,.994,1.052,1.02,1.0,.984,1.0,.996,1.0,1.016,1.0,1.01}},
-{{{7,29},{2,1664},{4,2},{0,664}},{1.005,1.0,.994,1.0,1.013,1.002,.985,.999,1.028,1.027,.993,1.025,.993,.99,1.015,1.058}},
-{{{5,2},{1,3888},{2,593},{4,2}},{1.015,1.03,1.006,1.011,1.013,.994,1.007,1.005,.996,.996,.998,.991,1.04,.986,1.019,1.027}},
-{{{4,8},{0,3520},{2,2520},{4,32}},{1.005,1.009,1.013,1.005,.983,.99,1.037,.982,1.0,.997,1.0,.986,1.0,1.006,1.0,1.026}},
-{{{2,30},{7,16},{4,2},{2,286}},{1.21,1.059,1.177,1.122,1.193,1.039,.974,.997,1.0,1.0,1.0,.984,1.0,1.002,1.0,1.022}},
-{{{2,40},{5,16},{1,67},{6,64}},{1.008,1.006,.997,.993,1.166,1.047,1.011,1.009,1.0,1.0,1.0,1.0,1.068,1.022,.983,.996}},
-{{{2,5},{4,2},{2,192},{7,23}},{1.117,1.05,1.114,1.005,1.0,.995,1.0,1.006,1.0,1.11,.978,.985,1.0,.99,1.0,1.012}},
-{{{2,5},{0,96},{7,23},{1,448}},{.982,.982,1.01,1.019,1.0,1.0,1.0,.989,.983,1.039,1.155,.997,1.0,1.0,.983,1.015}},
-{{{4,2},{0,912},{2,88},{0,75}},{.987,.984,1.0,1.0,1.003,1.029,1.0,1.0,1.06,1.06,1.073,.977,1.005,1.003,.993,.999}},
-{{{4,2},{2,56},{0,75},{6,64}},{.995,.977,.994,1.027,1.045,1.04,1.005,.991,1.0,1.0,1.0,1.0,1.055,.977,1.001,1.0}},
-{{{1,320},{7,14},{3,8},{1,88}},{.98,1.0,.995,1.0,.983,1.0,.997,1.0,1.023,1.053,.982,1.008,.992,1.011,.99,1.001}},
-{{{2,5},{1,1314},{4,1},{7,24}},{1.011,1.027,1.011,.982,.987,.985,1.074,1.0,1.0,1.015,1.0,1.007,1.004,.989,.988,1.006}},
-{{{7,29},{1,14},{6,300},{7,28}},{1.105,1.0,1.011,1.0,1.001,1.0,1.007,1.0,1.0,1.001,1.002,1.145,1.0,1.0,1.031,1.051}},
-{{{7,29},{1,28},{2,1984},{4,2}},{1.038,1.001,.985,1.02,1.101,1.003,1.025,.991,1.008,1.0,1.009,1.083,.998,1.017,1.001,1.031}},
-{{{7,29},{1,48},{9,11},{4,2}},{1.054,1.0,1.001,1.034,1.001,1.004,.98,.976,1.004,1.017,.996,1.082,1.003,1.0,1.018,1.027}},
-{{{7,29},{6,448},{1,18},{2,3087}},{1.011,1.001,1.0,1.0,1.001,1.067,1.01,1.005,1.054,1.0,1.0,1.0,1.003,1.01,1.004,1.008}},
-{{{3,16},{7,28},{4,2},{2,768}},{.983,.991,.994,1.001,1.013,1.001,1.034,1.011,1.029,1.025,.996,.998,1.002,.983,1.027,1.007}},
-{{{1,48},{7,16},{2,894},{5,2}},{1.003,.992,.998,.99,1.025,1.011,1.015,1.022,1.001,.991,.998,1.027,1.033,.986,.992,.999}},
-{{{0,1280},{7,29},{9,21},{1,48}},{1.018,.993,1.0,1.015,1.0,.999,1.0,1.0,1.002,.976,1.033,1.017,1.002,1.007,1.0,.999}},
-{{{0,1280},{7,19},{5,2},{4,2}},{1.005,.98,.979,1.001,1.014,.998,1.018,.984,1.019,1.0,1.019,1.023,.992,.99,1.013,.998}},
-{{{2,13},{4,32},{1,3499},{0,24}},{.994,1.009,1.016,.967,1.0,1.144,1.0,1.069,1.145,1.043,1.098,.988,1.001,1.037,1.054,.99}},
-{{{5,4},{4,2},{1,2304},{0,24}},{1.002,1.002,1.018,.971,1.01,1.004,1.012,1.112,1.04,1.085,1.087,.998,1.02,1.006,1.055,1.003}},
-{{{5,4},{4,16},{1,2304},{0,40}},{1.003,1.009,1.015,.958,1.012,1.066,1.001,1.055,1.049,1.022,1.043,.985,1.022,1.013,1.043,.99}},
-{{{2,13},{1,320},{0,24},{9,0}},{.996,.967,1.012,1.005,1.001,1.017,1.032,1.013,1.0,1.0,1.0,1.051,1.022,.991,1.059,.997}},
-{{{5,16},{1,5760},{1,20},{2,48}},{.988,1.016,1.0,1.0,1.024,.993,1.011,1.018,1.023,1.031,1.0,1.0,1.002,.988,1.044,1.024}},
-{{{7,25},{2,3},{0,4},{6,26}},{1.0,1.0,.963,1.0,1.002,1.0,1.011,1.0,1.0,1.0,1.019,1.054,1.008,1.065,.993,1.005}},
-{{{1,384},{0,32},{2,6},{2,1024}},{.999,1.009,1.003,1.03,.978,1.031,1.001,.995,1.0,1.0,1.0,1.0,1.002,.983,1.007,1.02}},
-{{{1,5760},{2,328},{4,4},{5,2}},{.982,.992,1.0,1.002,1.015,1.021,1.01,1.0,1.031,1.001,1.043,1.007,.992,1.042,1.002,.985}}
+{{{2,4},{8,12},{2,28},{1,4627}},{1.291,1.067,1.01,.994,1.0,1.007,1.0,1.013,1.0,.993,1.0,.998,1.0,1.035,1.0,.998}},
+{{{2,12},{7,19},{1,63},{5,2}},{1.003,1.003,1.0,1.019,1.208,.994,1.004,1.001,1.003,1.008,1.0,.993,1.017,1.006,1.012,1.023}},
+{{{2,4},{9,5},{6,12},{1,29}},{1.0,.993,1.0,1.0,1.0,1.004,1.0,.998,1.023,1.055,1.0,1.0,1.163,1.002,1.008,1.003}},
+{{{2,12},{7,19},{0,146},{1,75}},{1.006,1.0,1.0,1.0,1.004,1.002,1.0,1.012,1.027,1.04,.997,1.049,1.121,.988,1.009,1.002}},
+{{{2,12},{8,11},{0,146},{1,75}},{1.005,1.0,1.0,1.0,1.003,1.006,1.0,1.0,1.025,1.055,.997,.999,1.087,.989,1.006,1.001}},
+{{{2,12},{8,11},{7,27},{5,2}},{1.062,1.006,.991,.993,1.0,1.0,1.004,1.001,1.013,1.0,1.0,1.003,1.0,1.0,1.009,1.019}},
+{{{2,4},{7,5},{2,101},{7,23}},{.999,1.035,1.061,.979,1.0,.992,1.0,1.002,1.0,1.0,1.004,1.001,1.0,1.0,1.0,1.002}},
+{{{2,4},{0,146},{1,103},{6,95}},{1.0,1.002,.994,.998,1.012,1.044,1.043,.992,1.0,1.0,1.0,1.007,1.0,1.001,1.004,1.0}},
+{{{7,9},{2,28},{8,13},{1,29}},{1.004,1.0,1.003,1.0,1.0,1.0,1.0,1.0,1.255,.978,1.013,1.001,1.0,1.005,1.0,1.023}},
+{{{8,4},{2,22},{0,78},{1,5661}},{1.003,1.0,1.001,1.0,1.202,.988,1.016,1.005,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.034}},
+{{{8,4},{2,24},{1,5661},{0,78}},{1.003,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.154,.992,1.011,1.004,1.0,.999,1.0,1.03}},
+{{{7,9},{2,22},{1,70},{1,5661}},{.999,1.0,1.01,.999,1.124,.991,1.002,1.002,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.027}},
+{{{8,4},{2,16},{7,27},{3,32}},{1.095,1.003,1.006,.987,1.0,.998,1.0,1.012,1.0,.999,1.005,1.021,1.0,.999,1.0,1.0}},
+{{{0,2395},{2,260},{0,78},{1,19}},{1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.066,1.001,.999,.997}},
+{{{7,10},{3,1},{2,96},{8,13}},{.998,.983,1.063,.981,1.0,.999,1.0,1.007,1.0,.996,1.0,1.009,1.0,1.014,1.0,.999}},
+{{{7,10},{5,2},{1,101},{2,491}},{.995,.999,1.013,.999,1.048,.977,1.001,1.011,1.0,1.0,.999,1.0,1.0,1.001,1.0,.995}},
+{{{2,10},{8,12},{1,65},{6,15}},{1.05,1.056,1.0,1.0,1.315,1.244,1.0,1.0,1.118,1.021,1.011,1.001,1.406,1.021,1.026,1.012}},
+{{{2,16},{8,12},{1,73},{7,11}},{1.074,1.039,1.0,1.0,1.246,1.12,1.0,1.0,1.077,.986,1.011,.997,1.2,.994,1.02,1.007}},
+{{{2,6},{7,8},{1,38},{6,104}},{1.003,1.006,1.0,.999,1.131,1.098,1.203,.982,1.0,1.0,1.01,1.0,1.0,1.0,1.01,1.006}},
+{{{2,6},{5,2},{7,8},{2,41}},{1.071,1.059,1.067,1.055,1.097,.956,1.046,1.007,1.0,.964,1.0,1.024,1.0,.986,1.0,1.035}},
+{{{2,3},{5,2},{1,73},{8,5}},{.997,.99,1.0,1.012,1.065,1.032,1.0,1.08,.995,.99,1.0,1.004,1.099,.984,1.0,1.018}},
+{{{2,3},{8,12},{6,60},{2,18}},{1.031,1.047,1.0,1.0,1.101,.924,.968,1.002,1.0,1.005,1.0,1.0,1.0,.995,1.0,1.005}},
+{{{1,29},{6,35},{2,124},{0,664}},{.971,1.032,1.0,.96,.988,.96,1.0,1.028,.996,1.028,1.003,1.006,.99,.98,.995,1.008}},
+{{{2,3},{1,94},{0,64},{6,9}},{.995,.982,.999,1.001,.985,.996,.995,1.038,1.0,1.0,1.015,1.07,.985,1.002,1.053,.991}},
+{{{7,9},{2,21},{8,21},{0,13605}},{1.278,.999,1.02,.967,1.0,1.021,1.0,1.009,1.0,.999,1.0,.998,1.0,.994,1.0,1.002}},
+{{{6,43},{2,6},{9,13},{3,8}},{1.22,.994,1.027,.978,1.0,1.022,1.0,1.005,1.001,1.004,1.004,1.003,1.0,1.0,1.0,1.008}},
+{{{8,4},{2,42},{1,43},{8,22}},{1.005,1.0,1.004,1.0,1.171,.99,.999,.986,1.0,1.0,1.0,1.0,1.0,1.004,1.0,1.011}},
+{{{6,43},{2,4},{8,27},{2,126}},{1.137,1.01,1.019,.984,1.0,1.01,1.0,1.01,1.0,1.0,1.0,1.006,1.0,1.0,1.0,1.002}},
+{{{7,9},{1,67},{2,99},{5,2}},{.998,1.0,1.108,.992,1.0,1.0,.999,1.008,1.007,1.0,1.006,1.017,1.001,1.0,.998,.993}},
+{{{7,9},{2,16},{1,125},{8,13}},{1.001,.999,1.009,.999,1.092,.994,1.0,.987,1.0,1.0,1.0,1.0,1.0,1.017,1.0,.999}},
+{{{7,16},{2,4},{8,21},{6,14}},{1.003,1.0,1.014,1.0,1.0,1.0,1.0,1.0,1.076,1.005,.999,.984,1.0,1.009,1.0,1.002}},
+{{{7,16},{0,1707},{8,13},{2,64}},{1.054,.987,.997,.991,1.0,1.007,1.0,.999,1.001,1.006,.999,.993,1.0,1.001,1.0,1.007}},
+{{{2,9},{4,1},{1,41},{9,10}},{1.013,.97,.998,.986,1.333,1.174,1.181,1.03,1.0,1.0,1.0,1.0,1.025,1.104,1.021,1.016}},
+{{{2,6},{1,66},{4,2},{2,144}},{1.018,.984,1.227,1.198,1.01,.997,1.107,1.014,1.0,.983,1.0,.995,1.0,1.011,1.0,1.011}},
+{{{2,16},{9,9},{1,85},{7,4}},{1.008,1.0,1.0,1.0,1.117,1.073,1.0,1.0,1.029,.993,1.0,1.0,1.087,.996,.987,1.006}},
+{{{5,16},{4,1},{1,32},{2,302}},{.978,.971,.989,.971,1.102,1.032,1.021,.983,.999,.999,1.013,1.008,.962,.999,1.013,1.003}},
+{{{2,2},{7,14},{9,14},{5,2}},{1.014,.995,1.183,.969,1.0,1.0,.971,.961,1.0,1.027,1.0,.998,1.0,1.0,1.0,1.007}},
+{{{5,16},{5,2},{2,3},{6,29}},{1.003,1.0,1.0,1.0,1.001,1.0,1.04,.99,1.052,1.0,1.0,1.0,.967,1.0,1.009,.992}},
+{{{1,24},{4,2},{1,85},{0,35}},{.978,.98,.98,.979,1.0,1.001,1.0,1.041,.948,1.005,.993,.999,1.0,1.071,1.0,.998}},
+{{{1,16},{4,2},{7,6},{2,77}},{.947,1.016,.974,1.02,.978,1.059,1.0,.989,.987,.983,.989,.979,.996,.991,1.019,1.003}},
+{{{1,7},{2,760},{4,2},{1,1680}},{1.063,.987,1.205,1.111,1.133,1.025,1.141,1.008,1.0,.949,1.0,1.049,1.0,1.058,1.0,1.047}},
+{{{1,14},{2,448},{4,2},{7,12}},{1.018,.975,1.123,1.059,1.044,1.013,1.021,1.003,.996,.959,1.061,1.018,1.076,1.032,1.15,1.021}},
+{{{1,14},{4,32},{2,936},{4,2}},{1.024,.983,1.0,1.0,1.084,1.043,1.0,1.0,1.061,1.021,1.0,.999,1.048,1.016,1.0,.992}},
+{{{1,7},{5,32},{1,2024},{0,26}},{1.025,1.003,.983,.985,1.0,1.043,1.0,1.058,1.046,1.013,1.039,.996,1.0,1.003,1.0,.988}},
+{{{1,22},{1,64},{4,4},{2,1600}},{1.019,.977,1.0,.999,.995,.996,1.0,1.007,1.043,1.005,1.0,1.039,.998,.979,1.0,1.001}},
+{{{1,29},{1,64},{4,4},{2,320}},{.995,.974,1.0,.987,1.009,1.0,1.0,1.005,1.024,.973,1.0,1.016,.995,.99,1.0,1.003}},
+{{{2,4432},{4,2},{7,20},{0,32}},{.995,1.032,.999,.999,.973,1.018,1.044,1.035,1.0,1.047,1.0,.991,.96,.992,1.005,.99}},
+{{{4,32},{8,12},{0,15},{4,2}},{.996,1.0,1.02,1.0,1.003,1.0,.971,1.0,1.001,.992,1.022,1.042,1.006,.993,1.006,.997}},
+{{{1,7},{2,384},{4,2},{1,1661}},{1.034,.972,1.19,1.087,1.082,1.025,1.158,1.012,1.0,.956,1.0,1.028,1.0,1.056,1.0,1.056}},
+{{{1,14},{2,760},{4,2},{7,12}},{1.04,.983,1.136,1.077,1.042,1.01,1.011,1.001,1.007,.948,1.067,1.029,1.12,1.032,1.136,1.021}},
+{{{1,14},{3,32},{1,1661},{0,24}},{1.027,.998,1.0,1.0,1.0,1.063,1.0,1.0,1.065,1.015,1.056,.998,1.0,1.009,1.0,.981}},
+{{{1,22},{2,944},{4,2},{7,8}},{1.011,.981,1.067,1.04,1.002,1.003,.999,.996,.994,.954,1.039,1.018,1.095,1.013,1.044,1.005}},
+{{{4,32},{2,1600},{4,2},{5,4}},{.985,1.0,1.042,1.0,1.031,1.01,1.03,1.002,1.005,1.0,1.045,1.0,1.009,.996,.994,.991}},
+{{{1,4},{0,1344},{4,2},{2,2403}},{1.009,.997,1.001,.975,.988,1.002,1.123,.998,1.044,1.03,1.019,1.006,.988,1.005,1.006,.979}},
+{{{5,32},{1,22},{1,64},{0,24}},{1.007,.992,.989,.976,1.0,1.0,1.012,1.012,1.014,1.012,.996,.989,1.0,1.0,1.007,.993}},
+{{{1,6336},{0,32},{1,2024},{5,2}},{.997,1.0,1.01,1.0,.98,.992,.996,.991,.994,1.0,1.0,1.0,1.029,1.056,.988,.99}},
+{{{1,8},{1,1216},{0,52},{1,4352}},{1.001,.987,1.0,1.013,1.085,1.006,1.0,1.017,1.0,1.0,1.0,1.066,1.0,1.0,1.0,1.015}},
+{{{4,32},{1,8},{1,1696},{0,52}},{1.001,1.0,1.001,.979,1.0,1.0,1.04,1.024,1.065,1.0,1.011,.996,1.0,1.0,1.015,1.005}},
+{{{5,32},{2,488},{5,2},{1,1696}},{.998,1.0,1.017,1.0,1.02,.999,1.0,.997,.985,1.0,.995,1.0,1.034,1.005,1.012,1.003}},
+{{{1,16},{4,4},{1,384},{1,6080}},{1.061,1.005,.998,.995,1.0,1.005,1.0,1.004,1.0,1.0,1.0,1.0,1.0,.987,1.0,1.014}},
+{{{1,26},{4,4},{1,384},{0,1728}},{1.015,1.003,1.004,1.005,1.0,1.0,1.0,1.001,1.053,.998,1.0,.991,1.0,.999,1.0,1.007}},
+{{{1,32},{4,4},{1,6080},{0,52}},{1.0,1.001,.998,.994,1.0,.999,1.0,1.033,1.038,1.002,1.005,1.001,1.0,.989,1.0,.995}},
+{{{5,32},{2,280},{0,16},{6,96}},{.988,.975,1.004,.995,1.024,.999,.996,.994,1.0,1.0,1.021,1.019,1.01,1.007,1.003,.998}},
+{{{1,8},{6,20},{0,33},{2,168}},{.999,.994,1.0,.977,.998,1.011,1.014,1.0,1.0,.991,1.0,1.015,.994,1.007,1.028,.999}},
+{{{2,14},{1,32},{4,2},{0,56}},{1.0,.944,1.202,1.121,.981,.973,1.05,1.09,1.021,.965,1.243,1.107,.988,1.002,1.103,1.015}},
+{{{2,4},{1,23},{4,1},{2,88}},{1.0,.964,1.176,1.12,.982,.958,1.083,1.019,1.0,.975,1.0,1.017,1.0,.986,1.0,1.018}},
+{{{5,16},{1,47},{4,1},{2,283}},{.991,.984,1.101,1.049,.986,.98,1.033,.984,.993,.986,.984,.996,1.009,1.003,1.023,1.012}},
+{{{2,4},{8,15},{1,4800},{5,2}},{1.02,.999,1.137,.96,.987,.936,.978,.966,1.059,1.01,1.022,.995,1.056,1.126,1.001,.996}},
+{{{1,17},{4,2},{2,88},{0,39}},{.966,1.008,.991,1.016,.985,1.013,.998,1.052,.956,1.049,.982,1.001,.979,.991,1.012,.998}},
+{{{5,16},{1,56},{5,2},{0,192}},{.964,1.0,.997,1.0,.989,.98,1.054,.998,.984,1.0,1.014,1.0,1.01,.994,1.004,.988}},
+{{{2,7},{6,9},{0,24},{6,20}},{.997,.951,1.015,.98,.987,1.006,1.024,1.019,1.0,1.0,1.009,1.079,1.0,1.0,1.033,.991}},
+{{{3,1},{0,6},{6,24},{0,48}},{.931,.947,.981,1.002,.991,1.083,1.024,1.048,1.0,1.0,.997,1.008,1.0,1.0,.986,.999}},
+{{{2,3},{9,14},{1,64},{5,2}},{.991,.995,1.0,1.0,1.225,1.023,1.007,1.024,1.0,1.006,1.0,1.0,1.0,1.081,1.0,1.112}},
+{{{2,2},{4,4},{2,768},{1,80}},{.993,1.002,.992,1.007,1.0,.998,1.0,1.003,1.119,1.093,1.105,.987,1.0,.993,1.0,1.023}},
+{{{2,1},{7,9},{5,2},{2,587}},{.996,1.014,1.134,1.014,1.0,1.015,1.0,1.109,1.0,.994,1.0,1.001,1.0,1.0,1.0,1.009}},
+{{{2,5},{9,14},{7,9},{4,2}},{1.036,1.011,1.0,1.0,1.088,1.011,1.03,1.038,.996,1.004,1.0,1.0,1.095,.984,.972,.987}},
+{{{2,5},{4,2},{2,302},{1,43}},{.997,.98,.981,.994,1.0,.997,1.0,1.01,1.087,1.099,1.026,.985,1.0,.989,1.0,1.018}},
+{{{2,1},{6,89},{4,4},{2,230}},{1.023,1.02,.991,1.05,.979,1.011,1.074,.979,1.0,.995,1.0,.997,1.0,1.005,1.0,1.011}},
+{{{2,3085},{4,2},{2,144},{1,101}},{.99,1.0,.987,1.0,.986,.997,1.016,1.001,1.09,1.0,1.0,1.0,1.005,.974,1.006,1.009}},
+{{{2,6},{9,15},{0,268},{1,64}},{.989,.978,1.0,1.0,.994,1.004,1.0,1.0,.986,1.021,1.0,1.0,1.05,.989,.982,1.004}},
+{{{1,4608},{0,57},{5,2},{6,26}},{1.006,1.0,1.031,1.0,.982,1.0,1.027,1.0,.986,.972,1.004,.992,1.028,1.094,1.01,1.011}},
+{{{4,32},{2,406},{4,2},{5,2}},{1.033,1.0,.978,1.0,.992,.998,1.029,.999,1.098,1.0,1.002,1.0,1.011,.988,1.012,1.006}},
+{{{1,4608},{0,22},{2,192},{4,2}},{1.004,1.0,1.059,1.0,.991,1.069,.999,.99,.972,.979,.995,1.003,.999,1.05,1.005,1.006}},
+{{{5,32},{2,288},{4,2},{2,1664}},{1.044,1.043,1.005,1.011,1.009,.986,1.005,.994,1.0,1.0,.981,.982,1.0,1.0,1.011,1.004}},
+{{{0,64},{8,7},{5,2},{4,1}},{.998,1.005,.982,.987,1.009,1.019,1.1,.991,.996,1.008,.98,1.006,.992,.996,1.025,1.001}},
+{{{9,24},{2,776},{4,2},{5,2}},{1.001,1.0,.989,1.001,.989,1.003,1.012,1.018,1.036,1.0,.993,1.002,1.0,.993,.997,1.012}},
+{{{5,16},{0,6},{6,30},{4,2}},{.991,.999,1.013,1.011,1.063,.999,.989,.989,.987,.98,1.003,.988,1.021,1.003,1.004,.999}},
+{{{0,64},{7,22},{5,2},{1,1256}},{1.001,1.006,1.0,1.007,.99,.997,1.0,.999,.981,.992,.984,.989,1.01,.998,1.032,1.001}},
+{{{8,15},{4,2},{6,328},{2,94}},{1.045,1.096,1.013,1.074,1.0,1.07,1.0,.98,.998,1.082,1.006,1.046,1.0,1.216,1.0,1.133}},
+{{{8,14},{4,2},{2,576},{6,444}},{1.029,1.136,1.012,1.036,.995,1.041,1.001,1.037,1.0,1.146,1.0,1.005,1.0,1.126,1.0,1.107}},
+{{{1,560},{0,953},{2,128},{8,23}},{1.013,1.05,1.007,1.047,.992,1.014,1.004,1.041,1.0,.997,1.026,1.0,1.0,1.002,1.007,1.096}},
+{{{7,24},{2,58},{1,712},{5,2}},{1.022,1.04,.984,1.008,1.045,.995,.999,1.043,1.009,1.0,1.013,1.009,1.012,1.0,1.033,1.069}},
+{{{7,28},{2,3},{9,19},{2,1664}},{1.081,1.027,1.013,1.03,.99,.987,1.008,1.032,1.0,1.0,.989,1.0,1.0,1.0,1.01,1.044}},
+{{{1,560},{4,4},{2,416},{4,2}},{1.017,1.058,1.0,1.0,.995,1.012,1.0,1.0,.986,1.004,1.009,.978,1.027,1.032,1.002,1.013}},
+{{{2,2},{1,1847},{5,2},{0,448}},{1.001,.983,1.013,.986,1.0,1.007,1.0,1.026,1.058,.996,.99,1.015,1.0,1.013,1.0,1.03}},
+{{{2,3},{9,19},{3,1},{2,636}},{1.001,1.015,1.005,1.007,1.053,1.004,.979,1.001,1.0,.984,1.0,1.016,1.0,1.006,1.0,1.005}},
+{{{2,4},{8,15},{1,64},{0,88}},{.999,.983,1.0,1.0,1.048,1.063,1.0,1.0,1.044,1.024,1.0,1.0,1.376,1.015,1.036,1.017}},
+{{{2,4},{8,13},{5,16},{5,2}},{1.226,1.003,1.004,.987,1.0,1.0,1.0,1.0,1.096,1.032,1.052,1.031,1.0,.99,1.0,1.001}},
+{{{2,4},{9,7},{7,6},{1,6272}},{1.051,1.037,1.0,1.0,1.166,.997,1.019,1.006,1.0,1.0,1.0,1.0,1.002,1.042,1.004,1.004}},
+{{{2,6},{8,9},{0,376},{1,72}},{.988,.979,1.0,1.0,1.015,.999,1.0,1.0,1.039,1.028,1.0,1.053,1.126,.995,1.012,1.002}},
+{{{4,4},{2,2},{5,2},{7,8}},{1.004,.985,.997,1.026,1.0,1.0,1.032,1.02,1.061,1.058,1.04,.967,1.0,1.0,1.06,1.003}},
+{{{4,4},{2,6},{8,9},{2,64}},{1.054,1.045,1.01,.996,1.044,.992,1.035,.989,1.0,1.0,1.005,.996,1.0,1.0,1.014,1.005}},
+{{{5,16},{9,3},{1,40},{2,32}},{.97,.992,1.0,1.0,1.035,.991,.996,.987,.996,1.003,1.0,1.0,1.011,.976,1.01,.997}},
+{{{4,4},{2,152},{5,16},{5,2}},{1.023,.99,.99,1.004,1.0,1.0,1.0,1.0,1.05,1.015,.995,.998,1.005,.989,1.0,1.001}},
+{{{2,438},{4,2},{2,3},{9,8}},{1.112,1.0,1.018,1.0,1.068,1.006,.997,1.025,1.002,1.0,1.139,1.0,1.007,.992,1.004,1.027}},
+{{{2,3},{1,64},{0,340},{6,540}},{.991,1.019,1.022,1.014,.993,1.085,1.097,.992,1.0,1.0,1.0,1.0,1.0,1.0,.982,1.007}},
+{{{1,11},{6,5},{2,9},{0,40}},{1.0,.991,1.0,.994,.996,.977,1.0,1.012,1.0,.994,1.0,1.04,1.018,1.022,1.105,1.004}},
+{{{2,1572},{1,3},{0,64},{4,2}},{.998,.997,1.007,.99,1.076,.995,1.021,.979,1.0,1.0,.976,.997,1.0,1.0,1.009,1.011}},
+{{{2,666},{4,4},{9,7},{2,2}},{1.028,1.0,.983,1.0,.998,1.0,1.065,1.0,1.019,.99,.981,1.002,1.007,.999,.99,1.009}},
+{{{1,11},{0,1149},{2,46},{4,2}},{1.002,1.042,1.001,1.01,1.003,.994,1.077,.981,.999,.998,1.002,.995,1.002,1.005,1.028,1.015}},
+{{{6,117},{2,3},{6,540},{2,133}},{.998,1.055,1.008,.983,1.0,.975,1.0,.994,1.0,1.0,.995,1.016,1.0,1.0,1.0,1.005}},
+{{{1,11},{0,1149},{1,3465},{0,19}},{.999,.972,1.0,1.0,1.0,1.044,1.0,1.0,1.004,1.0,1.076,.995,1.0,1.008,1.0,.999}},
+{{{6,432},{2,256},{8,15},{2,64}},{1.071,1.0,1.0,1.0,1.028,.984,1.0,1.0,1.006,1.0,.983,1.0,1.035,1.056,1.075,1.165}},
+{{{7,26},{2,648},{9,7},{2,128}},{1.033,1.04,1.0,1.0,.998,1.009,1.0,1.0,1.004,1.008,.988,.985,1.02,1.051,1.036,1.097}},
+{{{6,432},{2,404},{2,9},{2,64}},{1.102,.982,1.0,1.0,.988,.991,1.0,1.0,1.0,1.0,1.0,1.0,1.016,1.025,1.018,1.069}},
+{{{7,30},{5,2},{2,128},{9,15}},{1.061,1.02,1.005,1.0,1.019,1.003,.997,1.037,1.001,.989,.991,1.002,1.051,1.048,1.019,1.047}},
+{{{1,3648},{2,1664},{0,512},{2,5}},{1.004,1.008,1.0,1.0,1.062,.996,1.0,1.0,.993,.999,.999,.972,1.005,1.009,1.001,1.05}},
+{{{7,31},{0,2424},{2,808},{1,2752}},{1.005,1.001,1.005,.998,.973,1.0,1.008,1.006,1.002,.995,1.001,1.001,.991,1.063,1.033,1.04}},
+{{{5,4},{6,432},{8,27},{2,808}},{1.03,.997,1.006,.99,1.004,1.006,1.003,1.007,1.041,1.0,.989,1.01,1.006,.975,1.011,1.025}},
+{{{7,31},{2,3},{6,344},{2,72}},{1.054,.995,.993,.992,.989,.997,.99,.997,1.0,1.0,.996,1.037,1.0,1.0,1.007,1.018}},
+{{{2,5},{8,13},{1,64},{0,80}},{.995,.981,1.0,1.0,1.047,1.057,1.0,1.0,1.058,1.014,1.0,1.0,1.351,1.009,1.034,1.017}},
+{{{2,5},{8,15},{6,19},{5,16}},{1.074,1.055,1.0,1.0,1.217,1.017,1.022,1.016,1.0,.994,1.0,1.0,1.0,.993,1.0,1.0}},
+{{{2,2},{8,15},{6,36},{2,13}},{1.032,1.088,1.0,1.0,1.201,.99,1.0,1.01,1.0,1.013,1.0,1.0,1.0,1.004,1.0,1.006}},
+{{{2,5},{8,9},{4,4},{5,2}},{1.069,1.01,1.038,1.022,1.079,.982,.992,.959,1.03,1.027,1.037,1.076,1.05,1.005,1.008,1.005}},
+{{{2,2},{4,4},{5,1},{0,408}},{1.017,.997,1.008,1.002,.996,1.008,1.004,1.032,1.009,1.031,1.1,.972,1.045,1.045,1.024,1.001}},
+{{{2,8},{8,9},{1,64},{0,320}},{.978,.971,1.0,1.0,1.014,1.017,1.0,1.039,.995,.993,1.0,1.0,1.08,.993,1.004,1.001}},
+{{{5,16},{5,2},{2,3},{2,184}},{1.024,1.0,1.0,1.0,.984,1.0,1.024,.984,1.0,1.0,1.0,1.0,.996,1.0,1.004,.999}},
+{{{4,4},{2,130},{1,48},{4,2}},{.988,1.0,1.0,1.0,1.089,1.0,.979,1.0,.998,.971,.999,.998,1.026,.999,.998,1.002}},
+{{{1,10},{4,4},{2,1664},{1,1152}},{1.084,1.007,1.012,1.011,1.173,1.072,1.012,.993,1.0,1.007,1.0,1.043,1.0,1.017,1.0,1.033}},
+{{{1,23},{2,896},{4,2},{6,72}},{1.006,.974,1.1,1.032,1.022,1.011,1.006,.997,.99,.96,1.055,1.007,1.104,1.027,1.071,1.014}},
+{{{1,5},{4,32},{2,2304},{4,2}},{1.028,.997,1.0,1.0,1.095,1.038,1.0,1.0,1.086,1.015,1.0,.997,1.016,1.008,1.0,.989}},
+{{{1,10},{2,432},{5,4},{2,2720}},{.978,.989,1.031,1.003,.987,1.008,1.028,1.001,1.0,1.0,1.047,1.028,1.0,1.0,1.042,.997}},
+{{{1,31},{1,64},{4,2},{2,4018}},{1.012,.956,1.0,.998,1.012,.994,1.0,1.007,1.061,.929,1.0,1.034,.984,.984,1.0,1.005}},
+{{{4,8},{1,1792},{0,29},{5,2}},{.999,1.018,.981,1.003,1.011,1.015,.998,1.001,1.0,.992,1.026,1.057,1.008,.993,1.001,.994}},
+{{{5,64},{1,5},{0,632},{4,2}},{1.013,1.015,1.002,1.007,1.003,.992,.988,.98,.977,.963,1.004,.993,1.063,1.014,.995,.988}},
+{{{7,24},{0,12},{4,2},{2,1378}},{.987,1.0,.988,.974,.996,1.029,1.003,1.024,1.008,1.003,1.015,.99,.996,1.052,.995,1.0}},
+{{{7,29},{9,16},{1,11},{7,28}},{1.122,1.0,1.005,1.0,1.016,1.0,1.001,1.0,1.0,1.01,1.0,1.0,1.023,1.203,1.027,1.056}},
+{{{7,29},{6,396},{1,4},{0,1600}},{1.057,1.0,1.0,1.0,1.014,1.128,1.006,1.03,1.116,1.01,1.004,1.0,.982,1.06,1.011,1.029}},
+{{{1,22},{7,29},{8,16},{4,4}},{1.06,1.008,1.012,1.029,1.008,1.005,1.008,1.012,.99,1.001,1.011,1.117,1.0,1.008,1.0,1.022}},
+{{{7,27},{0,248},{1,36},{4,2}},{1.043,1.0,1.02,1.012,.982,.996,.974,.978,1.0,1.0,1.027,1.038,1.006,1.066,.996,1.013}},
+{{{5,64},{7,29},{8,21},{4,2}},{1.007,1.013,1.002,1.002,.983,1.0,.981,1.0,1.006,.985,1.065,1.032,1.009,.996,1.011,1.001}},
+{{{5,2},{2,862},{4,2},{7,10}},{.972,.984,1.022,1.026,1.007,1.001,1.016,.982,.966,.989,.978,.998,1.014,1.02,1.041,.997}},
+{{{1,36},{7,21},{0,34},{4,4}},{1.005,.995,1.0,1.005,1.014,.996,1.074,1.0,.993,.998,1.0,1.042,.998,.996,.994,1.0}},
+{{{7,31},{4,32},{1,1024},{0,24}},{.994,1.0,.977,1.0,1.013,1.0,1.024,1.002,1.005,1.02,.992,1.014,1.003,1.017,.998,1.012}},
+{{{2,14},{1,32},{4,2},{0,56}},{1.0,.944,1.203,1.122,.981,.972,1.051,1.089,1.02,.965,1.245,1.107,.988,1.003,1.105,1.015}},
+{{{2,4},{1,23},{4,1},{2,88}},{1.0,.963,1.178,1.119,.981,.959,1.084,1.019,1.0,.975,1.0,1.016,1.0,.986,1.0,1.017}},
+{{{5,16},{1,45},{4,1},{2,256}},{.991,.983,1.102,1.048,.985,.98,1.032,.984,.994,.988,.985,.988,1.009,1.004,1.023,1.011}},
+{{{2,4},{9,7},{1,4608},{5,2}},{1.021,.999,1.136,.961,.986,.939,.978,.969,1.059,1.01,1.022,.995,1.058,1.116,.987,.994}},
+{{{1,17},{4,2},{2,72},{0,39}},{.968,1.008,.99,1.012,.98,1.012,.998,1.053,.955,1.049,.982,1.002,.978,.994,1.011,.998}},
+{{{5,16},{1,54},{5,2},{0,192}},{.963,1.0,.998,1.0,.984,.981,1.053,.997,.984,1.0,1.015,1.0,1.009,.994,1.005,.988}},
+{{{2,7},{6,10},{0,24},{6,23}},{.997,.954,1.016,.98,.989,1.007,1.031,1.014,1.0,1.0,1.01,1.084,1.0,1.0,1.033,.991}},
+{{{3,1},{4,1},{1,54},{2,56}},{.974,1.001,.962,.994,1.034,1.05,.991,1.006,.99,.999,.989,1.002,.957,1.032,.982,.999}},
+{{{6,364},{2,192},{2,4},{8,15}},{1.044,1.0,1.0,1.0,1.026,1.0,1.015,1.0,1.165,.985,1.0,1.0,1.019,1.022,1.067,1.163}},
+{{{6,478},{2,603},{9,12},{2,64}},{1.046,1.0,1.0,1.0,.999,.981,1.0,1.0,1.021,1.0,1.01,1.0,1.034,1.049,1.059,1.128}},
+{{{6,642},{2,282},{2,4},{4,2}},{1.007,1.002,1.0,1.0,.995,1.009,1.037,.99,1.087,.989,1.0,1.0,1.007,1.011,1.019,1.089}},
+{{{6,100},{2,603},{1,3456},{0,1344}},{1.001,1.007,.982,.966,1.009,1.015,.996,1.042,.995,1.012,.979,1.026,1.0,1.009,1.0,1.067}},
+{{{7,29},{2,64},{9,15},{4,4}},{1.019,1.002,1.028,1.062,1.003,1.012,1.008,1.024,1.017,1.008,.996,.995,.975,.972,1.013,1.033}},
+{{{1,8},{1,192},{2,1664},{0,2488}},{1.007,.987,1.0,1.005,1.016,.994,1.0,1.004,1.076,.99,1.0,1.004,1.033,.946,1.0,1.033}},
+{{{1,8},{1,4728},{2,4},{7,31}},{1.0,1.054,1.0,.992,1.072,.997,1.0,1.013,1.0,.978,1.0,1.0,1.0,1.011,1.0,1.076}},
+{{{5,16},{0,32},{0,278},{1,1255}},{.997,.994,1.002,.998,1.0,1.0,1.002,.992,1.035,1.026,.984,.962,1.0,1.0,1.015,1.002}},
+{{{2,5},{8,13},{1,64},{0,88}},{.996,.981,1.0,1.0,1.057,1.063,1.0,1.0,1.056,1.015,1.0,1.0,1.361,1.011,1.036,1.018}},
+{{{2,5},{8,15},{5,16},{5,2}},{1.203,.995,1.006,.984,1.0,1.0,1.0,1.0,1.103,1.039,1.05,1.029,1.0,.992,1.0,1.0}},
+{{{2,5},{9,4},{1,80},{0,352}},{.985,.989,1.0,1.0,1.057,1.04,1.0,1.058,1.015,1.014,1.0,1.0,1.176,.998,1.022,1.004}},
+{{{2,5},{4,4},{9,6},{6,27}},{1.029,1.009,1.014,1.027,1.0,1.0,1.0,1.0,1.085,1.034,1.099,.993,1.054,1.052,.991,1.002}},
+{{{2,2},{7,8},{8,13},{0,64}},{.989,.99,.993,1.04,1.0,1.0,1.0,1.0,.998,1.041,1.117,.996,1.0,1.0,.997,1.004}},
+{{{4,4},{2,128},{5,16},{5,2}},{1.039,.989,.997,1.0,1.0,1.0,1.0,1.0,1.074,1.018,1.003,1.007,1.005,.983,1.0,1.003}},
+{{{2,8},{8,9},{1,64},{7,20}},{.989,.98,1.0,1.0,1.054,.999,.958,.989,1.0,1.0,1.0,1.0,1.0,1.0,1.012,1.002}},
+{{{4,4},{5,2},{2,2},{6,38}},{.997,.983,1.0,1.0,.994,1.004,1.015,1.011,1.027,1.037,1.0,1.0,1.016,.969,1.041,1.001}},
+{{{2,1600},{4,2},{2,272},{1,1382}},{1.07,1.0,.986,1.0,1.02,.989,1.003,1.013,.998,1.0,1.051,1.0,1.031,1.001,1.034,1.01}},
+{{{2,592},{4,2},{0,37},{6,24}},{.997,.994,.968,.992,1.059,1.003,.996,1.001,.988,1.041,1.054,1.059,1.01,.989,1.001,1.006}},
+{{{5,16},{1,11},{2,504},{4,2}},{1.032,1.052,1.006,1.031,1.009,.994,1.001,.988,.994,.989,1.012,.989,1.017,.997,1.01,1.0}},
+{{{1,1720},{0,56},{5,2},{2,160}},{.993,.997,1.016,.997,.979,.991,1.011,.981,.996,.945,1.007,.97,.991,1.094,1.002,.995}},
+{{{2,4048},{4,2},{5,2},{1,1172}},{1.002,1.006,1.009,1.025,1.008,.975,.997,.999,.96,.977,.988,.999,1.074,.991,1.01,1.0}},
+{{{6,14},{0,24},{5,2},{2,992}},{.986,.978,1.012,.983,.988,1.03,1.015,1.001,1.008,.981,1.012,1.006,.985,1.029,.991,.995}},
+{{{2,128},{4,2},{6,14},{2,992}},{1.029,1.013,.978,.993,1.017,.997,.973,1.003,1.0,.998,1.0,1.001,1.0,.993,1.0,1.005}},
+{{{5,32},{3,2},{2,538},{1,1172}},{.994,.981,1.007,1.001,1.002,.991,1.001,.996,1.016,.98,1.028,1.005,1.01,1.016,.988,.992}},
+{{{8,5},{2,41},{7,23},{1,27}},{1.005,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.219,.991,1.005,.992,1.0,.999,1.0,1.011}},
+{{{9,2},{2,18},{2,64},{8,28}},{1.174,1.009,1.009,.979,1.0,1.0,1.003,1.004,1.0,1.01,1.0,1.002,1.0,1.0,1.0,1.015}},
+{{{9,2},{2,18},{2,128},{8,21}},{1.137,.996,1.01,.98,1.0,1.0,1.0,1.003,1.0,1.013,1.0,1.001,1.0,1.0,1.0,1.005}},
+{{{7,11},{2,6},{6,1},{7,18}},{.999,1.0,.999,1.0,1.115,.997,1.011,.986,1.0,1.0,1.0,1.0,1.0,1.009,1.0,1.002}},
+{{{7,11},{2,56},{1,38},{7,27}},{.999,1.0,1.001,1.0,1.091,.988,1.001,.999,1.0,1.0,1.0,1.0,1.0,1.003,1.0,1.004}},
+{{{6,40},{2,3},{3,1},{0,1223}},{1.0,1.0,1.003,1.004,1.083,.999,1.003,.985,1.0,1.0,.999,.995,1.0,1.007,1.002,1.005}},
+{{{6,40},{1,577},{2,302},{5,2}},{1.002,.999,1.069,.997,.999,1.013,.999,.998,1.005,1.0,1.0,1.011,1.0,1.003,1.0,1.002}},
+{{{6,40},{2,3},{5,4},{5,2}},{1.056,1.006,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.011,1.0,1.0,1.005,.99}},
+{{{2,14},{7,4},{1,33},{0,40}},{1.0,1.006,1.0,1.0,1.112,1.069,1.169,1.182,1.051,1.036,1.021,1.0,1.201,1.143,1.256,.995}},
+{{{2,18},{9,11},{2,68},{7,9}},{1.131,1.077,1.0,1.0,1.0,1.008,1.0,1.0,1.169,.969,.963,1.005,1.0,1.011,1.0,1.023}},
+{{{2,6},{1,37},{6,30},{0,8}},{1.0,.98,1.0,.965,1.0,1.0,1.0,1.164,1.007,1.005,1.09,1.068,1.006,.993,1.136,1.001}},
+{{{2,45},{1,5615},{5,2},{1,6}},{.986,.994,1.0,1.0,.972,.98,1.0,1.0,1.041,.988,.967,.97,1.062,1.017,1.0,1.208}},
+{{{2,6},{0,56},{7,14},{5,2}},{1.031,1.014,1.035,1.005,1.0,.971,1.072,.981,1.043,1.019,1.014,1.012,1.047,1.211,1.001,.991}},
+{{{2,6},{9,11},{1,62},{0,56}},{.999,.994,1.0,1.0,1.046,1.036,1.0,1.0,.994,1.0,1.0,1.0,1.06,.998,.937,1.007}},
+{{{1,29},{5,2},{1,2627},{2,129}},{.979,1.011,1.001,1.035,1.0,.971,1.0,1.029,1.01,.997,.986,.981,1.0,.981,1.0,1.094}},
+{{{1,3},{0,2571},{3,1},{0,8}},{1.0,.933,1.0,1.0,1.0,1.038,1.0,1.0,.977,.999,.999,.998,.969,1.016,1.011,.997}},
+{{{2,11},{4,2},{2,128},{0,40}},{1.038,.995,.991,.987,1.0,.99,1.0,1.047,1.164,1.086,1.053,.993,1.0,.996,1.0,1.012}},
+{{{2,56},{4,2},{6,9},{0,27}},{.982,.981,.956,.957,1.012,1.03,1.025,1.05,1.046,1.016,.998,.998,1.094,.996,1.027,.994}},
+{{{2,5},{9,11},{1,5056},{0,40}},{1.012,.987,1.0,1.0,1.026,1.08,1.0,1.0,1.028,1.006,1.141,1.009,1.032,.976,1.004,1.021}},
+{{{2,24},{4,2},{2,352},{6,36}},{1.035,1.026,.997,.99,1.0,.982,1.0,.995,1.055,.977,1.019,.991,1.0,.984,1.0,1.044}},
+{{{4,32},{1,3912},{5,2},{0,24}},{.979,.986,.934,.988,.996,.98,1.107,1.062,1.005,.992,.963,1.012,1.012,.989,1.018,.998}},
+{{{2,5},{9,12},{1,36},{2,435}},{.993,1.019,1.0,1.001,1.014,.993,1.084,1.002,1.0,.985,1.0,.996,1.0,1.007,1.0,1.015}},
+{{{5,16},{5,2},{1,1732},{0,18}},{.985,1.0,.985,.969,.957,1.0,1.091,1.027,1.0,1.0,1.011,.993,.982,1.0,1.015,.989}},
+{{{6,300},{2,2},{4,2},{2,64}},{1.026,.999,1.018,.983,.993,1.086,.992,.998,1.0,1.0,.994,.999,1.0,1.0,1.002,1.017}},
+{{{2,5},{0,135},{7,26},{1,43}},{1.0,1.001,1.004,1.01,1.0,1.0,1.0,1.0,1.037,1.123,1.201,1.0,1.0,1.001,1.011,1.012}},
+{{{2,5},{6,72},{2,242},{1,35}},{1.004,1.001,1.0,1.0,1.0,.997,1.0,1.009,1.169,1.068,1.017,1.0,1.0,.993,1.0,1.008}},
+{{{2,5},{0,165},{7,26},{1,71}},{1.0,1.007,1.02,1.013,1.0,1.0,1.0,1.0,1.027,1.073,1.126,.995,1.0,1.001,1.006,1.005}},
+{{{2,5},{8,12},{1,4791},{2,629}},{1.099,1.0,1.004,1.003,1.0,1.071,1.0,.996,1.0,1.002,1.0,1.005,1.0,.996,1.0,.995}},
+{{{2,5},{0,135},{7,21},{1,98}},{1.0,1.005,1.002,1.004,1.0,1.0,1.005,1.01,1.021,1.062,1.081,.991,1.0,1.002,1.004,1.002}},
+{{{2,5},{0,165},{3,1},{6,90}},{1.013,.996,1.0,.996,1.008,1.05,1.068,.991,1.0,1.002,1.002,1.0,1.0,1.006,1.005,1.002}},
+{{{2,5},{5,2},{1,351},{6,76}},{1.009,1.009,1.0,1.001,1.059,.984,1.008,1.02,1.004,1.011,1.0,.991,1.002,.996,1.0,1.013}},
+{{{2,5},{0,21},{7,2},{6,76}},{1.0,.994,1.008,1.012,1.0,1.045,1.052,.987,1.0,1.0,1.0,1.0,1.0,1.0,1.004,1.001}},
+{{{2,12},{4,2},{2,144},{0,40}},{1.039,.997,.99,.986,1.0,.991,1.0,1.05,1.166,1.078,1.05,.993,1.0,.995,1.0,1.013}},
+{{{2,56},{4,2},{1,2160},{0,27}},{.994,.983,.967,.967,1.001,1.045,1.054,1.084,1.075,1.008,1.014,.993,1.023,.964,1.032,1.0}},
+{{{2,5},{9,11},{4,2},{2,375}},{1.064,1.02,1.098,.987,1.016,.993,1.137,1.012,1.0,.984,1.0,.986,1.0,1.031,1.0,1.036}},
+{{{2,5},{8,15},{1,5000},{0,40}},{.999,.988,1.0,1.0,1.018,1.068,1.0,1.0,1.015,1.004,1.083,1.006,1.021,.97,.996,1.018}},
+{{{5,16},{5,2},{1,3968},{0,24}},{.98,1.0,1.008,.975,.932,1.0,1.111,1.049,1.003,1.0,1.015,.992,.979,1.0,1.022,.988}},
+{{{4,32},{2,256},{4,2},{7,9}},{1.02,1.0,.99,1.0,1.001,.99,.988,.985,.997,1.0,.987,1.0,1.0,.988,1.023,1.027}},
+{{{2,5},{6,10},{0,15},{6,36}},{1.0,.976,1.0,.999,.984,1.001,1.022,1.01,1.0,1.0,1.0,1.049,1.0,1.0,1.034,.989}},
+{{{6,232},{2,2},{1,36},{0,67}},{.989,1.0,.99,1.0,.993,1.0,.996,1.0,.985,1.0,1.014,1.004,1.007,1.079,.996,1.011}},
+{{{7,10},{2,22},{7,27},{1,65}},{1.003,1.0,1.009,1.001,1.0,1.0,1.0,1.0,1.324,.992,1.003,.995,1.0,1.01,1.0,1.012}},
+{{{7,10},{2,22},{0,72},{8,11}},{1.004,1.0,1.003,1.003,1.245,.991,1.007,.987,1.0,1.0,1.0,1.0,1.0,1.007,1.0,1.004}},
+{{{7,10},{2,16},{1,90},{5,2}},{1.001,1.0,1.004,1.001,1.189,1.006,1.004,.997,1.0,1.0,1.004,1.0,1.003,1.001,1.001,1.011}},
+{{{7,10},{2,3},{6,13},{2,32}},{1.002,1.0,1.011,1.0,1.151,1.009,1.0,.983,1.0,1.0,1.007,1.0,1.0,1.0,.998,1.002}},
+{{{7,10},{2,45},{8,23},{1,4746}},{1.107,.987,1.002,.996,1.0,1.009,1.0,1.008,1.0,.997,1.0,1.003,1.0,.997,1.0,.995}},
+{{{2,3},{7,21},{6,13},{2,408}},{.999,1.008,1.0,1.0,1.092,.984,1.008,1.004,1.0,1.0,1.0,1.0,1.0,1.001,1.0,.999}},
+{{{2,3},{7,14},{7,7},{8,27}},{1.001,1.005,1.0,1.0,1.076,1.0,.999,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.007,1.006}},
+{{{2,3},{1,1134},{0,576},{7,26}},{1.0,1.002,1.005,.992,1.062,1.002,.998,.995,1.0,1.0,1.0,1.031,1.0,1.007,1.006,.998}},
+{{{2,15},{1,29},{6,20},{0,43}},{1.0,1.007,1.103,1.07,1.0,1.0,1.193,1.178,1.048,1.031,1.194,1.137,1.018,1.001,1.249,.998}},
+{{{2,18},{6,192},{1,37},{6,15}},{1.027,1.018,1.0,1.0,1.111,1.084,1.0,1.0,1.062,.999,1.0,1.0,1.178,1.014,.961,1.02}},
+{{{2,39},{7,22},{0,52},{5,2}},{1.057,1.001,1.0,.968,1.073,.993,.972,.994,1.089,1.053,1.0,1.25,1.071,1.008,1.0,1.008}},
+{{{2,6},{1,5},{8,4},{2,138}},{1.0,.965,1.059,1.045,1.0,.998,1.105,.971,1.0,.982,1.0,.984,1.0,.993,1.0,1.015}},
+{{{2,6},{1,5615},{5,2},{2,103}},{1.049,.998,.981,.974,1.067,1.032,1.0,1.0,1.0,.997,1.0,.977,1.0,.991,1.0,1.166}},
+{{{1,33},{5,2},{1,1817},{0,12}},{.984,.958,.988,.962,1.0,.969,1.0,1.215,.997,1.015,.995,1.022,1.0,.977,1.0,1.043}},
+{{{0,52},{8,2},{5,2},{2,18}},{1.006,1.006,1.011,1.033,1.016,1.026,1.045,.993,1.011,1.007,.983,.979,.984,1.008,1.138,.991}},
+{{{1,5},{0,2056},{5,2},{7,18}},{.999,1.007,1.019,.995,.969,1.014,1.005,1.006,1.0,.977,1.003,.997,1.0,1.058,.995,.988}},
+{{{1,12},{7,29},{9,16},{2,1216}},{1.061,1.005,1.095,1.187,1.002,1.029,1.003,1.063,1.131,1.02,1.0,1.174,1.01,.995,1.011,1.043}},
+{{{1,27},{7,29},{4,2},{2,937}},{1.021,.971,1.073,1.004,1.009,1.011,1.003,1.106,1.088,1.026,1.074,1.058,.999,.991,1.042,1.064}},
+{{{1,5},{7,29},{6,132},{4,2}},{1.052,1.016,1.053,1.084,1.01,.961,1.011,.984,1.031,.998,1.0,1.127,1.01,1.006,1.016,1.02}},
+{{{4,8},{7,28},{2,2688},{4,2}},{1.0,1.0,1.033,1.0,1.046,1.0,1.035,1.0,1.012,.995,1.054,1.036,1.002,.983,1.031,1.007}},
+{{{1,20},{1,64},{1,37},{4,2}},{1.026,1.008,1.0,1.0,1.0,.938,1.0,1.005,1.001,1.0,1.0,1.0,1.0,.989,1.0,1.007}},
+{{{7,29},{8,23},{2,3712},{5,2}},{.997,1.055,1.012,1.017,1.044,1.017,.998,.999,.999,1.059,1.0,.995,1.0,1.039,.991,.987}},
+{{{1,5},{2,384},{5,4},{2,1006}},{.971,.97,1.0,.994,.978,1.003,1.032,1.005,1.0,1.0,1.03,1.016,1.0,1.0,1.015,.993}},
+{{{1,1363},{0,53},{4,2},{6,40}},{1.005,1.0,1.012,1.0,.989,1.0,.997,1.0,.983,.978,.984,.964,1.022,1.061,1.0,1.0}},
+{{{1,4},{7,29},{9,16},{1,38}},{1.167,1.067,1.06,1.035,1.0,1.001,1.0,1.001,1.0,1.024,1.0,1.212,1.0,1.023,1.0,1.067}},
+{{{1,8},{7,29},{0,470},{4,2}},{1.088,1.041,1.0,1.03,1.048,1.002,1.028,1.021,1.001,1.018,1.0,1.14,1.186,.992,1.043,1.042}},
+{{{1,19},{8,12},{2,1208},{4,2}},{.977,.95,1.011,.976,1.102,1.056,1.028,1.01,1.022,1.018,1.141,1.054,1.009,.984,1.045,1.024}},
+{{{4,8},{7,29},{8,19},{1,32}},{1.038,.989,1.07,1.0,1.034,1.0,1.0,1.002,1.01,.993,1.077,1.086,1.01,1.015,1.021,1.008}},
+{{{5,64},{7,29},{8,24},{4,2}},{1.01,1.013,1.018,1.015,.968,1.0,.983,1.0,1.008,.986,1.074,1.033,1.027,1.002,1.009,.99}},
+{{{1,4},{0,1048},{2,1088},{4,2}},{.962,.958,1.003,.985,1.037,1.029,.993,.995,1.023,1.012,1.142,.992,1.001,.996,1.048,.981}},
+{{{7,28},{1,44},{4,4},{2,2235}},{1.007,1.053,.983,1.002,.994,1.006,1.003,1.024,1.049,1.039,1.006,1.008,.976,1.0,.986,1.01}},
+{{{1,3203},{4,4},{2,1712},{4,2}},{.975,.96,1.0,1.0,1.024,.991,1.0,1.0,1.038,1.018,1.0,1.026,1.007,1.012,.987,1.013}},
+{{{4,16},{2,5},{1,64},{6,2}},{.996,1.0,1.002,.989,1.005,1.012,1.015,.988,1.034,1.0,1.084,.993,1.112,1.05,1.036,1.006}},
+{{{5,8},{1,16},{6,13},{0,25}},{.999,.999,.981,.948,1.0,1.0,1.041,1.044,1.013,.997,1.033,1.004,1.044,1.151,1.033,.992}},
+{{{4,16},{2,5},{8,15},{1,16}},{1.01,1.0,1.056,1.0,1.0,1.0,1.061,1.0,1.019,1.009,1.014,.997,1.116,1.029,.998,.999}},
+{{{1,16},{6,24},{0,21},{2,5}},{1.0,.997,1.0,.996,.993,1.015,1.018,1.026,.999,.969,1.0,1.048,.999,1.01,1.124,.995}},
+{{{1,16},{6,24},{0,16},{1,64}},{.998,.977,1.0,1.0,.997,.992,1.095,.998,1.0,.98,1.0,1.032,1.0,1.015,1.0,1.003}},
+{{{9,7},{2,3},{4,4},{1,6056}},{1.005,1.0,1.025,1.027,.986,1.07,.998,1.0,1.0,1.0,1.004,1.001,.988,1.0,1.027,1.0}},
+{{{4,32},{0,4472},{1,64},{2,2}},{.986,.993,.998,.994,1.015,.996,1.053,1.0,1.001,.989,1.076,.993,1.006,.998,.988,.995}},
+{{{1,5},{0,56},{2,48},{1,4944}},{.993,.985,1.009,1.009,.999,.992,1.054,.995,1.0,.981,1.0,.988,1.0,1.028,1.0,1.008}}
 };
 
 /// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
@@ -1727,7 +1792,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.TAIL, p_.PADDED, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.TAIL, p_.PADDED, p_.C_ROWS, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
@@ -1822,14 +1887,14 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024)
 static_assert(detail::is(lookup(device::NVIDIA_H200, 64, 4096, 4096), 1, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 4096, 4096), 2, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 512, 512, 512), 18, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 777, 1234, 999), 3, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 777, 1234, 999), 19, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1000, 1000, 1000), 4, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024, 1024), 19, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1111, 901, 703), 20, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024, 1024), 20, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1111, 901, 703), 21, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1300, 700, 500), 5, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1536, 1536, 1536), 7, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 2048, 2048, 2048), 8, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 2049, 2049, 2049), 21, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 2049, 2049, 2049), 22, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 64), 10, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 4096), 7, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192, 8192), 7, quality::exact));
