@@ -53,9 +53,9 @@ LINES = {
     "measure": 5993,
     "report": 1570,
     "retune": 1120,
-    "run": 4903,
+    "run": 4901,
     "search": 2431,
-    "store": 1395,
+    "store": 1396,
     "triton": 1166,
     "tuned": 3630,
 }

@@ -323,6 +323,17 @@ def test_attempts_of_another_boot_or_machine_are_counted(url: str) -> None:
         assert store.interrupted_attempts(SCOPE) == {numbered(1).configuration: 1}
 
 
+def test_the_run_of_another_process_is_not_ended(url: str) -> None:
+    """SQLite gives the id of a run that was rolled back to the next one."""
+    with Store.open(url) as store:
+        run = store.begin_run(RUN)
+        store.open_attempts(run, SCOPE, [numbered(1).configuration])
+        sql(url, "UPDATE runs SET process = 'other'")
+        store.finish_run(run, "interrupted")
+        assert [past.ended for past in store.runs()] == ["unknown"]  # its process cannot be seen
+        assert store.interrupted_attempts(SCOPE) == {numbered(1).configuration: 1}
+
+
 # ---------------------------------------------------------------- what ran
 
 

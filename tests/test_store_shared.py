@@ -79,11 +79,11 @@ def test_what_is_missing_is_added_once(url: str, other: Store, tmp_path: Path) -
             assert merge(back, store).added == merge(back, other).added - 1 == 0
 
 
-def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store) -> None:
+def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store, tmp_path: Path) -> None:
     with Store.open(url) as store:
         merge(other, store)
         other.add(2, OTHER, numbered(9))
-        other.finish_run(2, "failed")
+        sql(str(tmp_path / "other.sqlite"), "UPDATE runs SET state = 'failed' WHERE id = 2")
         assert merge(other, store).added == 1
         assert [run.ended for run in store.runs()] == ["finished", "failed"]
 

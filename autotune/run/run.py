@@ -88,7 +88,7 @@ class Run(Bench):
         ones and what ended it, before that it is raised. Rows are in the store either way.
         """
         decided: list[ProblemResult] = []
-        run_id = 0  # of no run
+        run_id = 0  # no run yet
         info = RunInfo(
             kernel=self.kernel.name,
             device_name=self.device.name,
@@ -116,10 +116,8 @@ class Run(Bench):
                     decided.sort(key=lambda each: self.request.problems.index(each.problem))
             decided = without_wrong(decided, self.request)
             portfolio = self._portfolio(decided, division.portfolio_s())
-            made = partial(made, unseen=unseen.result())
-            result = made(
-                tuple(decided), space=self.space, toolchain=self.toolchain, portfolio=portfolio
-            )
+            made = partial(made, unseen=unseen.result(), portfolio=portfolio)
+            result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
             right: RunState = "budget" if result.spent_budget else "done"
             self.store.finish_run(run_id, right if result.solved else "failed")
         except BaseException as error:

@@ -64,9 +64,9 @@ class Store(Database):
 
     @contextmanager
     def beginning(self, info: RunInfo) -> Iterator[int]:
-        """Add a run of this process at the end of a block, which knows its id.
+        """Yield the id of a new run of this process; add the run when the block ends.
 
-        Ctrl-C may come as soon as the run is there: only whoever knows the id by then can finish it.
+        Ctrl-C may come right after that: the caller has the id by then, and can finish the run.
         """
         command = info.command.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         about = {**vars(info), "seed": str(info.seed), "command": command}
@@ -76,11 +76,12 @@ class Store(Database):
             yield int(run_id)
 
     def finish_run(self, run_id: int, state: RunState) -> None:
-        """End a run, and remove its open attempts: they killed no process."""
+        """End a run of this process, and remove its open attempts: they killed no process."""
+        # The id of a run that was rolled back may be another process's by now.
+        ours = runs.update().where(runs.c.id == run_id, runs.c.process == identity(os.getpid()))
         with self.writing() as connection:
-            change = runs.update().where(runs.c.id == run_id)
-            connection.execute(change.values(state=state, finished=now()))
-            connection.execute(attempts.delete().where(attempts.c.run_id == run_id))
+            if connection.execute(ours.values(state=state, finished=now())).rowcount:
+                connection.execute(attempts.delete().where(attempts.c.run_id == run_id))
 
     def open_attempts(
         self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
