@@ -30,7 +30,7 @@ from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import RANDOM, Argument, Dataset, load_kernel
+from autotune.measure.data import EXACT, Argument, Dataset, load_kernel
 from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
 from autotune.values import Configuration, Problem, size_of
@@ -244,15 +244,15 @@ class _BareData(DeviceData):
 
 
 def launch(executor: CudaExecutor, trial: Trial) -> None:
-    """Run a trial's launch sequence once."""
+    """Run a trial's launch sequence once, on exact data: products may add to C on these alone."""
     job, configuration = trial.job, trial.configuration
     kernel = load_kernel(job.origin, job.fingerprint)
-    dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
-    data = _BareData(executor, {RANDOM: dataset})
+    dataset = next(dataset for dataset in job.datasets if dataset.name == EXACT)
+    data = _BareData(executor, {EXACT: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
     plan = launch_sequence(kernel, configuration, job.problem, job.device)
-    steps = data.bind(plan, RANDOM, trial.binary)
-    executor.run(executor.load(trial.binary, data.constants(RANDOM)), steps)
+    steps = data.bind(plan, EXACT, trial.binary)
+    executor.run(executor.load(trial.binary, data.constants(EXACT)), steps)
 
 
 def main(file: str, seconds: str) -> int:
