@@ -425,7 +425,8 @@ def _span(first: str, last: str) -> str:
 
 def _provenance(*documents: Document) -> str:
     """Return devices, versions and dates, and the commands."""
-    commands = dict.fromkeys(f"`{document['command']}`" for document in documents)
+    every = (command for document in documents for command in document["command"].split("; "))
+    commands = dict.fromkeys(f"`{command}`" for command in every)
     return f"{'; '.join(map(_origin, documents))}: {', '.join(commands)}."
 
 

@@ -2,17 +2,22 @@
 // of each lane's own quads, a float at a time, reaches 16 sectors or more for 4 or 8 bytes of each.
 #pragma once
 
-__device__ __forceinline__ float4 scaled(float4 v, float alpha)
-{
-    return make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
-}
+#ifndef C_ROWS
+#define C_ROWS_direct 0
+#define C_ROWS_lines 1  // by way of shared memory, in lines of neighbours
+#define C_ROWS C_ROWS_direct  // how rows of C are written that are no whole quads
+#endif
+#define IN_LINES (C_ROWS == C_ROWS_lines)
 
+#if IN_LINES
 // Store a strip in shared memory, rows of COLS floats `pitch` apart, to C from (row, col) on: ROWS of its rows, each
-// APART from the one before. When beta is 0, C is not read and may hold anything.
+// APART from the one before. A whole warp calls it with the same arguments, between two __syncwarp. When beta is 0, C is
+// not read and may hold anything.
 template <int ROWS, int COLS, int APART, typename Pitch>
 __device__ __forceinline__ void store_strip(const float* strip, int pitch, float* c, Pitch ldc, float beta, int row,
                                             int col, int m, int n)
 {
+    static_assert(ROWS * COLS % 32 == 0, "every lane has as many elements");
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int at = 0; at < ROWS * COLS; at += 32) {
@@ -25,3 +30,4 @@ __device__ __forceinline__ void store_strip(const float* strip, int pitch, float
         }
     }
 }
+#endif

@@ -112,12 +112,7 @@
 #endif
 #define PADDED (B_ROWS == B_ROWS_padded)
 #define SHIFTED (B_ROWS == B_ROWS_shifted)
-#ifndef C_ROWS
-#define C_ROWS_direct 0
-#define C_ROWS_lines 1  // by way of shared memory, in lines of neighbours
-#define C_ROWS C_ROWS_direct  // how rows of C are written that are no whole quads
-#endif
-#define IN_LINES (C_ROWS == C_ROWS_lines)
+#include "lines.h"  // C_ROWS
 #ifndef TAIL
 #define TAIL 0  // 1: two blocks share each tile of the last wave
 #endif
@@ -666,8 +661,6 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
 }
 
 #if IN_LINES
-#include "lines.h"
-
 // The same where rows of C are no whole quads: every warp lays LANES_M rows at a time out in shared memory, from where
 // neighbours write neighbours.
 constexpr int STRIP_PITCH = WN + (WN % 32 ? 0 : 16);  // two rows that are written at once lie in different banks

@@ -315,15 +315,13 @@ __device__ __forceinline__ void accumulate(Sums& total, float* shared, const flo
 
 // ---------------------------------------------------------------- registers to C
 
-// What a thread holds of a row of C in element `e` of four tiles side by side: neighbours.
+// Four neighbours in a row of C: element `e` of four tiles side by side.
 __device__ __forceinline__ float4 quad_of(const Sums& total, int i, int j, int e)
 {
     return make_float4(total[i][j][e], total[i][j + 1][e], total[i][j + 2][e], total[i][j + 3][e]);
 }
 
 #if IN_LINES
-#include "lines.h"
-
 // Every warp lays 8 rows at a time out in shared memory, from where neighbours write neighbours.
 constexpr int STRIP_PITCH = WN + 4;  // two rows of four quads, each eight floats from the next, fill the banks
 static_assert(THREADS / 32 * 8 * STRIP_PITCH <= STAGES * STAGE_FLOATS, "strips lie where the stages were");

@@ -11,6 +11,8 @@
 // by 2^-21 of itself at most.
 #pragma once
 
+#include "lines.h"  // C_ROWS
+
 struct Split {
     unsigned hi, lo;  // as the tensor core takes them: it looks at the upper 19 bits only
 };
@@ -47,15 +49,13 @@ using Pitch = int;
 static_assert(!TRANS_A && !TRANS_B, "what lies column by column is a view");
 #endif
 
-#ifndef C_ROWS
-#define C_ROWS_direct 0
-#define C_ROWS_lines 1  // by way of shared memory, in lines of neighbours
-#define C_ROWS C_ROWS_direct  // how rows of C are written that are no whole quads
-#endif
-#define IN_LINES (C_ROWS == C_ROWS_lines)
-
 // Whether rows of `length` floats are whole quads, each at a multiple of 16 bytes.
 __device__ __forceinline__ bool are_quads(const float* matrix, int length, Pitch pitch)
 {
     return rows_are_aligned(matrix, length) && (!VIEW || pitch % 4 == 0);
+}
+
+__device__ __forceinline__ float4 scaled(float4 v, float alpha)
+{
+    return make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
 }

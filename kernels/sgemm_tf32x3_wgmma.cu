@@ -98,9 +98,6 @@ static_assert(!TAIL || !ADDED_UP, "nothing else is split");
 static_assert(!IN_LINES || !ADDED_UP, "what is added up is written in lines anyway");
 
 #include "split_k.h"
-#if IN_LINES
-#include "lines.h"
-#endif
 
 // ---------------------------------------------------------------- barriers
 

@@ -1003,7 +1003,10 @@ def arguments(p, rng):
 
 
 def adds(p, rng):
-    """Views, and small problems on exact data, add twice the product to a half of C; random data are timed."""
+    """Return whether twice the product is added to a half of C: in views, and on exact data of small problems.
+
+    Random data are timed, and most calls add nothing.
+    """
     return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
 

@@ -312,8 +312,8 @@ def quads(rows, columns):
 
 @sgemm_tf32x3.requires
 def requires(c, p):
-    """A part of k is two steps at least, and clusters that the grid adds up can be counted; padded is what is not
-    aligned and lies as the tuned matrices do.
+    """A part of k is two steps at least, and clusters that the grid adds up can be counted; tails are for the tuned
+    layout, lines for rows of C that are no whole quads; padded is what is not aligned and lies as tuned matrices do.
     """
     split, fits = c.SPLITK * c.GRIDK, True
     if split > 1:
@@ -446,7 +446,10 @@ def arguments(p, rng):
 
 
 def adds(p, rng):
-    """Views, and small problems on exact data, add twice the product to a half of C; random data are timed."""
+    """Return whether twice the product is added to a half of C: in views, and on exact data of small problems.
+
+    Random data are timed, and most calls add nothing.
+    """
     return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
 
