@@ -372,7 +372,7 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     matrix = after["portfolio"]
     assert matrix["problems"] == [entry["problem"] for entry in after["problems"]]
     assert len(matrix["problems"]) == 4
-    assert len(matrix["configurations"]) > 4  # the least there is
+    assert len(matrix["configurations"]) >= 3  # the best of one race at least
     for entry in after["problems"]:
         assert entry["plans"][0]["configuration"] in matrix["configurations"]
     assert all(time_ms > 0 for row in matrix["median_ms"] for time_ms in row)
