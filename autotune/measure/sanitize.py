@@ -244,7 +244,7 @@ class _BareData(DeviceData):
 
 
 def launch(executor: CudaExecutor, trial: Trial) -> None:
-    """Run a trial's launch sequence once, on exact data: products may add to C on these alone."""
+    """Run a trial's launch sequence once, on exact data: they may use more of it than what is timed."""
     job, configuration = trial.job, trial.configuration
     kernel = load_kernel(job.origin, job.fingerprint)
     dataset = next(dataset for dataset in job.datasets if dataset.name == EXACT)
