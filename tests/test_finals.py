@@ -15,8 +15,9 @@ from autotune.languages.triton import TritonLanguage
 from autotune.measure.data import RANDOM, Dataset
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import ContenderSamples, Failure, Race
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import Job, check_at_once
 from autotune.measure.timing import Timing
+from autotune.run import bench as run_bench
 from autotune.run.finals import Finals
 from autotune.run.request import EFFORTS, Request
 from autotune.values import Configuration, Problem
@@ -85,16 +86,18 @@ class Bench:
         self.suggested += [(problem.n, configuration.BLOCK) for configuration, problem in asked]
 
     def result(self, asked):
-        return SimpleNamespace(binary=Binary(b"", (), "", f"of n={asked[1].n}"), message="")
+        own = OWN if self.kernel.shares_binary(asked[1], OWN) else asked[1]
+        return SimpleNamespace(binary=Binary(b"", (), "", f"of n={own.n}"), message="")
 
     def drop(self):
         pass
 
-    def check(self, job, configuration, binary):
-        return self._answer("alone", job, configuration, binary)
+    compiled, verify = run_bench.Bench.compiled, run_bench.Bench.verify
 
-    def check_at_once(self, job, configuration, binary):
-        return replace(self._answer("twice", job, configuration, binary), message=self.message)
+    def measure(self, job, configuration, binary, task):
+        if task is check_at_once:
+            return replace(self._answer("twice", job, configuration, binary), message=self.message)
+        return self._answer("alone", job, configuration, binary)
 
     def _answer(self, what, job, configuration, binary):
         call = (what, job.problem.n, configuration.BLOCK)

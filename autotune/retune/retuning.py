@@ -28,9 +28,8 @@ from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.languages.choose import compiler
-from autotune.measure.compiler import Compiled
 from autotune.measure.limits import implausible
-from autotune.measure.measurement import Measurement, Status, find_objective
+from autotune.measure.measurement import Status, find_objective
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
@@ -550,13 +549,13 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
     job = bench.job(problem)
     edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
     for checked in (*edges, job):
-        verified = _verified(bench, checked, winner)
+        verified = bench.verify(checked, winner)
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasured(verified.status, where + verified.message)
     # Those of another objective may well be faster.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
-    others = [rival for rival in everyone if _verified(bench, job, rival).status is Status.OK]
+    others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])
 
 
@@ -588,24 +587,13 @@ def over_recorded(now: Estimate, then: Estimate) -> Estimate:
     return Estimate(value, value * math.exp(-down), value * math.exp(up))
 
 
-def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measurement:
-    compiled = _compiled(bench, job, configuration)
-    if compiled.binary is None:
-        return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
-    return bench.worker.check(job, configuration, compiled.binary)
-
-
-def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
-    return bench.compilers.result(bench.compile_job(configuration, job.problem))
-
-
 def _raced(
     bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
 ) -> Remeasured:
     contenders = [
         Contender(
             configuration,
-            _compiled(bench, job, configuration).binary,
+            bench.compiled(configuration, job.problem).binary,
             deterministic=bench.kernel.is_deterministic(configuration, job.problem),
         )
         for configuration in configurations

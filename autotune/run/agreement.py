@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
-from autotune.devices.base import Binary
 from autotune.errors import AutotuneError
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure import cache
-from autotune.measure.compiler import Compiled
 from autotune.measure.data import keep_expected, with_results
-from autotune.measure.measurement import Status
-from autotune.measure.tasks import DeviceWorker, Job, write_results
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.tasks import Job, check, write_results
 from autotune.values import Configuration
 
-#: Configurations that are compared, and those that are tried for that.
+#: Configurations that are compared, and configurations that are tried until so many run.
 _WANTED, _MOST_TRIED = 5, 12
-#: Of configurations that ran.
+#: Statuses of configurations that ran.
 _RAN = (Status.OK, Status.WRONG_RESULT)
-#: Gives a configuration to the compilers.
-_Submit: TypeAlias = Callable[[Configuration], Future[Compiled]]
-_Witness: TypeAlias = tuple[Configuration, Binary]
 
 
-def agreed(kernel: Kernel, job: Job, worker: DeviceWorker, submit: _Submit) -> Job:
-    """Return a job with expected outputs where the kernel has no reference.
+class Verify(Protocol):
+    """The contract of `Bench.verify`."""
 
-    The first of `_WANTED` configurations whose results verify most of them, itself included, gives
-    them; the default comes first. Results of another are written only where those before it failed.
+    def __call__(
+        self,
+        job: Job,
+        configuration: Configuration,
+        task: Callable[..., Measurement] = check,
+        *args: Any,
+    ) -> Measurement:
+        """Compile a configuration, then run a task of the worker on it."""
+
+
+def agreed(
+    kernel: Kernel, job: Job, verify: Verify, submit: Callable[[Configuration], None]
+) -> Job:
+    """Return a job with expected outputs if the kernel has no reference.
+
+    Up to `_WANTED` configurations vote, the default first. The outputs of the first configuration that
+    more than half of them reproduce are the expected ones. ``submit`` gives a configuration to the
+    compilers.
 
     Raises `AutotuneError` if fewer than two configurations, or no more than half of them, agree.
     """
@@ -45,7 +55,7 @@ def agreed(kernel: Kernel, job: Job, worker: DeviceWorker, submit: _Submit) -> J
         return job
     most = ran = 0
     with cache.scratch() as scratch:
-        for claim, statuses in _claims(kernel, job, worker, Path(scratch), submit):
+        for claim, statuses in _claims(kernel, job, verify, Path(scratch), submit):
             votes, ran = statuses.count(Status.OK), len(statuses)
             if votes > 1 and 2 * votes > ran:
                 return replace(job, datasets=keep_expected(job.datasets, claim.datasets, votes))
@@ -58,53 +68,60 @@ def agreed(kernel: Kernel, job: Job, worker: DeviceWorker, submit: _Submit) -> J
 
 
 def _claims(
-    kernel: Kernel, job: Job, worker: DeviceWorker, scratch: Path, submit: _Submit
+    kernel: Kernel,
+    job: Job,
+    verify: Verify,
+    scratch: Path,
+    submit: Callable[[Configuration], None],
 ) -> Iterator[tuple[Job, list[Status]]]:
-    """Yield a job that expects the results of a configuration, with how each witness ends in it.
+    """Yield a job that expects the outputs of one configuration, with the status of every voter in it.
 
-    The first is of the first configuration that runs. It and those that run beside it are the witnesses,
-    whose own follow.
+    The first job is of the first configuration that runs. This configuration and the next ones that
+    run are the voters; the jobs of the other voters follow.
     """
-    claimed, untried = (
-        partial(_claimed, kernel, job, worker, scratch),
-        _compiled(kernel, job, submit),
-    )
+    claimed = partial(_claimed, kernel, job, verify, scratch)
+    untried = _submitted(kernel, job, submit)
     for first in untried:
         if (claim := claimed(first)) is not None:
             break
     else:
         return
-    ended = ((each, worker.check(claim, *each).status) for each in chain([first], untried))
-    known = list(islice((pair for pair in ended if pair[1] in _RAN), _WANTED))
-    yield claim, [status for _, status in known]
-    witnesses = [witness for witness, _ in known]
-    for witness in witnesses:
-        if witness != first and (claim := claimed(witness)) is not None:
-            yield claim, [worker.check(claim, *each).status for each in witnesses]
+    tried = ((voter, verify(claim, voter).status) for voter in chain([first], untried))
+    ran = list(islice((pair for pair in tried if pair[1] in _RAN), _WANTED))
+    yield claim, [status for _, status in ran]
+    voters = [voter for voter, _ in ran]
+    for voter in voters:
+        if voter != first and (claim := claimed(voter)) is not None:
+            yield claim, [verify(claim, other).status for other in voters]
 
 
 def _claimed(
-    kernel: Kernel, job: Job, worker: DeviceWorker, scratch: Path, witness: _Witness
+    kernel: Kernel, job: Job, verify: Verify, scratch: Path, configuration: Configuration
 ) -> Job | None:
-    """Return the job that expects what a configuration makes of its data; None where it does not run."""
+    """Return the job that expects the outputs of a configuration; None if it does not run."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    if worker.measure(job, *witness, folder, task=write_results).status is not Status.OK:
+    if verify(job, configuration, write_results, folder).status is not Status.OK:
         return None
     return replace(job, datasets=with_results(kernel, job.problem, job.datasets, folder))
 
 
-def _compiled(kernel: Kernel, job: Job, submit: _Submit) -> Iterator[_Witness]:
-    """Yield different configurations that compile: the default, seeds, and others drawn.
+def _submitted(
+    kernel: Kernel, job: Job, submit: Callable[[Configuration], None]
+) -> Iterator[Configuration]:
+    """Yield different valid configurations: the default, seeds, and random ones.
 
-    So many as are wanted are compiled at once.
+    Compilers work on `_WANTED` of them at once.
     """
     known = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-    valid = [each for each in known if is_member(kernel, each, job.device)]
+    valid = [listed for listed in known if is_member(kernel, listed, job.device)]
     space = enumerate_space(kernel, job.device)
     drawn = space.sample(np.random.default_rng(0), _MOST_TRIED)
-    every = dict.fromkeys([*valid, *map(space.configuration, drawn)])
-    allowed = islice((each for each in every if kernel.allows(each, job.problem)), _MOST_TRIED)
-    while together := list(islice(allowed, _WANTED)):
-        for configuration, compiled in [(each, submit(each)) for each in together]:
-            if (binary := compiled.result().binary) is not None:
-                yield configuration, binary
+    different = dict.fromkeys([*valid, *map(space.configuration, drawn)])
+    allowed = (
+        configuration for configuration in different if kernel.allows(configuration, job.problem)
+    )
+    tried = islice(allowed, _MOST_TRIED)
+    while batch := list(islice(tried, _WANTED)):
+        for configuration in batch:
+            submit(configuration)
+        yield from batch

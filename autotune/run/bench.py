@@ -8,13 +8,13 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from autotune.arrays import in_threads, usable_cores
 from autotune.devices.choose import backend
@@ -33,8 +33,9 @@ from autotune.languages.choose import compiler
 from autotune.measure import cache, sanitize
 from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, begin_for, compile_job
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Actor, ChildActor
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
+from autotune.measure.tasks import DeviceWorker, Job, check, device_actor
 from autotune.measure.timing import StoppingRule
 from autotune.run.agreement import agreed
 from autotune.run.request import Request
@@ -248,14 +249,34 @@ class Bench:
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also of a kernel without a reference."""
 
-        def submit(configuration: Configuration) -> Future[Compiled]:
-            return self.compilers.submit(self.compile_job(configuration, job.problem))
+        def submit(configuration: Configuration) -> None:
+            self.compilers.submit(self.compile_job(configuration, job.problem))
 
-        return agreed(self.kernel, job, self.worker, submit)
+        return agreed(self.kernel, job, self.verify, submit)
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
         return compile_job(self.kernel, configuration, problem, self.device)
+
+    def compiled(self, configuration: Configuration, problem: Problem) -> Compiled:
+        """Compile a configuration for a problem; wait if the compile was submitted before."""
+        return self.compilers.result(self.compile_job(configuration, problem))
+
+    def verify(
+        self,
+        job: Job,
+        configuration: Configuration,
+        task: Callable[..., Measurement] = check,
+        *args: Any,
+    ) -> Measurement:
+        """Compile a configuration, then verify it on a job's data.
+
+        ``task`` is another task of the worker that runs the configuration, ``args`` are its arguments.
+        """
+        compiled = self.compiled(configuration, job.problem)
+        if compiled.binary is None:
+            return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
+        return self.worker.measure(job, configuration, compiled.binary, *args, task=task)
 
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.

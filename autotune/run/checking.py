@@ -383,10 +383,9 @@ def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) ->
     """Compile and verify a configuration on the jobs that allow it, up to the first where it fails."""
     allowed = [job for job in jobs if bench.kernel.allows(configuration, job.problem)]
     for job in allowed:
-        done = bench.compilers.result(bench.compile_job(configuration, job.problem))
-        if done.binary is None:
-            return _not("failed", done.message)
-        measured = bench.worker.check(job, configuration, done.binary)
+        measured = bench.verify(job, configuration)
+        if measured.status is Status.COMPILE_FAILED:
+            return _not("failed", measured.message)
         if measured.status is Status.TIMED_OUT and bench.device.backend == "interpreter":
             return _not(
                 "skipped", f"{job.problem} is too large to be interpreted; give edge_problems"

@@ -13,11 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
-from autotune.devices.base import Binary
 from autotune.measure import sanitize
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, Race, RaceRules, race
-from autotune.measure.tasks import Job
+from autotune.measure.tasks import Job, check_at_once
 from autotune.run import verdict
 from autotune.run.bench import Bench
 from autotune.run.sizes import OtherSizes
@@ -102,7 +101,7 @@ class Finals:
             others = self.bench.other_jobs(job)
             self.listener(Phase(problem, "finals"))
         known = list(dict.fromkeys(other.problem for other in others))
-        check = partial(self._checked, at_once=False, own=problem)
+        check = partial(self._checked, at_once=False)
         sizes = OtherSizes(self.bench, job, known, check, search_s, self._warned)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
@@ -151,8 +150,7 @@ class Finals:
         kernel = self.bench.kernel
         right, wrong, unverified = list[Contender](), list[Measurement](), list[Measurement]()
         for row in chosen:
-            compiled = self.bench.compile_job(row.configuration, problem)
-            binary = self.bench.compilers.result(compiled).binary
+            binary = self.bench.compiled(row.configuration, problem).binary
             if binary is None:
                 message = "compiled before, but not again"
                 wrong.append(replace(row, status=Status.COMPILE_FAILED, message=message))
@@ -182,7 +180,7 @@ class Finals:
                     assert finalist.row is not None
                     unverified.append(finalist.row)
                     continue
-                found = self._checked(finalist, job, at_once, problem)
+                found = self._checked(finalist, job, at_once)
                 if found.status is Status.OK:
                     passed.append(finalist)
                 else:
@@ -206,35 +204,22 @@ class Finals:
         largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
         return [*largest, own] if self.bench.device.is_cuda else [own]
 
-    def _checked(self, finalist: Contender, job: Job, at_once: bool, own: Problem) -> Measurement:
-        """Verify a finalist of a problem on a job, perhaps twice at once; as known where it was done before."""
+    def _checked(self, finalist: Contender, job: Job, at_once: bool) -> Measurement:
+        """Verify a finalist on a job, ``at_once`` with two launches at once too; each only once."""
         key = _key(job, finalist, at_once)
         if key not in self._known:
-            binary = finalist.binary
-            if not self.bench.kernel.shares_binary(job.problem, own):
-                compiled = self.bench.compilers.result(
-                    self.bench.compile_job(finalist.configuration, job.problem)
-                )
-                if compiled.binary is None:
-                    assert finalist.row is not None
-                    message = f"on {job.problem}: {compiled.message}"
-                    return replace(finalist.row, status=Status.COMPILE_FAILED, message=message)
-                binary = compiled.binary
-            assert binary is not None
-            self._known[key] = self._run(job, finalist.configuration, binary, at_once)
+            self._known[key] = self._run(job, finalist.configuration, at_once)
         return self._known[key]
 
-    def _run(
-        self, job: Job, configuration: Configuration, binary: Binary, at_once: bool
-    ) -> Measurement:
-        kernel, worker = self.bench.kernel, self.bench.worker
-        alone = worker.check(job, configuration, binary)
+    def _run(self, job: Job, configuration: Configuration, at_once: bool) -> Measurement:
+        kernel = self.bench.kernel
+        alone = self.bench.verify(job, configuration)
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
             return replace(alone, message=message)
         if not at_once:
             return alone
-        twice = worker.check_at_once(job, configuration, binary)
+        twice = self.bench.verify(job, configuration, check_at_once)
         if twice.status is not Status.OK:
             message = (
                 f"shares state between launches: two at once on {job.problem}: {twice.message}; "
