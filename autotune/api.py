@@ -24,8 +24,8 @@ from autotune.measure.timing import Caches
 from autotune.report import summary
 from autotune.report.publish import Published
 from autotune.run.bench import LOCAL, Site
-from autotune.run.recording import RunResult
 from autotune.run.request import EFFORTS, Request, Search, VerifyOne
+from autotune.run.result import RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.values import Value

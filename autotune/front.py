@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.run.bench import LOCAL, Site
-from autotune.run.recording import RunResult
 from autotune.run.request import Request
+from autotune.run.result import RunResult
 from autotune.run.run import execute
 from autotune.search.session import Listener, ignore
 from autotune.store import default_url, open_for_runs

@@ -36,8 +36,8 @@ from autotune.kernel.spec import Kernel
 from autotune.measure import cache
 from autotune.run.bench import LOCAL, Site
 from autotune.run.division import Division, done_at_once
-from autotune.run.recording import ProblemResult
 from autotune.run.request import Request, Search
+from autotune.run.result import ProblemResult
 from autotune.run.run import Run
 from autotune.run.tuner import ProblemTuner, Tuner
 from autotune.search.session import Budget, Event, Measured, SearchStarted

@@ -50,7 +50,6 @@ LONG_MODULES = {
     "measure/tasks.py",
     "retune/retuning.py",
     "run/matrix.py",
-    "run/recording.py",
     "search/proposals.py",
     "triton/decorator.py",
     "tuned/record.py",

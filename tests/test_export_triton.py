@@ -12,7 +12,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.export import export_records
 from autotune.kernel.catalog import load_file
-from autotune.run.recording import default_plan
+from autotune.run.plans import default_plan
 from autotune.values import Problem
 
 pytest.importorskip("triton")

@@ -27,7 +27,8 @@ from autotune.run.matrix import (
     fitted_to_sizes,
     random_sizes,
 )
-from autotune.run.recording import plan_of, refitted
+from autotune.run.plans import plan_of
+from autotune.run.recording import refitted
 from autotune.run.request import Request
 from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit

@@ -11,14 +11,9 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.timing import Timing
-from autotune.run.recording import (
-    ProblemResult,
-    RunResult,
-    record_of,
-    without_wrong,
-    wrong_somewhere,
-)
+from autotune.run.recording import record_of
 from autotune.run.request import Request
+from autotune.run.result import ProblemResult, RunResult, without_wrong, wrong_somewhere
 from autotune.run.verdict import judge
 from autotune.values import Configuration, Problem
 

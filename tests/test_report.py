@@ -38,8 +38,8 @@ from autotune.report.page import write_html, write_markdown
 from autotune.report.publish import Published
 from autotune.report.wording import NONE
 from autotune.run import verdict
-from autotune.run.recording import ProblemResult, RunResult
 from autotune.run.request import Request
+from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
 from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import decode, read_all

@@ -19,7 +19,7 @@ from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel, Launch, Out
 from autotune.run.checking import check_kernel
-from autotune.run.recording import default_plan
+from autotune.run.plans import default_plan
 from autotune.run.request import Request, VerifyOne
 from autotune.run.run import execute
 from autotune.store import Store

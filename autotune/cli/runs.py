@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
-    from autotune.run.recording import RunResult
     from autotune.run.request import Request
+    from autotune.run.result import RunResult
     from autotune.tuned.record import TunedRecord
 
 

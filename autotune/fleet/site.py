@@ -25,8 +25,8 @@ from autotune.measure.data import Dataset, without_files
 from autotune.measure.process import ENDED
 from autotune.measure.tasks import DeviceWorker, Job
 from autotune.run.bench import Site
-from autotune.run.recording import RunResult
 from autotune.run.request import Request
+from autotune.run.result import RunResult
 from autotune.run.run import execute
 from autotune.search.session import Budget, Listener
 from autotune.store import open_for_runs

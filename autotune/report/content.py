@@ -12,12 +12,12 @@ from autotune.kernel.space import Space
 from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import Measurement, Status
 from autotune.report import wording
-from autotune.run.recording import newest
+from autotune.run.result import newest
 from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
-    from autotune.run.recording import RunResult
+    from autotune.run.result import RunResult
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.

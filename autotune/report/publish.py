@@ -16,7 +16,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.report.content import ReportContent, from_rows, from_run, from_store
 from autotune.report.page import write_html, write_markdown
-from autotune.run.recording import RunResult
+from autotune.run.result import RunResult
 from autotune.store import Store, default_url
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord, other_kernel

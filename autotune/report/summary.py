@@ -6,7 +6,7 @@ from autotune.kernel.space import Space
 from autotune.report import answer, wording
 from autotune.report.content import of_run
 from autotune.report.table import unbroken
-from autotune.run.recording import ProblemResult, RunResult
+from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
 
 #: Number of problems that a text names; the report has all.

@@ -15,7 +15,9 @@
 `verdict`   who enters, who wins, ties, ratios, noise
 `portfolio` the best of every problem measured on every problem
 `matrix`    configurations measured on random sizes, for lookups of other sizes
-`recording` what a run returns, and its tuned record
+`result`    what a run returns
+`plans`     how a configuration launches, as records have it
+`recording` the tuned record of a run; what follows from a record's kernel, computed again
 `importing` a record of others, compared with what a run would have written
 `checking`  a kernel checked without tuning it
 =========== ==============================================================================

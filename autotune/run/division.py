@@ -17,8 +17,8 @@ from autotune.kernel.expression import ceil_div
 from autotune.measure.process import ActorFailed
 from autotune.run import verdict
 from autotune.run.idle import equal_values
-from autotune.run.recording import ProblemResult
 from autotune.run.request import Request
+from autotune.run.result import ProblemResult
 from autotune.run.searching import SearchedProblem
 from autotune.run.tuner import Tuner, TunerProcess
 from autotune.search.session import Budget

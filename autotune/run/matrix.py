@@ -29,7 +29,8 @@ from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
 from autotune.run.checking import verified
-from autotune.run.recording import plan_of, refitted
+from autotune.run.plans import plan_of
+from autotune.run.recording import refitted
 from autotune.run.request import Request
 from autotune.run.sizes import size_fields
 from autotune.tuned.dense import MOST_CONFIGURATIONS, MOST_IN_ALL, HeldOut, SizeFit

@@ -1,10 +1,10 @@
-"""The result of a run, and the tuned record that is made of it. Writes no file."""
+"""Makes the tuned record of a run, and computes again what follows from a record's kernel. Writes no file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,48 +13,30 @@ import msgspec
 from autotune import __version__
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel.expression import Json
-from autotune.kernel.launches import (
-    LaunchSequence,
-    completed,
-    launch_sequence,
-    requirement,
-    traced,
-    traced_grid,
-    traced_numbers,
-)
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.kernel.space import Space, valid_archs
-from autotune.kernel.spec import Fill, Kernel, Launch
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.limits import ARITHMETIC, Limits, share
+from autotune.kernel.spec import Kernel
+from autotune.measure.limits import ARITHMETIC, share
 from autotune.measure.measurement import (
     CheckResult,
     Energy,
     Measurement,
-    Status,
     with_metrics,
 )
-from autotune.measure.race import Race
 from autotune.measure.timing import Timing
+from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.request import Request
-from autotune.run.verdict import judge
-from autotune.store.flat import row_of
+from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.tuned.fallback import Planner, answer_tables
 from autotune.tuned.record import (
     AnswerTable,
     Checks,
     ContenderResult,
-    FillStep,
-    Grid,
-    LaunchStep,
     Plan,
     Portfolio,
     Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
-    Triple,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
@@ -62,162 +44,6 @@ from autotune.tuned.record import (
     timestamp,
 )
 from autotune.values import Configuration, Problem, category_of
-
-_WRONG = frozenset(
-    {
-        Status.WRONG_RESULT,
-        Status.UNSAFE,
-        Status.NOT_DETERMINISTIC,
-        Status.CRASHED,
-        Status.TIMED_OUT,
-    }
-)
-
-#: How begins what `SearchSession.ended_by` says of a search that its budget ended.
-_BY_BUDGET = ("time", "budget")
-
-
-@dataclass(frozen=True)
-class ProblemResult:
-    """The result of one problem."""
-
-    problem: Problem
-    #: In the order they were asked for, remembered ones included.
-    measured: tuple[Measurement, ...]
-    #: Rows of those that failed in the finals or before them.
-    disqualified: tuple[Measurement, ...] = ()
-    #: The finals and their outcome; None where nothing was right.
-    race: Race | None = None
-    result: RaceResult | None = None
-    seconds: float = 0.0
-    #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
-    sanitized: int | None = None
-    #: Why the search ended; see `SearchSession.ended_by`.
-    ended_by: str = ""
-    #: Configurations that agree on the expected results; 0 where a reference gives them.
-    agreed: int = 0
-
-    @property
-    def trials(self) -> tuple[Measurement, ...]:
-        """Return one measurement per configuration, in the order of the search.
-
-        That of a disqualified configuration is its failure.
-        """
-        return newest((*self.measured, *self.disqualified))
-
-    @property
-    def winner(self) -> Configuration | None:
-        """Return the configuration that won; None where nothing was right."""
-        return Configuration(self.result.winner.configuration) if self.result else None
-
-
-def newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return the last measurement of each configuration, in the place of the first."""
-    return tuple({trial.configuration: trial for trial in measured}.values())
-
-
-def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
-    """Return configurations that were wrong, hung or crashed on some problem: they answer for no other."""
-    return frozenset(
-        row.configuration
-        for result in results
-        for rows, statuses in ((result.measured, _WRONG), (result.disqualified, frozenset(Status)))
-        for row in rows
-        if row.status in statuses
-    )
-
-
-def without_wrong(results: Sequence[ProblemResult], request: Request) -> list[ProblemResult]:
-    """Return results in which nothing wins that the finals of another problem found wrong.
-
-    It was wrong at a size that nobody declared, which `lookup` would answer with it. Only problems of the same
-    category count: between others no answer is taken.
-    """
-    return [_without_wrong(found, results, request) for found in results]
-
-
-def _without_wrong(
-    found: ProblemResult, results: Sequence[ProblemResult], request: Request
-) -> ProblemResult:
-    faults = {
-        row.configuration: replace(
-            row, message=f"on another problem, {other.problem}: {row.message}"
-        )
-        for other in results
-        if other is not found and category_of(other.problem) == category_of(found.problem)
-        for row in other.disqualified
-        if row.status in (Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED)
-    }
-    race = found.race
-    if race is None or not any(each.configuration in faults for each in race.finalists):
-        return found
-    kept = [
-        place
-        for place, contender in enumerate(race.contenders)
-        if contender.vendor or contender.configuration not in faults
-    ]
-    left = replace(
-        race,
-        contenders=tuple(race.contenders[place] for place in kept),
-        samples=tuple(race.samples[place] for place in kept),
-    )
-    result = judge(left, request.objective, request.seed)
-    wrong = [faults[each.configuration] for each in race.finalists if each.configuration in faults]
-    return replace(
-        found,
-        race=left if result else None,
-        result=result,
-        disqualified=(*found.disqualified, *wrong),
-    )
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run."""
-
-    request: Request
-    problems: tuple[ProblemResult, ...]
-    space: Space
-    run_id: int
-    source: str
-    toolchain: str
-    #: Finalists of all problems on every problem; None for a run of one problem.
-    portfolio: Portfolio | None = None
-    #: What the device was measured to reach; None where that is not known.
-    limits: Limits = field(default_factory=dict)
-    #: Inputs of which a missing element would not be noticed.
-    unseen: tuple[str, ...] = ()
-    #: What ended the run before all problems were decided: Ctrl-C, or an error; None: nothing did.
-    ended: AutotuneError | None = None
-    #: The tuned record of the problems that have a winner; None for a run of one configuration.
-    record: TunedRecord | None = None
-
-    @property
-    def solved(self) -> tuple[ProblemResult, ...]:
-        """Return the problems that have a winner."""
-        return tuple(found for found in self.problems if found.result is not None)
-
-    @property
-    def spent_budget(self) -> bool:
-        """Return whether the budget ended a search that had something left to try."""
-        return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all measurements as plain values; see `row_of`."""
-        kernel, device = self.request.kernel.name, self.request.device.name
-        return [
-            {
-                **row_of(kernel, tried.problem, measurement, device),
-                "timing": self.request.timing_of(tried.problem).value,
-            }
-            for tried in self.problems
-            for measurement in tried.trials
-        ]
-
-    def require_complete(self) -> None:
-        """Raise what ended the run early."""
-        if self.ended is not None:
-            raise self.ended
 
 
 def record_of(run: RunResult) -> TunedRecord:
@@ -317,7 +143,7 @@ def _of_winner(
     work, median_ms = kernel.work_of(problem), race.winner.time_ms.value
     return {
         "plans": tuple(plan_of(kernel, each, problem, device) for each in configurations),
-        "steps": _steps(kernel, configurations[0], problem, device),
+        "steps": steps_of(kernel, configurations[0], problem, device),
         "gb_per_s": _rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
         "gflop_per_s": _rate(work.flops, median_ms) if work else None,
     }
@@ -438,78 +264,6 @@ def _with_prediction(table: AnswerTable, prediction: Prediction, planner: Planne
     )
     prediction = msgspec.structs.replace(prediction, costs=tuple(costs))
     return msgspec.structs.replace(table, prediction=prediction, expected=())
-
-
-def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
-    """Return the plan of the default, which is deterministic if it is so for every problem."""
-    configuration = kernel.default()
-    always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
-    plan = plan_of(kernel, configuration, problem, device)
-    return msgspec.structs.replace(plan, deterministic=always)
-
-
-def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """Return how the main launch of a configuration looks, for any problem where it can be traced."""
-    main = _sequence(kernel, configuration, problem, device).main
-    steps = traced(kernel, configuration, device, problem)
-    return Plan(
-        configuration=dict(configuration),
-        block=_three(main.block),
-        shared_bytes=main.shared_bytes,
-        grid=_completed(traced_grid(steps, kernel.name)),
-        requires=requirement(kernel, configuration, problem),
-        archs=valid_archs(kernel, configuration) if device.is_cuda else None,
-        exclusive=kernel.is_exclusive(configuration),
-        deterministic=kernel.is_deterministic(configuration, problem),
-    )
-
-
-def _sequence(
-    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
-) -> LaunchSequence:
-    """Return a launch sequence with what the compiler of a language decides."""
-    plan = launch_sequence(kernel, configuration, problem, device)
-    if kernel.language is None:
-        return plan
-    found = compile_now(compile_job(kernel, configuration, problem, device))
-    return completed(plan, found.binary) if found.binary else plan
-
-
-def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
-    if grid is None:
-        return None
-    x, y, z = (*grid, 1, 1)[:3]
-    return x, y, z
-
-
-def _three(sizes: tuple[int, ...]) -> Triple:
-    x, y, z = sizes
-    return x, y, z
-
-
-def _steps(
-    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
-) -> tuple[LaunchStep | FillStep, ...]:
-    concrete = _sequence(kernel, configuration, problem, device).steps
-    symbolic = traced(kernel, configuration, device, problem) or (None,) * len(concrete)
-    steps: list[LaunchStep | FillStep] = []
-    for step, trace in zip(concrete, symbolic, strict=True):
-        if isinstance(step, Fill):
-            steps.append(FillStep(name=step.name, value=float(step.value)))
-            continue
-        grid = traced_numbers(trace.grid) if isinstance(trace, Launch) else None
-        names = step.args or ()
-        steps.append(
-            LaunchStep(
-                entry=str(step.entry),
-                concrete_grid=_three(step.grid),
-                block=_three(step.block),
-                shared_bytes=step.shared_bytes,
-                grid=_completed(grid),
-                args=tuple(name if isinstance(name, str) else int(name) for name in names),
-            )
-        )
-    return tuple(steps)
 
 
 def _rate(amount: float, median_ms: float) -> float:

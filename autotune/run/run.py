@@ -29,14 +29,9 @@ from autotune.run.division import Division, done_at_once
 from autotune.run.idle import unnamed
 from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
-from autotune.run.recording import (
-    ProblemResult,
-    RunResult,
-    record_of,
-    without_wrong,
-    wrong_somewhere,
-)
+from autotune.run.recording import record_of
 from autotune.run.request import Request
+from autotune.run.result import ProblemResult, RunResult, without_wrong, wrong_somewhere
 from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
 from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store

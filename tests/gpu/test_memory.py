@@ -10,8 +10,8 @@ import pytest
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import find_kernel
-from autotune.run.recording import RunResult
 from autotune.run.request import Request, Search
+from autotune.run.result import RunResult
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store

@@ -1,0 +1,170 @@
+"""The result of a run, by problem: measurements, final race, winner, disqualified configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autotune.errors import AutotuneError
+from autotune.kernel.space import Space
+from autotune.measure.limits import Limits
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.race import Race
+from autotune.run.request import Request
+from autotune.run.verdict import judge
+from autotune.store.flat import row_of
+from autotune.tuned.record import Portfolio, RaceResult, TunedRecord
+from autotune.values import Configuration, Problem, category_of
+
+_WRONG = frozenset(
+    {
+        Status.WRONG_RESULT,
+        Status.UNSAFE,
+        Status.NOT_DETERMINISTIC,
+        Status.CRASHED,
+        Status.TIMED_OUT,
+    }
+)
+
+#: First words of `SearchSession.ended_by` where the budget ended the search.
+_BY_BUDGET = ("time", "budget")
+
+
+@dataclass(frozen=True)
+class ProblemResult:
+    """The result of one problem."""
+
+    problem: Problem
+    #: In the order they were asked for, remembered ones included.
+    measured: tuple[Measurement, ...]
+    #: Measurements of configurations that failed verification in the finals.
+    disqualified: tuple[Measurement, ...] = ()
+    #: The final race and its outcome; None if no configuration passed verification.
+    race: Race | None = None
+    result: RaceResult | None = None
+    seconds: float = 0.0
+    #: Finalists in which compute-sanitizer found no fault; None if it did not run.
+    sanitized: int | None = None
+    #: Why the search ended; see `SearchSession.ended_by`.
+    ended_by: str = ""
+    #: Configurations that agree on the expected results; 0 if a reference computes them.
+    agreed: int = 0
+
+    @property
+    def trials(self) -> tuple[Measurement, ...]:
+        """Return one measurement per configuration, in search order; of a disqualified one its failure."""
+        return newest((*self.measured, *self.disqualified))
+
+    @property
+    def winner(self) -> Configuration | None:
+        """Return the configuration that won; None if no configuration passed verification."""
+        return Configuration(self.result.winner.configuration) if self.result else None
+
+
+def newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return the last measurement of each configuration, in the place of the first."""
+    return tuple({trial.configuration: trial for trial in measured}.values())
+
+
+def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
+    """Return configurations that were wrong, hung or crashed on a problem; they may not answer for others."""
+    return frozenset(
+        row.configuration
+        for result in results
+        for rows, statuses in ((result.measured, _WRONG), (result.disqualified, frozenset(Status)))
+        for row in rows
+        if row.status in statuses
+    )
+
+
+def without_wrong(results: Sequence[ProblemResult], request: Request) -> list[ProblemResult]:
+    """Return results without the finalists that failed in the finals of another problem of their category.
+
+    Such a configuration is wrong at some size that `lookup` would answer with it.
+    """
+    return [_without_wrong(found, results, request) for found in results]
+
+
+def _without_wrong(
+    found: ProblemResult, results: Sequence[ProblemResult], request: Request
+) -> ProblemResult:
+    faults = {
+        row.configuration: replace(
+            row, message=f"on another problem, {other.problem}: {row.message}"
+        )
+        for other in results
+        if other is not found and category_of(other.problem) == category_of(found.problem)
+        for row in other.disqualified
+        if row.status in (Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED)
+    }
+    race = found.race
+    if race is None or not any(each.configuration in faults for each in race.finalists):
+        return found
+    kept = [
+        place
+        for place, contender in enumerate(race.contenders)
+        if contender.vendor or contender.configuration not in faults
+    ]
+    left = replace(
+        race,
+        contenders=tuple(race.contenders[place] for place in kept),
+        samples=tuple(race.samples[place] for place in kept),
+    )
+    result = judge(left, request.objective, request.seed)
+    wrong = [faults[each.configuration] for each in race.finalists if each.configuration in faults]
+    return replace(
+        found,
+        race=left if result else None,
+        result=result,
+        disqualified=(*found.disqualified, *wrong),
+    )
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run."""
+
+    request: Request
+    problems: tuple[ProblemResult, ...]
+    space: Space
+    run_id: int
+    source: str
+    toolchain: str
+    #: The portfolio matrix; None for a run of one problem.
+    portfolio: Portfolio | None = None
+    #: Measured limits of the device; empty if they are unknown.
+    limits: Limits = field(default_factory=dict)
+    #: Inputs in which verification would not notice a missing element.
+    unseen: tuple[str, ...] = ()
+    #: Ctrl-C or the error that ended the run before all problems were decided; None if the run is complete.
+    ended: AutotuneError | None = None
+    #: The tuned record of the problems that have a winner; None for a run of one configuration.
+    record: TunedRecord | None = None
+
+    @property
+    def solved(self) -> tuple[ProblemResult, ...]:
+        """Return the problems that have a winner."""
+        return tuple(found for found in self.problems if found.result is not None)
+
+    @property
+    def spent_budget(self) -> bool:
+        """Return whether the budget ended a search before it tried all configurations."""
+        return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all measurements as plain values; see `row_of`."""
+        kernel, device = self.request.kernel.name, self.request.device.name
+        return [
+            {
+                **row_of(kernel, tried.problem, measurement, device),
+                "timing": self.request.timing_of(tried.problem).value,
+            }
+            for tried in self.problems
+            for measurement in tried.trials
+        ]
+
+    def require_complete(self) -> None:
+        """Raise the error that ended the run early."""
+        if self.ended is not None:
+            raise self.ended
