@@ -497,13 +497,13 @@ def refused(action: Callable[[], object], *words: str) -> str:
     return message
 
 
-@pytest.mark.parametrize("version", [2, 99])
+@pytest.mark.parametrize("version", [3, 99])
 def test_another_schema_is_left_alone(url: str, version: int) -> None:
     with Store.open(url) as store:
         store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, f"UPDATE autotune_schema SET version = {version}")
     refused(lambda: Store.open(url), f"version {version}", "left as it is", "AUTOTUNE_STORE")
-    sql(url, "UPDATE autotune_schema SET version = 3")
+    sql(url, "UPDATE autotune_schema SET version = 4")
     with Store.open(url) as store:
         assert [row.measurement for row in store.rows()] == [numbered(1)]
 

@@ -21,10 +21,17 @@ from test_store import RUN, SCOPE, numbered, refused, sql
 from autotune.cli import run
 from autotune.errors import Interrupted, StoreError
 from autotune.files import data_path
-from autotune.store import Store, open_for_runs
+from autotune.store import ROTATED, SizeTimes, Store, open_for_runs
 from autotune.store.sharing import SharedStore, merge
+from autotune.values import Configuration, Problem
 
 OTHER = replace(SCOPE, kernel="reduce", device_uuid="GPU-2")
+
+FIRST, SECOND = Configuration(BM=64, SPLIT=True), Configuration(BM=128, SPLIT=False)
+SIZES = [
+    SizeTimes(Problem(m=100, n=7, k=3), {FIRST: 0.5, SECOND: 0.25}),
+    SizeTimes(Problem(m=64, n=64, k=64), {SECOND: 1.5}),
+]
 
 forked = multiprocessing.get_context("forkserver")
 
@@ -86,6 +93,31 @@ def test_what_came_since_is_added_by_the_next_merge(url: str, other: Store, tmp_
         sql(str(tmp_path / "other.sqlite"), "UPDATE runs SET state = 'failed' WHERE id = 2")
         assert merge(other, store).added == 1
         assert [run.ended for run in store.runs()] == ["finished", "failed"]
+
+
+def add_sizes(store: Store, source: str = SCOPE.source) -> None:
+    rotated = replace(SCOPE, timing=ROTATED, source=source)
+    rows = [(replace(rotated, problem=each.problem), each) for each in SIZES]
+    store.add_sizes(store.begin_run(RUN), rows)
+
+
+def sizes_in(store: Store) -> list[SizeTimes]:
+    return store.sizes(SCOPE.kernel, SCOPE.source, SCOPE.device_name, [SCOPE.arguments])
+
+
+def test_times_on_sizes_are_kept_by_source_and_merged_once(url: str, tmp_path: Path) -> None:
+    with Store.open(url) as store, Store.open(tmp_path / "other.sqlite") as other:
+        add_sizes(other)
+        add_sizes(other, "6" * 64)
+        assert sizes_in(other) == SIZES
+        assert other.rows() == [] and [run.rows for run in other.runs()] == [2, 2]
+        done = merge(other, store)
+        assert (done.rows, done.added, merge(other, store).added) == (4, 4, 0)
+        assert sizes_in(store) == SIZES
+        assert store.sizes("sgemm", "7" * 64, SCOPE.device_name, [SCOPE.arguments]) == []
+        assert store.sizes("sgemm", SCOPE.source, SCOPE.device_name, ["b" * 64]) == []
+        sql(url, "UPDATE sizes SET times = '[1]'")
+        refused(lambda: sizes_in(store), "row 1 of sizes is damaged")
 
 
 def merge_and_die(source: str, target: str, after: int) -> None:
@@ -197,6 +229,17 @@ class TestShared:
             assert numbers(store) == [1, 2]  # of this scope alone
         with Store.open(address) as store:
             assert numbers(store) == [1, 2, 5] and len(store.runs()) == 2
+
+    def test_times_on_sizes_get_to_the_server_and_back(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        address = server.database()
+        with open_for_runs(address) as store:
+            add_sizes(store)
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another machine"))
+        for _ in range(2):
+            with open_for_runs(address) as store:
+                assert sizes_in(store) == SIZES
 
     def test_rows_get_to_the_server_while_the_run_lasts(self, server: Server, often: None) -> None:
         address = server.database()

@@ -1,13 +1,14 @@
 """The results store: every configuration that was tried, and its result. Knows no statistics.
 
-========== ===========================================================================
-`rows`     the values of the store, and a measurement as JSON
-`address`  the store's address, a connection to it, and a database's errors in words
-`database` the tables, and opening, reading and writing them
-`flat`     measurements as rows of plain values
-`access`   `Store`: runs, attempts, measurements; `Appender`: a thread that appends rows
-`sharing`  copying the rows that another store lacks; the local file of runs that share a server
-========== ===========================================================================
+=========== ===========================================================================
+`rows`      the values of the store, and a measurement as JSON
+`address`   the store's address, a connection to it, and a database's errors in words
+`database`  the tables, and opening, reading and writing them
+`flat`      measurements as rows of plain values
+`size_rows` the times of configurations on problem sizes
+`access`    `Store`: runs, attempts, measurements; `Appender`: a thread that appends rows
+`sharing`   copying the rows that another store lacks; the local file of runs that share a server
+=========== ===========================================================================
 
 The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL where the address is
 a ``postgresql://`` URL. Runs write to a file in both cases; its rows are merged into the server.
@@ -18,10 +19,11 @@ from autotune.errors import needing
 with needing("the results store"):
     from autotune.store.access import Appender, Remembered, Store
     from autotune.store.address import default_url
-    from autotune.store.rows import PastRun, Row, RunInfo, RunState, Scope
+    from autotune.store.rows import ROTATED, PastRun, Row, RunInfo, RunState, Scope, SizeTimes
     from autotune.store.sharing import open_for_runs
 
 __all__ = [
+    "ROTATED",
     "Appender",
     "PastRun",
     "Remembered",
@@ -29,6 +31,7 @@ __all__ = [
     "RunInfo",
     "RunState",
     "Scope",
+    "SizeTimes",
     "Store",
     "default_url",
     "open_for_runs",

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 
 from autotune.errors import AutotuneError, StoreError
 from autotune.measure.measurement import Measurement, Status
-from autotune.store.database import Database, attempts, measurements, runs, scopes
+from autotune.store import size_rows
+from autotune.store.database import Database, attempts, measurements, runs, scopes, sizes
 from autotune.store.rows import (
     PastRun,
     Row,
@@ -29,6 +30,7 @@ from autotune.store.rows import (
     RunInfo,
     RunState,
     Scope,
+    SizeTimes,
     decode,
     encode,
 )
@@ -158,6 +160,28 @@ class Store(Database):
                 connection.execute(attempts.insert(), opened)
         self._scopes |= known  # only now: the transaction is committed
 
+    def add_sizes(self, run_id: int, measured: Iterable[tuple[Scope, SizeTimes]]) -> None:
+        """Append the times of configurations on problem sizes, a row for each size."""
+        created, listed = now(), list(measured)
+        if not listed:
+            return
+        with self.writing() as connection:
+            columns = (_columns_of_scope(scope) for scope, _ in listed)
+            known = self.scope_ids(connection, columns)
+            rows = [
+                size_rows.values_of(times, run_id, known[scope.fingerprint], created)
+                for scope, times in listed
+            ]
+            connection.execute(sizes.insert(), rows)
+        self._scopes |= known  # only now: the transaction is committed
+
+    def sizes(
+        self, kernel: str, source: str, device_name: str, arguments: Iterable[str]
+    ) -> list[SizeTimes]:
+        """Return the times on problem sizes of a kernel with these fingerprints, oldest first."""
+        chosen = size_rows.of_kernel(kernel, source, device_name)
+        return size_rows.read(self, chosen, arguments)
+
     def remembered(self, scope: Scope) -> Remembered:
         """Return the newest row of every configuration measured in this scope."""
         return Remembered(self, scope.fingerprint)
@@ -192,8 +216,11 @@ class Store(Database):
         wanted = [(kernel, runs.c.kernel == kernel), (device, runs.c.device_name == device)]
         matching = [condition for value, condition in wanted if value is not None]
         chosen = sa.select(runs).where(*matching).order_by(runs.c.id.desc()).limit(most).subquery()
-        rows = sa.select(sa.func.count(_table.id)).where(_table.run_id == chosen.c.id)
-        query = sa.select(*chosen.c, rows.scalar_subquery().label("rows")).order_by(chosen.c.id)
+        rows, timed = (
+            sa.select(sa.func.count()).where(table.c.run_id == chosen.c.id).scalar_subquery()
+            for table in (measurements, sizes)
+        )
+        query = sa.select(*chosen.c, (rows + timed).label("rows")).order_by(chosen.c.id)
         with self.reading() as connection:
             found = connection.execute(query).mappings().all()
         return [_past_run(run) for run in found]

@@ -21,7 +21,7 @@ from autotune.store.address import NO_TRANSACTION, WRITES, Address, explained
 WAIT_S = 20.0
 
 #: Raised whenever a table changes; `prepare` refuses any other.
-VERSION = 3
+VERSION = 4
 
 _CREATION_LOCK = 0x6175746F  # any number that other programs on the server are unlikely to lock
 
@@ -86,6 +86,24 @@ sa.Index(
     *(measurements.c.scope_id, measurements.c.status, measurements.c.median_ms),
 )
 sa.Index("measurements_by_configuration", measurements.c.scope_id, measurements.c.configuration)
+
+sizes = sa.Table(  # a row for each problem size: several configurations timed together
+    "sizes",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
+    _words("times"),  # JSON: pairs of a configuration and its median in milliseconds
+    _words("created"),
+)
+sa.Index("sizes_by_age", sizes.c.scope_id, sizes.c.id)
+
+sent = sa.Table(  # of the local file of runs that share a server: the rows that the server has
+    "sent",
+    metadata,
+    sa.Column("table", sa.Text, primary_key=True),
+    sa.Column("last_id", sa.Integer, nullable=False),
+)
 
 _INSERT: Mapping[str, Callable[..., Any]] = {
     "sqlite": sqlite.insert,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from autotune.measure.measurement import Measurement
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
@@ -108,6 +108,18 @@ class Row(Scope):
     created: str
     seed: int
     strategy: str
+
+
+@dataclass(frozen=True)
+class SizeTimes:
+    """Median times of configurations on one problem size, measured together on rotated buffers."""
+
+    problem: Problem
+    times_ms: Mapping[Configuration, float]
+
+
+#: `Scope.timing` of `SizeTimes`: calls take several sets of buffers in turn; see `autotune.measure.rotation`.
+ROTATED = "rotated"
 
 
 def encode(value: Any) -> str:

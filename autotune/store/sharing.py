@@ -16,15 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
 from autotune.files import data_folder
+from autotune.store import size_rows
 from autotune.store.access import Remembered, Store, number_of
-from autotune.store.database import Database, measurements, runs, scopes
-from autotune.store.rows import Scope
+from autotune.store.database import Database, measurements, runs, scopes, sent, sizes
+from autotune.store.rows import Scope, SizeTimes
 
 #: Seconds between two merges into the server while a run lasts.
 PUSH_S = 5.0
@@ -35,29 +36,36 @@ BATCH = 1000
 _MERGE_LOCK = 0x6D657267  # two merges at once would both find a row missing
 #: Columns that make a run the same; ``state`` and ``finished`` change while it lasts.
 _RUN = [column.name for column in runs.c if column.name not in ("id", "state", "finished")]
-_ROW = ("run_id", "scope_id", "configuration", "created", "measurement")
+#: Columns that make a row the same, of each table of results.
+_CONTENT: Mapping[sa.Table, Sequence[str]] = {
+    measurements: ("run_id", "scope_id", "configuration", "created", "measurement"),
+    sizes: size_rows.CONTENT,
+}
+#: The rows of a table to merge.
+Chosen: TypeAlias = "Mapping[sa.Table, sa.ColumnElement[bool]]"
 
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """The number of rows that were compared, of those that were added, and the last row's id."""
+    """The number of rows that were compared and added, and the last row's id in each table."""
 
     rows: int
     added: int
-    last: int
+    last: Mapping[sa.Table, int]
 
 
 def merge(
     source: Database,
     target: Database,
-    rows: sa.ColumnElement[bool] | None = None,
+    chosen: Chosen | None = None,
     with_runs: bool = True,
 ) -> MergeCounts:
-    """Add to a store the rows of another that it lacks, all or those of a condition.
+    """Add to a store the rows of another that it lacks: all, or the chosen ones.
 
     Without ``with_runs`` only the runs of the rows are added.
     """
-    return _Merge(source, target).done(rows, with_runs)
+    every = dict.fromkeys(_CONTENT, sa.true())
+    return _Merge(source, target).done(every if chosen is None else chosen, with_runs)
 
 
 @dataclass
@@ -68,23 +76,24 @@ class _Merge:
     runs: dict[int, int] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
 
-    def done(self, chosen: sa.ColumnElement[bool] | None, with_runs: bool) -> MergeCounts:
-        compared = added = last = 0
-        for batch in self._pages(measurements, chosen):
-            with self._writing() as connection:
-                self._learn_numbers(connection, batch)
-                added += self._add_rows(connection, batch)
-            compared, last = compared + len(batch), batch[-1]["id"]
+    def done(self, chosen: Chosen, with_runs: bool) -> MergeCounts:
+        compared, added, last = 0, 0, dict[sa.Table, int]()
+        for table, condition in chosen.items():
+            for batch in self._pages(table, condition):
+                with self._writing() as connection:
+                    self._learn_numbers(connection, batch)
+                    added += self._add_rows(connection, table, batch)
+                compared, last[table] = compared + len(batch), batch[-1]["id"]
         for batch in self._pages(runs) if with_runs else ():
             with self._writing() as connection:
                 self._add_runs(connection, batch)
         return MergeCounts(compared, added, last)
 
     def _pages(
-        self, table: sa.Table, chosen: sa.ColumnElement[bool] | None = None
+        self, table: sa.Table, condition: sa.ColumnElement[bool] | None = None
     ) -> Iterator[Sequence[sa.RowMapping]]:
         query = sa.select(table).order_by(table.c.id).limit(BATCH)
-        page = query = query if chosen is None else query.where(chosen)
+        page = query = query if condition is None else query.where(condition)
         while True:
             with self.source.reading() as connection:
                 found = connection.execute(page).mappings().all()
@@ -134,29 +143,34 @@ class _Merge:
             numbers = self.target.scope_ids(connection, map(_without_number, named))
             self.scopes |= {row["id"]: numbers[row["fingerprint"]] for row in named}
 
-    def _add_rows(self, connection: sa.Connection, batch: Sequence[sa.RowMapping]) -> int:
+    def _add_rows(
+        self, connection: sa.Connection, table: sa.Table, batch: Sequence[sa.RowMapping]
+    ) -> int:
         renumbered = (
             {**row, "run_id": self.runs[row["run_id"]], "scope_id": self.scopes[row["scope_id"]]}
             for row in batch
         )
-        rows = {_content(row, _ROW): _without_number(row) for row in renumbered}
-        for known in _of_same_configurations(connection, rows.values()):
-            rows.pop(_content(known, _ROW), None)
+        names = _CONTENT[table]
+        rows = {_content(row, names): _without_number(row) for row in renumbered}
+        for known in _alike(connection, table, rows.values()):
+            rows.pop(_content(known, names), None)
         if rows:
-            connection.execute(measurements.insert(), list(rows.values()))
+            connection.execute(table.insert(), list(rows.values()))
         return len(rows)
 
 
-def _of_same_configurations(
-    connection: sa.Connection, rows: Iterable[Mapping[Any, Any]]
+def _alike(
+    connection: sa.Connection, table: sa.Table, rows: Iterable[Mapping[Any, Any]]
 ) -> Iterator[sa.RowMapping]:
+    """Yield the rows of the same scopes, and of the same configurations where the table has them."""
     by_scope = defaultdict(set)
     for row in rows:
-        by_scope[row["scope_id"]].add(row["configuration"])
-    table = measurements.c
+        by_scope[row["scope_id"]].add(row.get("configuration"))
     for scope_id, named in by_scope.items():
-        same = table.scope_id == scope_id, table.configuration.in_(named)
-        yield from connection.execute(sa.select(measurements).where(*same)).mappings()
+        query = sa.select(table).where(table.c.scope_id == scope_id)
+        if table is measurements:
+            query = query.where(table.c.configuration.in_(named))
+        yield from connection.execute(query).mappings()
 
 
 def _without_number(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -213,12 +227,16 @@ class SharedStore(Store):
 
     def push(self) -> None:
         """Send the rows that the server lacks."""
-        with self.reading() as connection:  # SQLite's own field for a number of the application
-            sent = connection.exec_driver_sql("PRAGMA user_version").scalar() or 0
-        merged = merge(self, self._server, measurements.c.id > sent)
-        if merged.last > sent:
+        with self.reading() as connection:
+            last = {row.table: row.last_id for row in connection.execute(sa.select(sent))}
+        chosen = {table: table.c.id > last.get(table.name, 0) for table in _CONTENT}
+        merged = merge(self, self._server, chosen)
+        if merged.last:
+            names = [table.name for table in merged.last]
+            rows = [{"table": table.name, "last_id": id_} for table, id_ in merged.last.items()]
             with self.writing() as connection:
-                connection.exec_driver_sql(f"PRAGMA user_version = {merged.last}")
+                connection.execute(sent.delete().where(sent.c.table.in_(names)))
+                connection.execute(sent.insert(), rows)
 
     def _push_often(self, ended: threading.Event) -> None:
         is_last = False
@@ -246,5 +264,17 @@ class SharedStore(Store):
 
     def _pull(self, scope: str) -> None:
         if self._server.count(scope) > self.count(scope):
-            rows = measurements.c.scope_id == number_of(scope)
+            rows = {measurements: measurements.c.scope_id == number_of(scope)}
             merge(self._server, self, rows, with_runs=False)
+
+    def sizes(
+        self, kernel: str, source: str, device_name: str, arguments: Iterable[str]
+    ) -> list[SizeTimes]:
+        """Return the times on problem sizes, the server's included; see `Store.sizes`."""
+        if not self._fault:
+            rows = {sizes: size_rows.of_kernel(kernel, source, device_name)}
+            try:
+                merge(self._server, self, rows, with_runs=False)
+            except StoreError as error:
+                self._note(error)
+        return super().sizes(kernel, source, device_name, arguments)
