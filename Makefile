@@ -1,5 +1,6 @@
 # make run     tune sgemm on the GPU, or on the CPU where there is none; results in reports/
 # make test    the whole suite; needs no GPU
+# make test-study  the tests of the kernels that teach
 # make docs    the documents as a site in build/docs, links checked
 # Each sets up $(VENV) first. `make run VENV=/path` uses that environment as it is.
 
@@ -17,7 +18,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-gpu test-sanitized test-archs headers study-notes docs lint format setup clean
+.PHONY: run test test-study test-gpu test-sanitized test-archs headers study-notes docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -26,6 +27,10 @@ run: $(RUN_READY)
 
 test: $(TEST_READY)
 	$(PY) -m pytest
+
+# Kernels and notes of kernels/study, of which `make test` has a sample.
+test-study: $(TEST_READY)
+	$(PY) -m pytest -m "not gpu" tests/study
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu
@@ -39,15 +44,14 @@ test-sanitized: $(TEST_READY)
 test-archs: $(TEST_READY)
 	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_importing.py
 
-# What C++ programs include, from the records of all devices; they call no kernel in Triton, and none that only teaches.
+# What C++ programs include, from the records of all devices; they call no kernel in Triton, and none of kernels/study.
 headers: $(TEST_READY)
 	for name in $$(basename -as .json reports/NVIDIA_*/*.json | sort -u); do \
-	  [ ! -e kernels/$$name.cu ] || grep -q "^## $$name$$" docs/kernels/lessons.md || \
-	    $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
+	  [ ! -e kernels/$$name.cu ] || $(PY) -m autotune export $$name header --from reports --out cpp/include/autotune || exit 1; done
 
-# What the study notes claim, measured on this machine's GPU; docs/study-notes.md from it.
+# What the study notes claim, measured on this machine's GPU; docs/study/notes.md from it.
 study-notes: $(TEST_READY)
-	$(PY) benchmarks/study_notes.py
+	$(PY) benchmarks/study/notes.py
 
 # The notice that it silences is of the theme's maker, not of these pages.
 docs: $(DOCS_READY)

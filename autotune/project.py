@@ -17,6 +17,8 @@ PROJECT = "AUTOTUNE_PROJECT"
 _INSTALLED = ("site-packages", "dist-packages")
 #: Longest name of a folder of records, in bytes; file systems allow 255.
 _MAX_BYTES = 200
+#: Where the kernels that teach are, below the bundled folders.
+STUDY = os.path.join("spaces", "study")
 
 
 class Project(NamedTuple):
@@ -78,10 +80,10 @@ def current_folder() -> str:
 
 
 def space_places(spaces: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return the places to look for space files in, nearest first; the bundled folder is the last."""
+    """Return the places to look for space files in, nearest first; the bundled folders are the last."""
     listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
     named = [*([os.fspath(spaces)] if spaces else []), *filter(None, listed)]
-    return [*named, "spaces", bundled_path("spaces")]
+    return [*named, "spaces", bundled_path("spaces"), bundled_path(STUDY)]
 
 
 def project_of(folder: str | os.PathLike[str]) -> Project:
@@ -92,6 +94,8 @@ def project_of(folder: str | os.PathLike[str]) -> Project:
     folder, or the folder itself where it is in no repository.
     """
     home = os.path.realpath(folder)
+    if home == os.path.realpath(bundled_path(STUDY)):
+        return bundled_project()
     if os.path.basename(home) == "spaces":
         home = os.path.dirname(home)
     reports = os.path.join(home, "reports")

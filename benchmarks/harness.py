@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -76,7 +77,7 @@ def finish(main: Callable[[], int | None]) -> None:
 
 def provenance(device: Device | None = None) -> dict[str, Any]:
     """When, by which command and version, and on which device a result was measured."""
-    script = f"benchmarks/{Path(sys.argv[0]).name}"
+    script = os.path.relpath(os.path.realpath(sys.argv[0]), ROOT)
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", script, *sys.argv[1:]]),

@@ -34,7 +34,8 @@ from autotune.tuned.reading import read_all
 from autotune.values import Problem
 
 FOLDER = ROOT / "benchmarks"
-SCRIPTS = [file.name for file in sorted(FOLDER.glob("*.py")) if "finish(main)" in file.read_text()]
+FILES = sorted(FOLDER.glob("*.py")) + sorted((FOLDER / "study").glob("*.py"))
+SCRIPTS = [str(file.relative_to(FOLDER)) for file in FILES if "finish(main)" in file.read_text()]
 
 
 def test_every_script_is_on_the_list() -> None:
@@ -43,7 +44,7 @@ def test_every_script_is_on_the_list() -> None:
     assert [name for name in SCRIPTS if f"`python benchmarks/{name}`" not in listed] == []
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_what_a_script_imports_of_ours_is_there(file: Path) -> None:
     """Inside functions too, which nothing but a device may ever run."""
     imports = [node for node in ast.walk(ast.parse(file.read_text())) if _is_of_ours(node)]

@@ -1,5 +1,6 @@
 """Space files: found nearest first, listed without being run, refused with a message to act on."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,9 +8,17 @@ import sys
 import pytest
 from sample_spaces import SPACE, write_space
 
+from autotune.cli import run
 from autotune.errors import SpecError, UsageError
-from autotune.kernel.catalog import find_kernel, listings, load_file, space_folders
+from autotune.kernel.catalog import (
+    bundled_folder,
+    find_kernel,
+    listings,
+    load_file,
+    space_folders,
+)
 from autotune.kernel.source import spec_fingerprint
+from autotune.project import bundled_project
 
 
 @pytest.fixture
@@ -75,6 +84,19 @@ def test_a_file_that_cannot_be_parsed_has_its_own_line_in_the_list(spaces):
         find_kernel("deep")
     with pytest.raises(UsageError, match=r"unknown kernel 'pipe'"):
         find_kernel("pipe")
+
+
+def test_kernels_that_teach_are_found_by_name_and_listed_on_demand(capsys):
+    """Their sources are in kernels/study, and their records are those of the package."""
+    kernel = find_kernel("chase")
+    assert kernel.find_source("chase.cu").parent == bundled_folder("kernels") / "study"
+    assert kernel.project == bundled_project()
+    shown = {}
+    for options in ([], ["--all"]):
+        assert run(["list", "--json", *options]) == 0
+        shown[len(options)] = {row["kernel"] for row in json.loads(capsys.readouterr().out)}
+    assert len(shown[1] - shown[0]) == 9
+    assert "chase" in shown[1] and "chase" not in shown[0] >= {"sgemm", "reduce"}
 
 
 def test_a_byte_order_mark_is_no_syntax_error(spaces):

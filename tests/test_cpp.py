@@ -72,11 +72,10 @@ def test_the_header_that_ships_is_of_all_records(kernel: str) -> None:
 
 
 def test_every_kernel_that_c_plus_plus_calls_has_a_header() -> None:
-    """None of those in Triton, of which `export cuda` makes binaries, nor those that only teach."""
+    """None of those in Triton, of which `export cuda` makes binaries, nor the kernels that teach."""
     names = {file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}
-    lessons = (ROOT / "docs" / "kernels" / "lessons.md").read_text()
     sources = {file.stem for file in (ROOT / "kernels").glob("*.cu")}
-    assert sorted(n for n in names & sources if f"\n## {n}\n" not in lessons) == KERNELS
+    assert sorted(names & sources) == KERNELS
 
 
 def test_pkg_config_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

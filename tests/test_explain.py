@@ -41,7 +41,7 @@ from autotune.values import Configuration, Problem
 
 pytest.importorskip("cuda.bindings.nvrtc")
 ROOT = Path(__file__).parents[1]
-BUNDLED = sorted(file.stem for file in (ROOT / "spaces").glob("[!_]*.py"))
+BUNDLED = sorted(file.stem for file in (ROOT / "spaces").rglob("[!_]*.py"))
 
 
 def explained(kernel: str, *names: str, **problem: int | str) -> Any:

@@ -62,14 +62,15 @@ def test_lookup_answers_from_what_ships(built: Path, tmp_path: Path) -> None:
 
 def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> None:
     code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
-    code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
+    code += "print(json.dumps([sorted(str(p.relative_to(f(k))) for p in f(k).rglob('*.*')) "
     code += "for k in ('kernels', 'spaces', 'reports', 'cpp')]))"
     kernels, spaces, reports, cpp = json.loads(_run(built, code, tmp_path))
-    assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h"} <= set(kernels)
-    assert {"sgemm.py", "reduce.py"} <= set(spaces)
-    assert {"sgemm.json", "reduce.json"} <= set(reports)
+    assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h", "study/chase.cu"} <= set(kernels)
+    assert {"sgemm.py", "reduce.py", "study/chase.py"} <= set(spaces)
+    assert {"sgemm.json", "reduce.json"} <= {Path(name).name for name in reports}
     assert not [name for name in reports if name.endswith(".hpp")]
-    assert {"sgemm.hpp", "autotune-config.cmake", "autotune.pc"} <= set(cpp)
+    names = {Path(name).name for name in cpp}
+    assert {"sgemm.hpp", "autotune-config.cmake", "autotune.pc"} <= names
 
 
 def test_public_names_without_numpy(built: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +21,25 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
+@click.option("--all", "is_all", is_flag=True, help="Also list the kernels of docs/study.")
 @SPACES
 @JSON
-def list_(what: str, spaces: Path | None, as_json: bool) -> None:
+def list_(what: str, is_all: bool, spaces: Path | None, as_json: bool) -> None:
     """List kernels (default), strategies or devices.
 
     \b
     autotune list
+    autotune list --all
     autotune list strategies
     """
     from autotune.cli.console import print_table
 
-    makers = {"kernels": _kernel_rows, "strategies": _strategy_rows, "devices": _device_rows}
-    rows = makers[what](spaces)
+    makers: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "kernels": lambda: _kernel_rows(spaces, is_all),
+        "strategies": _strategy_rows,
+        "devices": _device_rows,
+    }
+    rows = makers[what]()
     if as_json:
         emit_json(rows)
     elif rows:
@@ -42,16 +49,17 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
         click.echo(f"no {what}{why}", err=True)
 
 
-def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
+def _kernel_rows(spaces: Path | None, is_all: bool) -> list[dict[str, Any]]:
     from autotune.kernel.catalog import listings
 
     return [
         {"kernel": listing.name, "about": ("BROKEN " if listing.broken else "") + listing.doc}
         for listing in listings(spaces)
+        if is_all or not listing.teaches
     ]
 
 
-def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
+def _strategy_rows() -> list[dict[str, Any]]:
     from autotune.search.names import available
 
     return [
@@ -60,7 +68,7 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
     ]
 
 
-def _device_rows(_: Path | None) -> list[dict[str, Any]]:
+def _device_rows() -> list[dict[str, Any]]:
     from autotune.devices.choose import backend
     from autotune.devices.device import BACKENDS
 

@@ -17,7 +17,7 @@ from autotune.kernel import modules
 from autotune.kernel.declaration import line_of
 from autotune.kernel.modules import fault_of, refuse_foreign
 from autotune.kernel.spec import Kernel
-from autotune.project import space_places
+from autotune.project import STUDY, space_places
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Listing:
     #: First line of the file's docstring, or why it cannot be used.
     doc: str
     broken: bool = False
+
+    @property
+    def teaches(self) -> bool:
+        """True for one of the bundled kernels that show one effect each."""
+        return self.file.parent == Path(bundled_path(STUDY))
 
 
 def bundled_folder(kind: str) -> Path:
@@ -48,7 +53,7 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
-    """Return every kernel that can be named; of two with one name the nearest."""
+    """Return every kernel that can be named; the nearest of two with one name."""
     return [_listing(file) for _, file in sorted(space_files(spaces).items())]
 
 

@@ -294,6 +294,8 @@ class Kernel(Declaration):
     def find_source(self, file: str) -> Path:
         """Return the path of a source: in ``../kernels`` of the space file, or in its folder.
 
+        The sources of ``spaces/study`` are in ``kernels/study``.
+
         In a language its name ends with ``:FUNCTION``, or ``:FUNCTION,FUNCTION`` for several.
         """
         base = self.file.parent if self.file else Path.cwd()
@@ -309,7 +311,9 @@ class Kernel(Declaration):
         return place.is_file() or (self.language is not None and place.is_dir())
 
     def _existing(self, file: str, base: Path) -> Path:
-        places = [base.parent / "kernels" / file, base / file]
+        spaces = base if base.parent.name != "spaces" else base.parent
+        kernels = spaces.parent / "kernels" / base.relative_to(spaces)
+        places = [kernels / file, base / file]
         found = next((place for place in places if self._is_source(place)), None)
         if found is None:
             raise self.error(

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-BUNDLED = sorted(file.stem for file in (ROOT / "spaces").glob("[a-z]*.py"))
+BUNDLED = sorted(file.stem for file in (ROOT / "spaces").rglob("[a-z]*.py"))
 #: For a tool and a kernel, on a machine that does much else.
 TIMEOUT_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""elementwise: sum, product or joining of two float32 vectors, by kernels/elementwise.cu."""
+"""elementwise: sum, product or joining of two float32 vectors, by kernels/study/elementwise.cu."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""particles: sums over the fields of structs, by kernels/particles.cu; arrays of structs or structs of arrays."""
+"""particles: sums over the fields of structs, by kernels/study/particles.cu; arrays of structs or structs of arrays."""
 
 import numpy as np
 

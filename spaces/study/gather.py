@@ -1,4 +1,4 @@
-"""gather: reads or writes of places that are apart, by kernels/gather.cu; shows sectors and cache lines."""
+"""gather: reads or writes of places that are apart, by kernels/study/gather.cu; shows sectors and cache lines."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Writes docs/study-notes.md: a paragraph, a table and a command for each row, and the verdict of each claim."""
+"""Writes docs/study/notes.md: a paragraph, a table and a command for each row, and the verdict of each claim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from study_claims import CLAIMS, Found, Missing, Results
+from study.claims import CLAIMS, Found, Missing, Results
 
 #: A column of a table: a figure of a variant; Missing where it has none.
 Column = Callable[[Found], str]
@@ -433,7 +433,7 @@ METHOD = (
     "Times are medians of launches from cold caches, interleaved among the variants of an experiment; "
     "differences below 3 % mean nothing. Counters are Nsight Compute's, of one launch. A sector is 32 bytes; "
     "*sectors* are those of one request of a warp. `make study-notes` measures all of it again and writes "
-    "this page; `python benchmarks/study_notes.py --rows E08` measures one row."
+    "this page; `python benchmarks/study/notes.py --rows E08` measures one row."
 )
 
 

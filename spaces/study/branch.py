@@ -1,4 +1,4 @@
-"""branch: one of two paths for each uint32, by kernels/branch.cu; shows divergence, predicates and selects."""
+"""branch: one of two paths for each uint32, by kernels/study/branch.cu; shows divergence, predicates and selects."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""chase: a chain of dependent loads, by kernels/chase.cu; shows the latency of each level of memory."""
+"""chase: a chain of dependent loads, by kernels/study/chase.cu; shows the latency of each level of memory."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The experiments of the study notes: which variants of which kernel each row of docs/study-notes.md measures."""
+"""The experiments of the study notes: which variants of which kernel each row of docs/study/notes.md measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""unroll: a tiled float32 product, by kernels/unroll.cu; shows unrolling and caps on registers."""
+"""unroll: a tiled float32 product, by kernels/study/unroll.cu; shows unrolling and caps on registers."""
 
 import numpy as np
 

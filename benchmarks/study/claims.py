@@ -88,7 +88,7 @@ class Results:
     def row(self, row: str) -> Mapping[str, Any]:
         """Return all of a row."""
         if row not in self.document["rows"]:
-            raise Missing(f"not measured yet: python benchmarks/study_notes.py --rows {row}")
+            raise Missing(f"not measured yet: python benchmarks/study/notes.py --rows {row}")
         return dict(self.document["rows"][row])
 
     def probe(self, row: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""pitch: a copy of a float32 matrix whose rows begin at a pitch, by kernels/pitch.cu."""
+"""pitch: a copy of a float32 matrix whose rows begin at a pitch, by kernels/study/pitch.cu."""
 
 from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
 

@@ -1,4 +1,4 @@
-"""banks: reads of shared memory at a stride, by kernels/banks.cu; shows bank conflicts."""
+"""banks: reads of shared memory at a stride, by kernels/study/banks.cu; shows bank conflicts."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""table: out[i] = values[x[i]] of float32, by kernels/table.cu; shows where a table may lie."""
+"""table: out[i] = values[x[i]] of float32, by kernels/study/table.cu; shows where a table may lie."""
 
 import numpy as np
 

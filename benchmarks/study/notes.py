@@ -1,14 +1,14 @@
-"""Measures what the study notes claim, row by row, and writes docs/study-notes.md from it.
+"""Measures what the study notes claim, row by row, and writes docs/study/notes.md from it.
 
-Variants of a row (`study_rows`) are compiled in parallel, verified, raced with each other and counted by Nsight
+Variants of a row (`study.experiments`) are compiled in parallel, verified, raced with each other and counted by Nsight
 Compute in one process for each row. Rows are merged into ``results/study-notes-<device>.json`` one by one, so that the
 table can be measured in pieces. A row that fails says why, and the others go on.
 
-    python benchmarks/study_notes.py                     all rows, then the page
-    python benchmarks/study_notes.py --rows E08,E10      two of them
-    python benchmarks/study_notes.py --missing --until 120
-    python benchmarks/study_notes.py --page              the page alone, from what is on record; needs no GPU
-    python benchmarks/study_notes.py --page --keep reports     and counters beside the records, for `autotune explain`
+    python benchmarks/study/notes.py                     all rows, then the page
+    python benchmarks/study/notes.py --rows E08,E10      two of them
+    python benchmarks/study/notes.py --missing --until 120
+    python benchmarks/study/notes.py --page              the page alone, from what is on record; needs no GPU
+    python benchmarks/study/notes.py --page --keep reports     and counters beside the records, for `autotune explain`
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import study_claims
-import study_page
-import study_probes
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/, where the harness is
 from harness import ROOT, command_line, finish, provenance, read, write
-from study_rows import METRIC, ROWS, Experiment, experiments
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
@@ -58,9 +55,11 @@ from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import read_all
 from autotune.tuned.record import TunedRecord
 from autotune.values import Problem
+from study import claims, page, probes
+from study.experiments import METRIC, ROWS, Experiment, experiments
 
 FORMAT = "autotune study notes"
-PAGE = ROOT / "docs" / "study-notes.md"
+PAGE = ROOT / "docs" / "study" / "notes.md"
 #: Rounds of a race among the variants of an experiment, and its longest time.
 _ROUNDS, _SECONDS = 21, 0.5
 _THREADS = 8
@@ -297,8 +296,8 @@ def main() -> int:
     if not files:
         raise UsageError(f"{options.out} has no study-notes-<device>.json of an NVIDIA GPU")
     documents = list(map(read, files))
-    shown = study_claims.Results(study_page.shown_of(documents))
-    PAGE.write_text(study_page.page(shown), encoding="utf-8")
+    shown = claims.Results(page.shown_of(documents))
+    PAGE.write_text(page.page(shown), encoding="utf-8")
     for document in documents if options.keep else ():
         keep(document, options.keep)
     return failed
@@ -306,7 +305,7 @@ def main() -> int:
 
 def measure(options: argparse.Namespace) -> int:
     """Measure what the command line asks for, each row into the file at once; whether one failed."""
-    known = sorted({*ROWS, *study_probes.PROBES})
+    known = sorted({*ROWS, *probes.PROBES})
     rows = [name for name in options.rows.split(",") if name] or known
     for name in rows:
         if name not in known:
@@ -414,7 +413,7 @@ def measured(notes: Notes, name: str, prepared: Any) -> Row:
     def all_of_it() -> Row:
         if isinstance(prepared, Exception):
             raise prepared
-        row, probe = notes.row(prepared), study_probes.PROBES.get(name)
+        row, probe = notes.row(prepared), probes.PROBES.get(name)
         return Row({**row.figures, "probe": probe(notes.device)}, row.uncounted) if probe else row
 
     found = attempt(all_of_it)

@@ -7,10 +7,8 @@ import re
 from typing import Any
 
 import pytest
-import study_claims  # type: ignore[import-not-found]
-import study_page  # type: ignore[import-not-found]
-import study_rows  # type: ignore[import-not-found]
 from harness import RESULTS, ROOT  # type: ignore[import-not-found]
+from study import claims, experiments, page  # type: ignore[import-not-found]
 
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError
@@ -22,28 +20,28 @@ FILES = sorted(RESULTS.glob("study-notes-NVIDIA_*.json"))
 
 
 def results(document: dict[str, Any]) -> Any:
-    return study_claims.Results(document)
+    return claims.Results(document)
 
 
 def test_each_row_has_its_section_and_each_claim_a_row() -> None:
-    assert list(study_page.ROWS) == ROWS
-    assert len(study_claims.CLAIMS) == 36
-    assert {claim.row for claim in study_claims.CLAIMS} <= set(ROWS)
+    assert list(page.ROWS) == ROWS
+    assert len(claims.CLAIMS) == 36
+    assert {claim.row for claim in claims.CLAIMS} <= set(ROWS)
 
 
 def test_what_is_not_measured_is_open_and_says_so() -> None:
-    for claim in study_claims.CLAIMS:
+    for claim in claims.CLAIMS:
         verdict, why = claim.judged(results({"rows": {}}))
-        assert verdict == study_claims.OPEN and "not measured" in why
+        assert verdict == claims.OPEN and "not measured" in why
     failed = {"rows": {row: {"error": "DeviceError: lost"} for row in ROWS}}
-    assert all("lost" in claim.judged(results(failed))[1] for claim in study_claims.CLAIMS)
+    assert all("lost" in claim.judged(results(failed))[1] for claim in claims.CLAIMS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_claims_are_judged_by_what_is_on_record(file: Any) -> None:
     """A claim whose rows were measured is not open, and its figures are numbers."""
     document = json.loads(file.read_text())
-    for claim in study_claims.CLAIMS:
+    for claim in claims.CLAIMS:
         verdict, figures = claim.judged(results(document))
         assert verdict in ("holds", "in part", "moved on", "open")
         assert re.search(r"\d", figures)
@@ -51,14 +49,14 @@ def test_claims_are_judged_by_what_is_on_record(file: Any) -> None:
 
 def test_the_page_is_what_the_results_make_of_it() -> None:
     documents = [json.loads(file.read_text()) for file in FILES]
-    made = study_page.page(results(study_page.shown_of(documents)))
-    assert (ROOT / "docs" / "study-notes.md").read_text(encoding="utf-8") == made
+    made = page.page(results(page.shown_of(documents)))
+    assert (ROOT / "docs" / "study" / "notes.md").read_text(encoding="utf-8") == made
 
 
-@pytest.mark.parametrize("row", study_rows.ROWS)
+@pytest.mark.parametrize("row", experiments.ROWS)
 def test_variants_are_of_their_kernel(row: str) -> None:
     """Each experiment has a variant that its problem allows, and names parameters and variants that exist."""
-    for experiment in study_rows.experiments(row, sm_count=132):
+    for experiment in experiments.experiments(row, sm_count=132):
         try:
             kernel = find_kernel(experiment.kernel)
         except AutotuneError:
@@ -70,7 +68,7 @@ def test_variants_are_of_their_kernel(row: str) -> None:
         given = [each for each in experiment.variants.values() if not isinstance(each, str)]
         assert all(each.keys() <= kernel.parameters.keys() for each in given)
         assert named or any(kernel.allows(kernel.completed(each), problem) for each in given)
-        assert set(experiment.counts) <= {*FIGURES, *study_rows.FURTHER}
+        assert set(experiment.counts) <= {*FIGURES, *experiments.FURTHER}
 
 
 def test_a_claim_moves_with_the_figures() -> None:
@@ -91,14 +89,14 @@ def test_a_claim_moves_with_the_figures() -> None:
         }
         return results({"rows": {"E26": {"experiments": variants}}})
 
-    assert study_claims.off_by_one_is_five_sectors(with_sectors(5.0))[0] == "holds"
-    assert study_claims.off_by_one_is_five_sectors(with_sectors(4.0))[0] == "moved on"
+    assert claims.off_by_one_is_five_sectors(with_sectors(5.0))[0] == "holds"
+    assert claims.off_by_one_is_five_sectors(with_sectors(4.0))[0] == "moved on"
 
 
 def test_a_device_is_asked_for_whole_waves() -> None:
     blocks = [
         each.problem["m"] // 128
-        for each in study_rows.experiments("E18", for_arch("sm_90").sm_count)[1:]
+        for each in experiments.experiments("E18", for_arch("sm_90").sm_count)[1:]
     ]
     count = for_arch("sm_90").sm_count
     assert blocks == [count, count + 1, 8 * count, 8 * count + 1]
