@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from autotune import front
-from autotune.cli import console
-from autotune.cli.progress import progress_of
 from autotune.devices.choose import choose_devices
-from autotune.errors import UsageError, unknown
-from autotune.interop.exchange import first_to_try
+from autotune.errors import UsageError
 from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import find_objective
-from autotune.measure.timing import Caches
 from autotune.report import summary
+from autotune.report.progress import progress_of
 from autotune.report.publish import Published
 from autotune.run.bench import LOCAL, Site
-from autotune.run.request import EFFORTS, Request, Search, VerifyOne
+from autotune.run.request import RunOptions
 from autotune.run.result import RunResult
-from autotune.search.names import find
-from autotune.search.session import Budget, Event, ignore
+from autotune.search.session import Event, ignore
 from autotune.values import Value
 
 if TYPE_CHECKING:
     import pandas
     from distributed import Client
 
+    from autotune.devices.device import Device
     from autotune.tuned.record import TunedRecord
 
 
@@ -190,64 +186,59 @@ def tune(
     AutotuneError
         If the run fails; see `autotune.errors`.
     """
-    if modules.is_running():
-        raise UsageError(
-            "tune() is called while a space file runs, which every process does that measures; put it "
-            "into a script or notebook of its own, or under: if __name__ == '__main__':"
-        )
-    if isinstance(kernel, str):
-        declared = find_kernel(kernel, Path(spaces) if spaces is not None else None)
-    else:
-        declared = as_it_is(kernel)
-    if effort not in EFFORTS:
-        raise UsageError(unknown("effort", effort, EFFORTS))
-    if timing not in (None, *Caches):
-        raise UsageError(unknown("timing", timing, Caches))
-    wanted = find_objective(objective)
-    find(strategy)  # an unknown one ends here, not after inputs and limits were made
-    named = [problems] if isinstance(problems, str | Mapping) else problems
-    if fleet is not None:
-        from autotune.fleet.client import Fleet
-
-        members = Fleet(fleet)
-        first = members.device_for(declared, [device] if device else [])
-        others = members.others(first)
-    else:
-        members = None
-        first, *others = choose_devices(device, declared.backends)
-    restriction = console.restriction(declared.name, declared.parameters, fixed or {})
-    request = Request(
-        kernel=declared,
-        device=first,
-        others=tuple(others),
-        problems=tuple(console.problem(declared, problem) for problem in named),
-        effort=EFFORTS[effort],
-        goal=Search(strategy, restriction, first_to_try(declared.name), fresh)
-        if config is None
-        else VerifyOne(console.configuration(declared, config), restriction, accept),
-        objective=wanted,
-        budget=None if budget is None else Budget.parse(str(budget)),
+    _refuse_in_space_file()
+    options = RunOptions(
+        problems=[problems] if isinstance(problems, str | Mapping) else problems,
+        effort=effort,
+        budget=budget,
+        strategy=strategy,
+        objective=objective,
+        fixed=fixed or {},
+        config=config,
+        timing=timing,
         seed=seed,
-        caches=Caches(timing) if timing else None,
+        fresh=fresh,
         sanitize=sanitize,
         accept=accept,
         command="autotune.tune",
-    ).with_default_problems()
-    folder = Path(out) if out else wanted.folder(Path("reports"))
-    with (
-        members or nullcontext(),
-        progress_of(declared.name, len(request.problems), quiet) as progress,
-    ):
+    )
+    declared = _declared(kernel, Path(spaces) if spaces is not None else None)
+    with ExitStack() as stack:
+        devices, site = _measuring(stack, declared, device, fleet)
+        request = options.request(declared, devices).with_default_problems()
+        folder = Path(out) if out else request.objective.folder(Path("reports"))
+        progress = stack.enter_context(progress_of(declared.name, len(request.problems), quiet))
 
         def both(event: Event) -> None:
             progress(event)
             listener(event)
 
-        site: Site = LOCAL
-        if members is not None:
-            from autotune.fleet.site import FleetSite, checked
-
-            (request,), site = checked([request]), FleetSite(members)
         result, published = front.tune(request, folder, both, site)
     result.require_complete()
     return Tuned(result, published)
+
+
+def _refuse_in_space_file() -> None:
+    if modules.is_running():
+        raise UsageError(
+            "tune() is called while a space file runs, which every process does that measures; put it "
+            "into a script or notebook of its own, or under: if __name__ == '__main__':"
+        )
+
+
+def _declared(kernel: str | Kernel, spaces: Path | None) -> Kernel:
+    return find_kernel(kernel, spaces) if isinstance(kernel, str) else as_it_is(kernel)
+
+
+def _measuring(
+    stack: ExitStack, kernel: Kernel, named: str | None, fleet: Client | None
+) -> tuple[Sequence[Device], Site]:
+    """Return the devices to measure on and their site: this machine, or a fleet until the stack ends."""
+    if fleet is None:
+        return choose_devices(named, kernel.backends), LOCAL
+    from autotune.fleet.client import Fleet
+    from autotune.fleet.site import FleetSite
+
+    members = Fleet(fleet)
+    first = members.device_for(kernel, [named] if named else [])
+    return [first, *members.others(first)], FleetSite(stack.enter_context(members))

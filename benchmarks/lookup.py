@@ -52,9 +52,9 @@ from harness import (
 from problem_sizes import UNLISTED
 
 from autotune import lookup
-from autotune.cli import console
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
+from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.race import Contender
@@ -317,7 +317,7 @@ def judge_unlisted(
         os.environ.update(AUTOTUNE_TUNED=str(REPORTS), XDG_DATA_HOME=folder)
         for kernel in kernels:
             sizes = UNLISTED.get(kernel.name, [])
-            problems = [console.problem(kernel, text) for text in only] or [
+            problems = [parsing.problem(kernel, text) for text in only] or [
                 Problem(dict(size)) for size in sizes[:: max(1, len(sizes) // SIZES)][:SIZES]
             ]
             answers = [lookup(kernel.name, device=device, **problem) for problem in problems]

@@ -28,9 +28,9 @@ from harness import command_line, finish, provenance, write
 from simulated import SimulatedSite, cards
 
 from autotune import __version__
-from autotune.cli import console
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
+from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure import cache
@@ -193,7 +193,7 @@ def main() -> None:
     os.environ.setdefault(cache.SETTING, INPUTS)
     kernel, begun_s = find_kernel(options.kernel), time.monotonic()
     texts = options.problem or []
-    problems = [console.problem(kernel, text) for text in texts] or list(kernel.problems["cuda"])
+    problems = [parsing.problem(kernel, text) for text in texts] or list(kernel.problems["cuda"])
     # The longest first, so that no card ends long before the other.
     problems.sort(key=lambda problem: -(work.flops if (work := kernel.work_of(problem)) else 0.0))
     groups = {"all": problems}

@@ -61,9 +61,10 @@ from harness import (
 )
 
 from autotune.arrays import usable_cores
-from autotune.cli import console
+from autotune.cli.console import lists
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
+from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
@@ -147,10 +148,10 @@ class Matchup:
 
     def space(self) -> Space:
         """The part of the space that can be expressed."""
-        chosen = console.restriction(
+        chosen = parsing.restriction(
             self.kernel.name,
             self.kernel.parameters,
-            console.lists(SUBSPACES[self.name].values.split()),
+            lists(SUBSPACES[self.name].values.split()),
         )
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
             ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}

@@ -40,11 +40,11 @@ from vendor_task import State
 
 from autotune.arrays import usable_cores
 from autotune.calling.choice import Choice, choose
-from autotune.cli import console
 from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
+from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
@@ -445,8 +445,8 @@ def subjects_of(
     """Every row to measure: the given problems only, the unlisted ones, or all that are shown or tuned."""
     subjects = []
     for kernel in kernels:
-        fitting = [text for text in only if set(console.pairs(text)) == set(kernel.fields)]
-        chosen = [console.problem(kernel, text) for text in fitting]
+        fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
+        chosen = [parsing.problem(kernel, text) for text in fitting]
         tuned = problems_of(kernel, device, folder)
         untuned = [Problem(size) for size in problem_sizes.untuned(kernel.name)]
         for problem in chosen:

@@ -5,6 +5,7 @@ import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,9 +220,9 @@ def test_results_that_the_cache_lost_let_nothing_pass(tmp_path: Path, opencl_dev
 
 def test_a_fleet_needs_a_reference(tmp_path: Path, opencl_device: str) -> None:
     pytest.importorskip("distributed")
-    from autotune.fleet.site import checked
+    from autotune.fleet.site import FleetSite
 
     kernel = load_file(undescribed(tmp_path, RIGHT))
     request = Request(kernel, choose_device(opencl_device), ())
     with pytest.raises(UsageError, match=r"scale: a fleet needs @scale\.reference"):
-        checked([request])
+        FleetSite(SimpleNamespace()).require_supported(request)

@@ -14,10 +14,10 @@ import pytest
 
 from autotune import tune
 from autotune.api import Tuned
-from autotune.cli.progress import cell_progress
 from autotune.errors import UsageError
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.timing import Caches
+from autotune.report.progress import cell_progress
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 

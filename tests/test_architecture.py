@@ -16,8 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 #: From the top down; what stands in one set is on one floor and ignorant of the others there.
 LAYERS = (
     {"__main__"},
-    {"api"},
-    {"cli", "torch_ops"},
+    {"api", "cli", "torch_ops"},
     {"doctor", "linalg", "triton"},
     {"retune"},
     {"front", "explain"},
@@ -57,7 +56,6 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "api.py: tune",
-    "cli/runs.py: run",
     "cli/upkeep.py: retune",
     "kernel/declaration.py: __init__",
     "run/searching.py: search",
@@ -66,15 +64,10 @@ LONG_FUNCTIONS = {
 }
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {
-    "api.py",
-    "cli/runs.py",
-    "explain/measuring.py",
     "retune/retuning.py",
-    "run/checking.py",
-    "run/limits.py",
     "run/matrix.py",
     "run/recording.py",
-    "run/tuner.py",
+    "run/request.py",
     "triton/decorator.py",
 }
 #: Modules that turn a record into bytes: to write it, to print it, to read it as a header's source does.

@@ -22,12 +22,12 @@ from sample_records import KERNEL, WRONG, entry, plan, problem, record, write
 from sample_spaces import write_space
 
 from autotune.cli import autotune, run
-from autotune.cli.progress import RunStatus, run_progress
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.measurement import ENERGY, Measurement, Status
 from autotune.project import bundled_project
+from autotune.report.progress import RunStatus, run_progress
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.tuned.comparison import compared
 from autotune.tuned.reading import read, user_folder

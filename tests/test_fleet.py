@@ -28,15 +28,16 @@ from autotune.measure.measurement import Status
 from autotune.report.answer import provenance
 from autotune.report.content import from_run
 from autotune.run.request import Request, Search
+from autotune.run.run import execute
 from autotune.search.session import Budget, Phase
-from autotune.store import Store
+from autotune.store import Store, open_for_runs
 from autotune.values import Configuration, Problem
 
 distributed = pytest.importorskip("distributed")
 
 from autotune.fleet import address, client  # noqa: E402
 from autotune.fleet.client import Card, Fleet, Model  # noqa: E402
-from autotune.fleet.site import checked, drive  # noqa: E402
+from autotune.fleet.site import drive  # noqa: E402
 from autotune.fleet.worker import COMPILE, FleetPlugin, claim, run_task  # noqa: E402
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -158,7 +159,7 @@ def test_each_card_of_a_fleet_searches_its_own_sizes(fleet, spaces, store, monke
     kernel, device = find_kernel("scale", spaces), fleet.usable()[0].device
     sizes = tuple(Problem(n=n) for n in (1000, 2000, 3000))
     request = Request(kernel, device, sizes, goal=Search("exhaustive"), budget=Budget())
-    (done,) = drive(fleet, [request], str(store), lambda _: lambda event: None)
+    (done,) = drive(fleet, [request], executing(store))
     assert done.error is None
     assert [found.winner["BLOCK"] for found in done.result.problems] == [WINNER] * 3
     cards = [{row.device_uuid for row in found.measured} for found in done.result.problems]
@@ -197,12 +198,22 @@ def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
         while alive:
             os.kill(alive.pop(), signal.SIGKILL)
 
-    (done,) = drive(fleet, checked([request]), str(store), lambda _: kill)
+    (done,) = drive(fleet, [request], executing(store, kill))
     assert done.result is not None, done.error
     (problem,) = done.result.problems
     assert {row.status for row in problem.measured} <= {Status.OK, Status.STOPPED_EARLY}
     assert rows(store) == asked("scale")
     assert not alive and problem.result is not None
+
+
+def executing(store, listener=lambda event: None):
+    """Return a function for `drive` that runs a request and publishes nothing."""
+
+    def execute_only(request, site):
+        with open_for_runs(str(store)) as opened:
+            return execute(request, opened, listener, site), None
+
+    return execute_only
 
 
 def pid_of(fleet, uuid):
@@ -232,7 +243,7 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
 
     decided = []
     with pytest.raises(Interrupted):
-        for outcome in drive(fleet, checked([request]), str(store), lambda _: interrupt):
+        for outcome in drive(fleet, [request], executing(store, interrupt)):
             decided.append(outcome.result)
     assert all(found.result is not None for found in decided[0].problems)
     assert 1 <= len(decided[0].problems) < last
@@ -350,7 +361,7 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
         with pytest.warns(
             UserWarning, match="failed 3 times and is set aside: .*cannot be written"
         ):
-            (done,) = drive(fleet, checked([request]), str(store), lambda _: lambda event: None)
+            (done,) = drive(fleet, [request], executing(store))
     finally:
         usual = os.environ["AUTOTUNE_CACHE_DIR"]
         fleet.client.run(_limit, resource.RLIM_INFINITY, usual, workers=[full.address])

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.cli import console
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
+from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.launches import requirement, traced, traced_grid
@@ -165,14 +165,14 @@ def test_what_lies_otherwise_is_verified_and_not_tuned():
     ],
 )
 def test_problems_of_the_command_line_may_name_the_layout(text, problem):
-    assert console.problem(strided(), text) == problem
+    assert parsing.problem(strided(), text) == problem
 
 
 def test_an_unknown_field_of_the_command_line_is_told_the_layout_too():
     with pytest.raises(UsageError, match=r"unknown problem field 'ldb'.*n, lda, offset_x"):
-        console.problem(strided(), "n=5,ldb=7")
+        parsing.problem(strided(), "n=5,ldb=7")
     with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example n="):
-        console.problem(strided(), "lda=7")
+        parsing.problem(strided(), "lda=7")
 
 
 @pytest.mark.parametrize(

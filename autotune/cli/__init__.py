@@ -3,8 +3,8 @@
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
 code of its class in `autotune.errors`. Commands import what they need when they run.
 
-Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share `console` and
-`progress`.
+Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share
+`console`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, shown
-from autotune.cli.console import FOLDER, JSON, KERNEL, PATH, SPACES
+from autotune.cli.console import FOLDER, JSON, KERNEL, PATH, SPACES, show_table
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def show(
     autotune show sgemm
     autotune show sgemm --config BM=64,BN=64 --log --device sm_90
     """
-    from autotune.cli import console
+    from autotune.kernel import parsing
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.space import enumerate_space
 
@@ -124,8 +124,8 @@ def show(
         else:
             _print_space(facts, declared.default())
         return
-    configuration = console.configuration(declared, config or "")
-    size = console.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
+    configuration = parsing.configuration(declared, config or "")
+    size = parsing.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
     _show_configuration(declared, configuration, size, chosen, view)
 
 
@@ -178,18 +178,18 @@ def explain(
     autotune explain sgemm --problem m=4096,n=4096,k=4096 --arch sm_90 --variants naive,best
     autotune explain transpose --variants best --ablate VEC
     """
-    from autotune.cli import console
     from autotune.explain import explaining, wording
     from autotune.explain.variants import KernelVariant, setting_of
+    from autotune.kernel import parsing
     from autotune.kernel.catalog import find_kernel
     from autotune.report.table import Table
 
     declared = find_kernel(kernel, spaces)
-    size = console.problem(declared, problem) if problem else None
+    size = parsing.problem(declared, problem) if problem else None
     found = explaining.explain(
         setting_of(declared, arch, device, size),
         names_in(variants),
-        [KernelVariant(text, console.configuration(declared, text)) for text in configs],
+        [KernelVariant(text, parsing.configuration(declared, text)) for text in configs],
         names_in(ablate),
         out,
     )
@@ -203,7 +203,7 @@ def explain(
     for heading, part in wording.sections(found):
         click.echo(f"\n{heading}")
         if isinstance(part, Table):
-            console.show_table(part)
+            show_table(part)
         else:
             for line in part:
                 click.echo(shown(f"  {line}"))

@@ -63,10 +63,10 @@ def lookup(
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
-    from autotune.cli.console import sizes
     from autotune.devices.choose import choose_device
     from autotune.devices.device import BACKENDS
     from autotune.kernel.names import LOOKUP_ARGUMENTS
+    from autotune.kernel.parsing import sizes
     from autotune.kernel.source import changed_since
     from autotune.tuned.lookup import lookup as answer
     from autotune.tuned.reading import read_layers
@@ -472,8 +472,8 @@ def import_(
     autotune import colleague/sgemm.json
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
     """
-    from autotune.cli.console import sizes
     from autotune.interop.formats import Labels, content_of
+    from autotune.kernel.parsing import sizes
     from autotune.tuned.reading import decode
     from autotune.tuned.record import FORMAT
     from autotune.values import Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from autotune.cli.console import (
     FLEET,
     SPACES,
     kernel_names,
+    lists,
     out_option,
     print_measurements,
     show_table,
@@ -27,10 +28,10 @@ from autotune.cli.console import (
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.devices.device import Device
     from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
-    from autotune.run.request import Request
+    from autotune.run.bench import Site
+    from autotune.run.request import Request, RunOptions
     from autotune.run.result import RunResult
     from autotune.tuned.record import TunedRecord
 
@@ -161,70 +162,71 @@ def run(
     autotune run transpose --config BLOCK=256
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
-    from autotune.cli import console
-    from autotune.search.names import find
-    from autotune.search.session import Budget
-
     if max_hours and not fleet:
         raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
-    allowed, parsed_budget = console.lists(fixed), Budget.parse(budget) if budget else None
-    from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.run.request import RunOptions
 
+    options = RunOptions(
+        problems=problems,
+        effort=effort,
+        budget=budget,
+        strategy=strategy,
+        objective=objective,
+        fixed=lists(fixed),
+        config=config,
+        timing=timing,
+        seed=seed,
+        fresh=fresh,
+        sanitize=sanitize,
+        accept=accept,
+        command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
+    )
     declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
-    devices = [] if fleet else choose_devices(device, declared[0].backends)
-    from autotune.interop.exchange import first_to_try
-    from autotune.measure.measurement import find_objective
-    from autotune.measure.timing import Caches
-    from autotune.run.request import EFFORTS, Goal, Request, Search, VerifyOne
-
-    find(strategy)
-    imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
-
-    def goal(kernel: Kernel) -> Goal:
-        restriction = console.restriction(kernel.name, kernel.parameters, allowed)
-        if config:
-            return VerifyOne(console.configuration(kernel, config), restriction, accept)
-        return Search(strategy, restriction, imported[kernel.name], fresh)
-
-    def request(kernel: Kernel, devices: Sequence[Device]) -> Request:
-        return Request(
-            kernel=kernel,
-            device=devices[0],
-            others=tuple(devices[1:]),
-            problems=tuple(console.problem(kernel, text) for text in problems),
-            effort=EFFORTS[effort],
-            goal=goal(kernel),
-            budget=parsed_budget,
-            seed=seed,
-            caches=Caches(timing) if timing else None,
-            objective=find_objective(objective),
-            sanitize=sanitize,
-            accept=accept,
-            command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
-        )
-
-    for name, first_ones in imported.items() if not config else ():
-        if count := len({configuration for _, configuration in first_ones}):
-            text = f"{name}: {count} configurations were imported; the best are measured first"
-            click.echo(text, err=True)
-    source = click.get_current_context().get_parameter_source("out")
-    if source is not ParameterSource.COMMANDLINE:
-        out = find_objective(objective).folder(out)
+    out = _folder(out, objective)
     if fleet:
         hours_s = None if max_hours is None else max_hours * 3600
-        _run_on_fleet(fleet, declared, device, request, hours_s, out, as_json)
-        return
-    with _documents(len(declared) > 1) as documents:
-        for kernel in declared:
-            on = devices if kernel is declared[0] else choose_devices(device, kernel.backends)
-            made = request(kernel, on).with_default_problems()
-            _run(made, out, documents if as_json else None)
+        _run_on_fleet(fleet, declared, device, options, hours_s, out, as_json)
+    else:
+        _run_here(declared, device, options, out, as_json)
+
+
+def _folder(out: Path, objective: str) -> Path:
+    """Return the folder of ``--out``, by default the one of an objective."""
+    from autotune.measure.measurement import find_objective
+
+    source = click.get_current_context().get_parameter_source("out")
+    given = source is ParameterSource.COMMANDLINE
+    return out if given else find_objective(objective).folder(out)
+
+
+def _run_here(
+    kernels: Sequence[Kernel], named: str | None, options: RunOptions, out: Path, as_json: bool
+) -> None:
+    """Tune kernels on devices of this machine, one after the other."""
+    from autotune.devices.choose import choose_devices
+
+    devices = [choose_devices(named, kernel.backends) for kernel in kernels]
+    requests = [
+        options.request(kernel, its_devices).with_default_problems()
+        for kernel, its_devices in zip(kernels, devices, strict=True)
+    ]
+    _say_imported(requests)
+    with _documents(len(kernels) > 1) as documents:
+        for request in requests:
+            _run(request, out, documents if as_json else None)
+
+
+def _say_imported(requests: Iterable[Request]) -> None:
+    for name, goal in {request.kernel.name: request.goal for request in requests}.items():
+        if count := len({configuration for _, configuration in goal.imported}):
+            text = f"{name}: {count} configurations were imported; the best are measured first"
+            click.echo(text, err=True)
 
 
 def _run(request: Request, out: Path, documents: list[str] | None) -> None:
-    from autotune.cli.progress import run_progress
     from autotune.front import tune
+    from autotune.report.progress import run_progress
 
     with run_progress(request.kernel.name, len(request.problems), request.objective) as progress:
         result, published = tune(request, out, progress)
@@ -247,39 +249,40 @@ def _run_on_fleet(
     where: str,
     kernels: Sequence[Kernel],
     named: str | None,
-    request: Callable[[Kernel, Sequence[Device]], Request],
+    options: RunOptions,
     seconds: float | None,
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune kernels on every model of a fleet; publish each as soon as it is finished."""
-    from autotune.cli.progress import RunsProgress
+    """Tune kernels on every model of a fleet; print each result as soon as it is published."""
     from autotune.errors import AutotuneError, needing
-    from autotune.front import with_recorded
-    from autotune.report.publish import publish
-    from autotune.store import default_url
+    from autotune.front import tune
+    from autotune.report.progress import RunsProgress
 
     with needing("a fleet"):
         from autotune.fleet import client
-        from autotune.fleet.site import checked, drive
+        from autotune.fleet.site import drive
 
     failed: list[AutotuneError] = []
     with client.of(where) as fleet, RunsProgress() as progress:
+
+        def publish(request: Request, site: Site) -> tuple[RunResult, Published | None]:
+            return tune(request, out, progress.listener_of(request), site)
+
         models = fleet.models(named.split(",") if named else ())
-        requests = checked(
-            request(kernel, [fleet.device_of(model)])
+        requests = [
+            options.request(kernel, [fleet.device_of(model)]).with_default_problems()
             for kernel in kernels
             for model in fleet.fitting(kernel, models)
-        )
-        requests = [with_recorded(each, out) for each in requests]
+        ]
+        _say_imported(requests)
         with _documents(len(requests) > 1) as documents:
-            for done in drive(fleet, requests, default_url(), progress.listener_of, seconds):
+            for done in drive(fleet, requests, publish, seconds):
                 if done.error is not None:
                     failed.append(done.error)
                     warn(str(done.error))
                 if done.result is not None:
-                    published = publish(done.result, out)
-                    _show(done.result, published, documents if as_json else None)
+                    _show(done.result, done.published, documents if as_json else None)
     if failed and len(requests) > 1:
         raise AutotuneError(
             f"{len(failed)} of {len(requests)} were not tuned; the first: {failed[0]}"

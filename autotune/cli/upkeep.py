@@ -61,7 +61,7 @@ def _options(
     fleet: str | None, max_hours: float, kernels: Sequence[str], **others: Any
 ) -> RetuneOptions:
     """Return the options of both commands, and those of `retune` as they are."""
-    from autotune.cli.progress import run_progress
+    from autotune.report.progress import run_progress
     from autotune.retune.retuning import RetuneOptions
 
     name = click.get_current_context().info_name or ""

@@ -21,7 +21,7 @@ def measured(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], lis
     They are timed one after the other: a difference of a few per cent means nothing here.
     """
     kernel, device, problem = setting.kernel, setting.device, setting.problem
-    request = Request(kernel, device, (problem,), command="autotune explain")
+    request = Request.without_search(kernel, device, [problem], command="autotune explain")
     wanted = dict.fromkeys(each.variant.configuration for each in facts if not each.failure)
     found, notes = list(facts), [f"times on {device.name} by this command, not raced: to a few %"]
     with closing(Bench(request)) as bench:

@@ -6,12 +6,12 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -27,9 +27,7 @@ from autotune.measure.tasks import DeviceWorker, Job
 from autotune.run.bench import Site
 from autotune.run.request import Request
 from autotune.run.result import RunResult
-from autotune.run.run import execute
-from autotune.search.session import Budget, Listener
-from autotune.store import open_for_runs
+from autotune.search.session import Budget
 from autotune.values import Problem
 
 R = TypeVar("R")
@@ -136,8 +134,21 @@ class FleetSite(Site):
     def place(self, worker: DeviceWorker, job: Job) -> None:
         worker.prepare(job)
 
+    def require_supported(self, request: Request) -> None:
+        """Raise `UsageError` for compute-sanitizer, and for a kernel without a reference."""
+        name = request.kernel.name
+        if request.sanitize:
+            raise UsageError(
+                f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
+                f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
+            )
+        if "reference" not in request.kernel.hooks:
+            raise UsageError(
+                f"{name}: a fleet needs @{name}.reference: each machine makes its own data"
+            )
+
     def sanitizer(self, request: Request) -> str:
-        return ""  # `checked` refuses a request for it
+        return ""
 
     def why_no_energy(self, device: Device) -> str:
         return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
@@ -160,55 +171,43 @@ def _why_no_energy(device: Device) -> str:
 
 
 @dataclass(frozen=True)
-class FleetRun:
-    """A run that ended: its result, or the error that ended it, or both where it was cut short."""
+class FleetRun(Generic[R]):
+    """A run that ended: its result, or the error that ended it, or both if it was cut short."""
 
     request: Request
     result: RunResult | None
+    #: The files of the result, as `drive` was given them.
+    published: R | None = None
     error: AutotuneError | None = None
-
-
-def checked(requests: Iterable[Request]) -> list[Request]:
-    """Return requests with default problems; raise `UsageError` where one cannot run in a fleet."""
-    listed = list(requests)
-    for name in (request.kernel.name for request in listed if request.sanitize):
-        raise UsageError(
-            f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
-            f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
-        )
-    for name in (r.kernel.name for r in listed if "reference" not in r.kernel.hooks):
-        raise UsageError(
-            f"{name}: a fleet needs @{name}.reference: each machine makes its own data"
-        )
-    return [request.with_default_problems() for request in listed]
 
 
 def drive(
     fleet: Fleet,
     requests: Sequence[Request],
-    url: str,
-    listener_of: Callable[[Request], Listener],
+    tune: Callable[[Request, Site], tuple[RunResult, R]],
     seconds: float | None = None,
-) -> Iterator[FleetRun]:
-    """Run requests, those of different models at once; yield each run as soon as it ended.
+) -> Iterator[FleetRun[R]]:
+    """Tune requests, those of different models at once; yield each run as soon as it ends.
 
-    ``url`` is of the store, which each run opens for itself. No run begins after ``seconds``, and
-    none gets longer.
+    ``tune`` is called in a thread of each model; it returns the result and what it published. No run
+    begins after ``seconds``, and none lasts longer.
 
-    Raises `FleetError` if the scheduler is lost and `Interrupted` on Ctrl-C; the runs that these cut
-    short are yielded first.
+    Raises `UsageError` before the first run if one cannot run in a fleet, `FleetError` if the
+    scheduler is lost and `Interrupted` on Ctrl-C; runs that these cut short are yielded first.
     """
+    for request in requests:
+        FleetSite(fleet).require_supported(request)
     end_s = math.inf if seconds is None else time.monotonic() + seconds
     by_model: defaultdict[Model, list[Request]] = defaultdict(list)
     for request in requests:
         by_model[Model.of(request.device)].append(request)
-    ended: SimpleQueue[FleetRun | BaseException] = SimpleQueue()
+    ended: SimpleQueue[FleetRun[R] | BaseException] = SimpleQueue()
 
     def run(model: Model, its_requests: list[Request]) -> None:
         try:
             for request in its_requests:
                 if not fleet.is_stopped:
-                    ended.put(_run(fleet, model, request, url, listener_of, end_s))
+                    ended.put(_run(fleet, model, request, tune, end_s))
         except BaseException as error:
             ended.put(error)
 
@@ -236,7 +235,7 @@ def drive(
         raise
 
 
-def _decided(ended: SimpleQueue[FleetRun | BaseException]) -> Iterator[FleetRun]:
+def _decided(ended: SimpleQueue[FleetRun[R] | BaseException]) -> Iterator[FleetRun[R]]:
     while not ended.empty():
         done = ended.get()
         if isinstance(done, FleetRun) and done.result is not None:
@@ -247,10 +246,9 @@ def _run(
     fleet: Fleet,
     model: Model,
     request: Request,
-    url: str,
-    listener_of: Callable[[Request], Listener],
+    tune: Callable[[Request, Site], tuple[RunResult, R]],
     end_s: float,
-) -> FleetRun:
+) -> FleetRun[R]:
     left_s = end_s - time.monotonic()
     try:
         if left_s <= 0:
@@ -266,8 +264,7 @@ def _run(
             budget = Budget(min(own_s, max(1.0, left_s)), budget.evaluations)
             request = replace(request, budget=budget)
         request = replace(request, device=first, others=tuple(others))
-        with open_for_runs(url) as store:
-            result = execute(request, store, listener_of(request), FleetSite(fleet))
-        return FleetRun(request, result, result.ended)
+        result, published = tune(request, FleetSite(fleet))
+        return FleetRun(request, result, published, result.ended)
     except AutotuneError as error:
-        return FleetRun(request, None, error)
+        return FleetRun(request, None, error=error)

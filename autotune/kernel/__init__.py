@@ -2,7 +2,7 @@
 
 Public modules: `spec` (`Kernel` and the types of launches and outputs), `declaration` (options, rules and
 functions of a kernel), `names` (checks of names and values), `expression` (traced integers), `catalog` (finds
-and loads space files), `modules` (whose files are run, and how), `space` (valid configurations), `launches`,
-`includes` (the files that a source reads), `source` (texts and fingerprints), `snapshot` (kernels of scripts),
-`operand` and `products` (arrays of a call).
+and loads space files), `modules` (whose files are run, and how), `parsing` (problems and configurations from
+text), `space` (valid configurations), `launches`, `includes` (the files that a source reads), `source` (texts
+and fingerprints), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
 """

@@ -21,7 +21,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job, check, write_results
 from autotune.values import Configuration
 
-#: Configurations that are compared, and configurations that are tried until so many run.
+#: Configurations that are compared, and the most that are tried until these run.
 _WANTED, _MOST_TRIED = 5, 12
 #: Statuses of configurations that ran.
 _RAN = (Status.OK, Status.WRONG_RESULT)

@@ -61,6 +61,9 @@ class Site:
     def require_running(self) -> None:
         """Raise what ended the site while a run waits."""
 
+    def require_supported(self, request: Request) -> None:
+        """Raise `UsageError` if the site cannot run a request."""
+
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
         # One core per device stays free, so that compiling does not disturb the timing; where the

@@ -154,7 +154,7 @@ class _DeviceCheck:
             self._interpret(space, list(dict.fromkeys([*_by_kind(ordered), *ordered])))
             return
         problems = tuple(dict.fromkeys([*edges, kernel.first_problem(device.backend)]))
-        with closing(Bench(Request(kernel, device, problems))) as bench:
+        with closing(Bench(Request.without_search(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
             self._check_sample(self._sample(space), lambda c: verified(bench, c, next(turns)))
 
@@ -162,7 +162,7 @@ class _DeviceCheck:
         """Verify a sample on each problem that takes no longer than the limits; note the others."""
         kernel, sample = self._kernel, self._sample(space, problems)
         others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
-        with closing(Bench(Request(kernel, self._device, tuple(problems)))) as bench:
+        with closing(Bench(Request.without_search(kernel, self._device, problems))) as bench:
             interpreted = _Interpreted(bench, sample)
             interpreted.left |= dict.fromkeys(others, "larger problems are not interpreted")
             for problem in problems:

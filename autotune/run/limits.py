@@ -19,8 +19,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.limits import ARITHMETIC, Limits, credible
 from autotune.measure.timing import Caches, Timing
 from autotune.project import bundled_project
-from autotune.run.request import Request, Search
-from autotune.search.session import Budget
+from autotune.run.request import Request, RunOptions
 from autotune.tuned.reading import read_layers
 from autotune.values import Problem, size_of
 
@@ -56,7 +55,7 @@ def limit_requests(device: Device) -> Iterator[Request]:
             f"{device.name} is an architecture, not a device: it has no measured limits; "
             "run: autotune doctor"
         )
-    each = _EVALUATIONS if device.is_cuda else 2  # of a CPU they mean nothing
+    evaluations = _EVALUATIONS if device.is_cuda else 2  # limits of a CPU mean nothing
     for kernel_name in dict.fromkeys(KERNELS.values()):
         # Not by its name: a project may have a kernel of the same.
         kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
@@ -64,15 +63,15 @@ def limit_requests(device: Device) -> Iterator[Request]:
             continue
         names = [name for name, of in KERNELS.items() if of == kernel_name]
         problems = tuple(limit_problem(name, device) for name in names)
-        yield Request(
-            kernel,
-            device,
+        options = RunOptions(
             problems,
-            goal=Search(fresh=True),
-            budget=Budget(evaluations=each * len(problems)),
-            caches=Caches.COLD,
+            budget=f"{evaluations * len(problems)}evals",
+            timing=Caches.COLD,
+            fresh=True,
+            tries_imported=False,
             command="autotune doctor --limits",
         )
+        yield options.request(kernel, [device])
 
 
 def _runs_on(kernel: Kernel, device: Device) -> bool:

@@ -1,19 +1,22 @@
-"""The request of one run: what it is for, and how thorough it is."""
+"""The request of one run: its kernel, devices, problems, goal and effort; and the options it is made from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeAlias
 
 from autotune.devices.device import Device
-from autotune.errors import NothingValidError, UsageError
+from autotune.errors import NothingValidError, UsageError, unknown
+from autotune.interop.exchange import first_to_try
+from autotune.kernel import parsing
 from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import deciding_caches
-from autotune.measure.measurement import TIME, Objective
+from autotune.measure.measurement import TIME, Objective, find_objective
 from autotune.measure.tasks import MEASURE_TIMEOUT_S
 from autotune.measure.timing import Caches, Timing
+from autotune.search import names
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
 
@@ -118,6 +121,28 @@ class Request:
     #: Whether the random data are a caller's own, which are the same for every seed.
     has_callers_data: bool = False
 
+    @classmethod
+    def without_search(
+        cls,
+        kernel: Kernel,
+        device: Device,
+        problems: Sequence[Problem],
+        caches: Caches | None = None,
+        command: str = "",
+    ) -> Request:
+        """Return the request of a bench that verifies or times given configurations."""
+        return cls(kernel, device, tuple(problems), caches=caches, command=command)
+
+    @classmethod
+    def with_kernel(cls, kernel: Kernel, others: Mapping[str, Any]) -> Request:
+        """Return a request from a kernel and the fields of `without_kernel`."""
+        return cls(kernel=kernel, **others)
+
+    def without_kernel(self) -> dict[str, Any]:
+        """Return all fields but the kernel, which another process loads for itself."""
+        names_of_fields = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names_of_fields if name != "kernel"}
+
     @property
     def is_experiment(self) -> bool:
         """Return whether the result stays apart from the records that lookup reads."""
@@ -172,3 +197,67 @@ class Request:
             return self.budget
         times = 1 if self.effort.shared else len(self.problems)
         return Budget(seconds=self.effort.seconds_per_problem * times)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run that a person gives, for any kernel; see `autotune.tune` for their meaning.
+
+    Raises `UsageError` for an unknown effort, timing, objective or strategy, or a wrong budget.
+    """
+
+    problems: Sequence[str | Mapping[str, Any]] = ()
+    effort: str = "quick"
+    budget: str | None = None
+    strategy: str = "auto"
+    objective: str = "time"
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    #: The only configuration to measure, instead of a search.
+    config: str | Mapping[str, Any] | None = None
+    timing: str | None = None
+    seed: int = 0
+    fresh: bool = False
+    #: Whether imported configurations are measured first.
+    tries_imported: bool = True
+    sanitize: bool | None = None
+    accept: bool = False
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise UsageError(unknown("effort", self.effort, EFFORTS))
+        if self.timing not in (None, *Caches):
+            raise UsageError(unknown("timing", self.timing, Caches))
+        find_objective(self.objective)
+        names.find(self.strategy)
+        _ = self._budget
+
+    def request(self, kernel: Kernel, devices: Sequence[Device]) -> Request:
+        """Return the request for a kernel on devices of one model."""
+        return Request(
+            kernel=kernel,
+            device=devices[0],
+            others=tuple(devices[1:]),
+            problems=tuple(parsing.problem(kernel, problem) for problem in self.problems),
+            effort=EFFORTS[self.effort],
+            goal=self._goal(kernel),
+            budget=self._budget,
+            seed=self.seed,
+            caches=Caches(self.timing) if self.timing else None,
+            objective=find_objective(self.objective),
+            sanitize=self.sanitize,
+            accept=self.accept,
+            command=self.command,
+        )
+
+    @property
+    def _budget(self) -> Budget | None:
+        return None if self.budget is None else Budget.parse(self.budget)
+
+    def _goal(self, kernel: Kernel) -> Goal:
+        fixed = parsing.restriction(kernel.name, kernel.parameters, self.fixed)
+        if self.config is not None:
+            configuration = parsing.configuration(kernel, self.config)
+            return VerifyOne(configuration, fixed, self.accept)
+        imported = first_to_try(kernel.name) if self.tries_imported else ()
+        return Search(self.strategy, fixed, imported, self.fresh)

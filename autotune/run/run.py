@@ -44,6 +44,7 @@ def execute(
     request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
 ) -> RunResult:
     """Do what is requested; see `Run.run`. Results are compared with the device's known limits."""
+    site.require_supported(request)
     for device in request.devices:
         if request.objective.needs_energy:
             require(request.objective, device, site.why_no_energy(device))

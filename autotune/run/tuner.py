@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -114,7 +114,7 @@ class TunerPlan:
     fingerprint: str
     #: Fingerprint of all sources.
     source: str
-    #: Fields of the `Request`, but for the kernel.
+    #: The request; see `Request.without_kernel`.
     request: Mapping[str, Any]
     site: Site
     #: Address of the store.
@@ -130,14 +130,12 @@ class TunerPlan:
         """Return the plan for a request that has some of the devices of a bench."""
         fingerprint = own_fingerprint(bench.kernel)
         peers = tuple(each for each in bench.request.devices if each not in request.devices)
-        about = {each.name: getattr(request, each.name) for each in fields(request)}
-        del about["kernel"]
         url = store.address.url.render_as_string(hide_password=False)
         return cls(
             bench.site.origin_of(bench.kernel, fingerprint),
             fingerprint,
             bench.source,
-            about,
+            request.without_kernel(),
             bench.site.shared_with(peers),
             os.fspath(store.address.path or url),
             run_id,
@@ -214,7 +212,7 @@ def open_tuner(plan: TunerPlan) -> None:
     global _tuner, _teller
     _teller = _Teller()
     kernel = load_kernel(plan.origin, plan.fingerprint)
-    bench = Bench(Request(kernel=kernel, **plan.request), plan.site)
+    bench = Bench(Request.with_kernel(kernel, plan.request), plan.site)
     if bench.source != plan.source:
         raise AutotuneError(
             f"{kernel.name}: a source was changed while it was in use; what was measured is kept: run "

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
-from autotune.cli import shown
 from autotune.measure.measurement import TIME, Objective, Status
+from autotune.report.wording import printable
 from autotune.run.request import Request
 from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
 from autotune.values import Problem
@@ -121,10 +121,10 @@ class RunsProgress(Progress):
 
         def log(line: str) -> None:
             with suppress(OSError, ValueError):  # standard error is closed
-                click.echo(shown(f"{label}{line}"), err=True)
+                click.echo(printable(f"{label}{line}"), err=True)
 
         def show(line: str) -> None:
-            self.update(self._task_of[device], description=shown(f"{label}{line}"))
+            self.update(self._task_of[device], description=printable(f"{label}{line}"))
 
         if self.disable:
             return _every(_LINE_S, status, log, phases=False)
