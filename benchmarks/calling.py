@@ -23,10 +23,10 @@ from harness import ROOT, command_line, finish, provenance, write
 
 from autotune import load
 from autotune.calling.load import TunedKernel
+from autotune.compiling.binaries import compiled_for
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
-from autotune.measure.compiler import compiled_for
 
 Call = Callable[[], Any]
 

@@ -42,13 +42,14 @@ from harness import RECORDED, command_line, finish, provenance, rows_in, write
 from recorded import Recording, load
 
 from autotune import Kernel, Launch, Problem
+from autotune.compiling.binaries import Compiled
+from autotune.compiling.job import CompileJob
 from autotune.devices.base import Binary, CompiledFunction
 from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
 from autotune.fleet.client import Fleet
 from autotune.fleet.site import FleetSite
 from autotune.fleet.worker import COMPILE, FleetPlugin, Host
-from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import measure
 from autotune.run.bench import Bench

@@ -27,13 +27,12 @@ from typing import Any
 from harness import command_line, finish, provenance, write
 from simulated import SimulatedSite, cards
 
-from autotune import __version__
+from autotune import __version__, cache
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
-from autotune.measure import cache
 from autotune.run.bench import LOCAL, Site
 from autotune.run.division import Division, done_at_once
 from autotune.run.request import Request, Search

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from autotune.data.dataset import Dataset, without_files
 from autotune.devices.device import Device, for_arch
 from autotune.measure import tasks
-from autotune.measure.data import Dataset, without_files
 from autotune.measure.measurement import Measurement
 from autotune.measure.process import ChildActor
 from autotune.run.bench import Site

@@ -62,6 +62,8 @@ from harness import (
 
 from autotune.arrays import usable_cores
 from autotune.cli.console import lists
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel import parsing
@@ -70,7 +72,6 @@ from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
-from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.race import Contender
 from autotune.run.verdict import ratio
 from autotune.search.names import in_given_order
@@ -177,7 +178,7 @@ class Matchup:
         return len(steps.launches) == 1 and steps.main.shared_bytes <= MOST_SHARED_BYTES
 
     def datasets(self) -> tuple[Dataset, ...]:
-        return tuple(prepare(self.kernel, self.problem, name) for name in (EXACT, RANDOM))
+        return tuple(prepare_dataset(self.kernel, self.problem, name) for name in (EXACT, RANDOM))
 
 
 # ------------------------------------------------------------------ ours

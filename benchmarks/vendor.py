@@ -39,7 +39,11 @@ from harness import ROOT, command_line, finish, provenance, read, write
 from vendor_task import State
 
 from autotune.arrays import usable_cores
+from autotune.cache import tidy
 from autotune.calling.choice import Choice, choose
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
@@ -48,12 +52,10 @@ from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
-from autotune.measure.cache import tidy
-from autotune.measure.compiler import CompilerPool, compile_job
-from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.limits import Limits
+from autotune.measure.compilers import CompilerPool
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
+from autotune.measure.roofline import Limits
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import median_interval
 from autotune.run.limits import known_limits
@@ -110,7 +112,9 @@ class Comparison:
     def job(self, kernel: Kernel, problem: Problem) -> Job:
         """Inputs and references of a problem, made where they are not there, and kept."""
         assert kernel.file is not None
-        datasets = tuple(prepare(kernel, problem, name, self.seed) for name in (EXACT, RANDOM))
+        datasets = tuple(
+            prepare_dataset(kernel, problem, name, self.seed) for name in (EXACT, RANDOM)
+        )
         return Job(kernel.file, problem, self.device, datasets)
 
     def submit(self, subject: Subject) -> None:

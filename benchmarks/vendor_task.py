@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune.data.dataset import RANDOM
 from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError, Timer
+from autotune.kernel.snapshot import load_kernel
 from autotune.measure import tasks, verify
-from autotune.measure.data import RANDOM, load_kernel
 from autotune.measure.race import Contender, interleaved, launch_alike, take, vendor_arguments
 from autotune.measure.tasks import Job, Take
 from autotune.values import Configuration

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autotune import Constant
+from autotune.compiling.binaries import compiled_for
+from autotune.data.draw import Draw
 from autotune.devices.device import Device, for_arch
 from autotune.kernel.catalog import bundled_folder, find_kernel, load_file
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import Draw
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
 from autotune.run.checking import check_kernel

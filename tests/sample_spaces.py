@@ -116,7 +116,9 @@ def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> P
 
 def ratios(origin: Any, problem: Any) -> Any:
     """Make the exact data of a kernel of another process; outputs over inputs."""
-    from autotune.measure.data import EXACT, load_kernel, prepare
+    from autotune.data.dataset import EXACT
+    from autotune.data.prepare import prepare_dataset
+    from autotune.kernel.snapshot import load_kernel
 
-    made = prepare(load_kernel(origin, ""), problem, EXACT)
+    made = prepare_dataset(load_kernel(origin, ""), problem, EXACT)
     return made.expected("out") / made.array("x")

@@ -21,7 +21,7 @@ from autotune.arrays import (
     rounded_to_bfloat16,
     widened_bfloat16,
 )
-from autotune.measure.data import Draw
+from autotune.data.draw import Draw
 
 #: Several pieces, and a last, shorter one.
 SIZE = 7 * 123_310

@@ -13,22 +13,15 @@ from pathlib import Path
 import pytest
 from sample_spaces import SOURCE, write_space
 
+from autotune.compiling import binaries
+from autotune.compiling.binaries import CompileFailure, compile_now, compiled_for, first_error
+from autotune.compiling.job import CompileJob, compile_job
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
-from autotune.measure import compiler
-from autotune.measure.compiler import (
-    CompileJob,
-    CompilerPool,
-    CompileTimes,
-    compile_job,
-    compile_now,
-    compiled_for,
-    first_error,
-)
-from autotune.measure.measurement import Status
+from autotune.measure.compilers import CompilerPool, CompileTimes
 from autotune.measure.process import ENDED
 from autotune.values import Configuration, Problem
 
@@ -125,10 +118,10 @@ def test_a_binary_is_compiled_once(job):
 @pytest.mark.usefixtures("own_cache")
 def test_another_process_finds_the_binary(job, tmp_path):
     binary = compile_now(job).binary
-    compiler.write_cached(replace(binary, code=b"from the cache"))
+    binaries.write_cached(replace(binary, code=b"from the cache"))
     code = (
         "import sys; from pathlib import Path; from autotune.kernel.catalog import load_file\n"
-        "from autotune.devices.choose import choose_device; from autotune.measure.compiler import compiled_for\n"
+        "from autotune.devices.choose import choose_device; from autotune.compiling.binaries import compiled_for\n"
         "from autotune.values import Problem\n"
         "kernel = load_file(Path(sys.argv[1]))\n"
         "device = choose_device('opencl:cpu')\n"
@@ -159,7 +152,7 @@ def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
     file.write_bytes(damage(file.read_bytes()))
     compiled = compile_now(job)
     assert compiled.binary.entries == binary.entries
-    assert compiler.compiled_before(job.key).binary == compiled.binary
+    assert binaries.read_cached(job.key).binary == compiled.binary
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(job, monkeypatch, tmp_path):
@@ -178,7 +171,7 @@ def test_a_failure_is_not_cached(tmp_path, device):
     assert "scale.cu:" in failed.message
     assert "error" in failed.message
     assert "\n" not in failed.message
-    assert failed.status is Status.COMPILE_FAILED
+    assert failed.failure is CompileFailure.REJECTED
     assert cached_files() == []
 
 
@@ -274,7 +267,7 @@ def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(job, tmp_pa
         own.submit(innocent)
         found = own.result(stuck)
         assert found.binary is None
-        assert found.status is Status.TIMED_OUT
+        assert found.failure is CompileFailure.TIMED_OUT
         assert found.message == "compiling took longer than 2 s"
         assert own.result(innocent).binary is not None
 
@@ -290,7 +283,7 @@ def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path
     os.close(pipe)
     found = pool.result(stuck)
     assert found.binary is None
-    assert found.status is Status.COMPILE_FAILED
+    assert found.failure is CompileFailure.REJECTED
     assert "the compiler process died" in found.message
     assert pool.result(innocent).binary is not None
 

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_spaces import write_space
 
+from autotune import cache
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.draw import Draw
+from autotune.data.prepare import prepare_dataset
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
-from autotune.measure import cache
-from autotune.measure.data import EXACT, RANDOM, Draw, prepare
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)
@@ -108,7 +110,7 @@ def test_what_cannot_be_drawn_is_refused():
 
 
 def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
-    dataset = prepare(kernel(), PROBLEM, RANDOM)
+    dataset = prepare_dataset(kernel(), PROBLEM, RANDOM)
     x, expected = dataset.array("x"), dataset.expected("out")
     assert (x.dtype, x.shape, expected.dtype, expected.shape) == (
         np.float32,
@@ -129,14 +131,14 @@ def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
 def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel):
     tolerance = "@scale.tolerance\ndef tolerance(p):\n    return p.n * 1e-7\n\n\n@scale.launch"
     given = kernel(("@scale.launch", tolerance))
-    assert prepare(given, PROBLEM, EXACT).bounds == {"out": 0.0}
-    assert prepare(given, PROBLEM, RANDOM).bounds == {"out": pytest.approx(1e-4)}
+    assert prepare_dataset(given, PROBLEM, EXACT).bounds == {"out": 0.0}
+    assert prepare_dataset(given, PROBLEM, RANDOM).bounds == {"out": pytest.approx(1e-4)}
 
 
 def test_what_the_output_cannot_hold_exactly_is_held_within_the_tolerance(kernel):
     """A third of an integer is no float: bit for bit would fail every right kernel."""
     given = kernel(("return factor * x", "return factor * x / 7"))
-    assert prepare(given, PROBLEM, EXACT).bounds["out"] > 0
+    assert prepare_dataset(given, PROBLEM, EXACT).bounds["out"] > 0
 
 
 def expecting(dtype, expected):
@@ -157,18 +159,18 @@ def expecting(dtype, expected):
     ],
 )
 def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype, expected, stored):
-    dataset = prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
+    dataset = prepare_dataset(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
     values, x = dataset.expected("out"), dataset.array("x").astype(np.float64)
     assert values.dtype == stored
     assert values.tolist() == np.asarray(eval(expected, {"x": x, "np": np})).tolist()
-    assert dataset == prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
+    assert dataset == prepare_dataset(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
 
 
 @pytest.mark.parametrize(
     ("dtype", "expected", "message"),
     [
-        ("int8", "np.full(len(x), 300)", "out holds 300, which is no int8"),
-        ("int32", "np.where(x > 0, 1.5, 1)", r"out holds 1\.5, which is no int32"),
+        ("int8", "np.full(len(x), 300)", "out holds 300, which int8 cannot hold"),
+        ("int32", "np.where(x > 0, 1.5, 1)", r"out holds 1\.5, which int32 cannot hold"),
         ("uint64", "[2**64] * len(x)", "out is object, arguments declare uint64; return numbers"),
         (
             "float32",
@@ -182,7 +184,7 @@ def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype
 def test_an_expectation_that_the_output_cannot_hold_is_refused(kernel, dtype, expected, message):
     """Rounded, wrapped or without its imaginary part it would be held against right kernels."""
     with pytest.raises(SpecError, match=message) as caught:
-        prepare(kernel(*expecting(dtype, expected)), PROBLEM, RANDOM)
+        prepare_dataset(kernel(*expecting(dtype, expected)), PROBLEM, RANDOM)
     assert str(caught.value).startswith("scale (scale.py): ")
 
 
@@ -197,7 +199,9 @@ SCALARS = {
 
 @pytest.mark.parametrize(("written", "stored"), SCALARS.items())
 def test_scalars_are_passed_in_the_type_that_was_declared(kernel, written, stored):
-    argument = prepare(kernel(('"n": p.n', f'"n": {written}')), PROBLEM, EXACT).arguments[-1]
+    argument = prepare_dataset(kernel(('"n": p.n', f'"n": {written}')), PROBLEM, EXACT).arguments[
+        -1
+    ]
     assert (argument.kind, argument.dtype, argument.value) == ("scalar", *stored)
     assert argument.scalar == np.dtype(stored[0]).type(stored[1])
     assert argument.scalar.dtype.str == stored[0]
@@ -211,7 +215,7 @@ def test_every_kind_of_argument_is_stored_in_its_place(kernel):
         ("def reference(x, factor):", "def reference(io, taps, x):"),
         ("return factor * x", 'return {"io": io * taps[0], "out": x[:, None]}'),
     )  # fmt: skip
-    dataset = prepare(given, PROBLEM, EXACT)
+    dataset = prepare_dataset(given, PROBLEM, EXACT)
     kinds = [
         (argument.name, argument.kind, argument.dtype, argument.shape)
         for argument in dataset.arguments
@@ -236,7 +240,7 @@ def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
             "assert x.dtype == float and type(factor) is float and type(n) is int\n    return x",
         ),
     )
-    prepare(given, PROBLEM, RANDOM)
+    prepare_dataset(given, PROBLEM, RANDOM)
 
 
 # ---------------------------------------------------------------- mistakes in hooks
@@ -285,7 +289,7 @@ def test_a_mistake_is_told_with_kernel_and_hook_and_leaves_nothing_behind(
 ):
     given = kernel((old, new))
     with pytest.raises(SpecError, match=message) as caught:
-        prepare(given, PROBLEM, RANDOM)
+        prepare_dataset(given, PROBLEM, RANDOM)
     assert str(caught.value).startswith("scale (scale.py): ")
     assert list(cache_folder("data").iterdir()) == []
 
@@ -297,7 +301,7 @@ PLACED = ("    BLOCK=(32", '    layout={"offset_x": 0, "offset_out": 0, "rows": 
 
 
 def test_an_array_has_the_offset_that_the_problem_gives_it(kernel):
-    made = prepare(kernel(PLACED), Problem(n=1000, offset_x=3), RANDOM)
+    made = prepare_dataset(kernel(PLACED), Problem(n=1000, offset_x=3), RANDOM)
     offsets = {argument.name: argument.offset for argument in made.arguments}
     assert offsets == {"x": 3, "out": 0, "factor": 0, "n": 0}
     (x,) = (argument for argument in made.arguments if argument.name == "x")
@@ -306,9 +310,9 @@ def test_an_array_has_the_offset_that_the_problem_gives_it(kernel):
 
 def test_a_problem_that_names_the_layout_has_the_data_of_one_that_does_not(kernel):
     placed = kernel(PLACED)
-    plain = prepare(placed, PROBLEM, EXACT)
-    assert prepare(placed, Problem(rows=1, n=1000, offset_x=0), EXACT) == plain
-    assert prepare(placed, Problem(n=1000, offset_x=1), EXACT).folder != plain.folder
+    plain = prepare_dataset(placed, PROBLEM, EXACT)
+    assert prepare_dataset(placed, Problem(rows=1, n=1000, offset_x=0), EXACT) == plain
+    assert prepare_dataset(placed, Problem(n=1000, offset_x=1), EXACT).folder != plain.folder
 
 
 @pytest.mark.parametrize("name", ["z", "factor"])
@@ -316,19 +320,19 @@ def test_only_an_array_can_have_an_offset(kernel, name):
     edit = (PLACED[0], PLACED[1].replace("offset_x", f"offset_{name}"))
     message = f"layout field offset_{name}: unknown array argument '{name}'.*known: x, out"
     with pytest.raises(SpecError, match=message):
-        prepare(kernel(edit), PROBLEM, EXACT)
+        prepare_dataset(kernel(edit), PROBLEM, EXACT)
 
 
 def test_an_input_may_be_empty(kernel):
     nothing = ARGUMENTS.replace("return {", 'return {"none": rng.standard_normal((0, 3)), ')
-    made = prepare(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM)
+    made = prepare_dataset(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM)
     assert made.array("none").shape == (0, 3)
-    assert prepare(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM) == made  # read back
+    assert prepare_dataset(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM) == made  # read back
 
 
 def test_a_data_set_is_made_once(kernel, tmp_path):
     given = kernel(counted(tmp_path))
-    first, second = (prepare(given, PROBLEM, EXACT) for _ in range(2))
+    first, second = (prepare_dataset(given, PROBLEM, EXACT) for _ in range(2))
     assert first == second
     assert calls(tmp_path) == 1
 
@@ -349,30 +353,30 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     given = kernel(counted(tmp_path))
-    dataset = prepare(given, PROBLEM, EXACT)
+    dataset = prepare_dataset(given, PROBLEM, EXACT)
     before = dataset.array("x").copy()
     damage(dataset.folder)
-    again = prepare(given, PROBLEM, EXACT)
+    again = prepare_dataset(given, PROBLEM, EXACT)
     assert calls(tmp_path) == 2
     assert np.array_equal(again.array("x"), before)
     assert np.array_equal(again.expected("out"), 3.0 * before)
-    assert prepare(given, PROBLEM, EXACT) == again
+    assert prepare_dataset(given, PROBLEM, EXACT) == again
     assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
 
 
 def test_damaged_bounds_of_elements_are_made_again(kernel):
     given = kernel(("return factor * x", "return np.exp(x)"))
-    made = prepare(given, PROBLEM, RANDOM)
+    made = prepare_dataset(given, PROBLEM, RANDOM)
     bounds = made.element_bounds("out").copy()
     _truncate(made.folder / "out.bounds.npy")
-    assert np.array_equal(prepare(given, PROBLEM, RANDOM).element_bounds("out"), bounds)
+    assert np.array_equal(prepare_dataset(given, PROBLEM, RANDOM).element_bounds("out"), bounds)
 
 
 def test_a_declared_tolerance_holds_for_random_data_that_need_no_rounding(kernel):
     declared = "@scale.tolerance\ndef tolerance(p):\n    return 0.5\n\n\n@scale.launch"
     given = kernel(("return factor * x", "return x"), ("@scale.launch", declared))
-    assert prepare(given, PROBLEM, EXACT).bounds == {"out": 0}
-    assert prepare(given, PROBLEM, RANDOM).bounds == {"out": 0.5}
+    assert prepare_dataset(given, PROBLEM, EXACT).bounds == {"out": 0}
+    assert prepare_dataset(given, PROBLEM, RANDOM).bounds == {"out": 0.5}
 
 
 DAY_S = 86400.0
@@ -389,7 +393,7 @@ def test_what_a_killed_process_left_half_made_is_removed_a_day_later(kernel):
         folder.mkdir()
         (folder / "x.npy").write_bytes(b"half")
     age(old, 2)
-    prepare(kernel(), PROBLEM, EXACT)
+    prepare_dataset(kernel(), PROBLEM, EXACT)
     assert not old.exists()
     assert young.exists()  # a process may be at it
 
@@ -397,7 +401,7 @@ def test_what_a_killed_process_left_half_made_is_removed_a_day_later(kernel):
 def _prepare_at_once(file, barrier, results):
     kernel = load_file(file)
     barrier.wait(60)
-    dataset = prepare(kernel, Problem(n=300_000), EXACT)
+    dataset = prepare_dataset(kernel, Problem(n=300_000), EXACT)
     results.put((str(dataset.folder), float(np.asarray(dataset.array("x"), float).sum())))
 
 
@@ -422,13 +426,13 @@ def test_processes_that_make_the_same_data_at_once_all_get_them(kernel):
 
 def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch):
     given = kernel()
-    sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
+    sets = [prepare_dataset(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
     for days, dataset in zip((4, 3, 2), sets, strict=True):
         age(dataset.folder, days)
-    prepare(given, PROBLEM, EXACT, seed=0)  # used again
+    prepare_dataset(given, PROBLEM, EXACT, seed=0)  # used again
     size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(2 * size + size // 2))
-    newest = prepare(given, PROBLEM, EXACT, seed=3)
+    newest = prepare_dataset(given, PROBLEM, EXACT, seed=3)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
 
@@ -441,19 +445,19 @@ def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, mo
     """Problems that together exceed the limit are each made once, however often they take turns."""
     given = kernel()
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
-    old = prepare(given, PROBLEM, EXACT, 9).folder
+    old = prepare_dataset(given, PROBLEM, EXACT, 9).folder
     age(old, 2)
     cache.tidy()
     theirs = cache_folder("data") / ("ab" * 20)  # another run's own
     theirs.mkdir()
-    ours = {prepare(given, PROBLEM, EXACT, seed).folder for seed in range(3)}
+    ours = {prepare_dataset(given, PROBLEM, EXACT, seed).folder for seed in range(3)}
     assert kept() == {*ours, theirs}
     cache.tidy()
     assert len(kept()) == 2 and theirs in kept()
 
 
 def test_clearing_removes_everything(kernel):
-    folder = prepare(kernel(), PROBLEM, EXACT).folder
+    folder = prepare_dataset(kernel(), PROBLEM, EXACT).folder
     assert [entry.path for entry in cache.clear("data")] == [folder]
     assert kept() == set()
 
@@ -480,20 +484,20 @@ def test_what_is_not_of_the_cache_stays_there(tmp_path, monkeypatch):
 
 def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
-    dataset = prepare(given, PROBLEM, RANDOM, seed=4)
+    dataset = prepare_dataset(given, PROBLEM, RANDOM, seed=4)
     before = dataset.array("x").tobytes(), dataset.expected("out").tobytes()
     shutil.rmtree(dataset.folder)
-    assert prepare(given, PROBLEM, RANDOM, seed=4) == dataset
+    assert prepare_dataset(given, PROBLEM, RANDOM, seed=4) == dataset
     assert before == (dataset.array("x").tobytes(), dataset.expected("out").tobytes())
 
 
 def test_the_disk_is_never_filled(kernel, monkeypatch):
     """Of a nearly full disk data sets take what is left of their share, however little."""
     given = kernel()
-    old = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(2)]
+    old = [prepare_dataset(given, PROBLEM, EXACT, seed=seed) for seed in range(2)]
     full = shutil.disk_usage("/")._replace(free=0)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: full)
-    newest = prepare(given, PROBLEM, EXACT, seed=2)
+    newest = prepare_dataset(given, PROBLEM, EXACT, seed=2)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert newest.folder.name in kept and len(kept & {dataset.folder.name for dataset in old}) == 1
 
@@ -504,7 +508,7 @@ def test_a_reference_that_changes_its_arguments_changes_no_input(kernel):
         ("dtype=np.float32)", "dtype=np.float64)"),
         ("def reference(x, factor):\n", "def reference(x, factor):\n    x += 1\n"),
     )
-    dataset = prepare(given, PROBLEM, EXACT)
+    dataset = prepare_dataset(given, PROBLEM, EXACT)
     assert set(np.unique(dataset.array("x"))) == {-2, -1, 1, 2}
     np.testing.assert_array_equal(dataset.expected("out"), 3 * (dataset.array("x") + 1))
 
@@ -515,5 +519,5 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(kernel, monkeypatch):
 
     monkeypatch.setattr(np, "save", fail)
     with pytest.raises(AutotuneError, match=r"cannot be written .*No space.* AUTOTUNE_CACHE_DIR"):
-        prepare(kernel(), PROBLEM, RANDOM)
+        prepare_dataset(kernel(), PROBLEM, RANDOM)
     assert list(cache_folder("data").iterdir()) == []

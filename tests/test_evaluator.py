@@ -10,11 +10,13 @@ from statistics import median
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.compiling.binaries import Compiled, CompileFailure
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
-from autotune.measure.compiler import Compiled, CompilerPool
-from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.compilers import CompilerPool
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
@@ -94,7 +96,7 @@ def evaluator(tmp_path, opencl_device, worker, compilers):
         kernel = load_file(write_space(tmp_path, *edits))
         if source:
             (tmp_path / "kernels" / "scale.cu").write_text(source)
-        sets = tuple(prepare(kernel, PROBLEM, which) for which in (EXACT, RANDOM))
+        sets = tuple(prepare_dataset(kernel, PROBLEM, which) for which in (EXACT, RANDOM))
         given = Job(kernel.file, PROBLEM, choose_device(opencl_device), sets)
         worker.watch()
         # Slow samples in a row prove nothing here: nothing stops early unless a test wants it.
@@ -341,8 +343,8 @@ class Failing(CompilerPool):
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (Compiled(None, "took too long", 60.0, Status.TIMED_OUT), Status.TIMED_OUT),
-        (Compiled(None, "too much shared data", 1.0, Status.PRUNED), Status.PRUNED),
+        (Compiled(None, "took too long", 60.0, CompileFailure.TIMED_OUT), Status.TIMED_OUT),
+        (Compiled(None, "too much shared data", 1.0, CompileFailure.RESOURCES), Status.PRUNED),
         (Compiled(None, "error", 1.0), Status.COMPILE_FAILED),
     ],
     ids=["slow", "large", "wrong"],

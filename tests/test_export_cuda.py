@@ -22,13 +22,13 @@ from sample_spaces import SOURCE, changed, write_space
 
 from autotune import lookup
 from autotune.cli import run
+from autotune.data.arguments import declared_arguments
 from autotune.errors import AutotuneError
 from autotune.export import export_records
 from autotune.files import bundled_path
 from autotune.kernel import catalog
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Fill, Kernel
-from autotune.measure.declared import declared_arguments
 from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 

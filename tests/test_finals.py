@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.data.dataset import RANDOM, Dataset
 from autotune.devices.base import Binary
 from autotune.devices.device import for_arch
 from autotune.kernel.spec import Kernel
 from autotune.languages.triton import TritonLanguage
-from autotune.measure.data import RANDOM, Dataset
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import ContenderSamples, Failure, Race
 from autotune.measure.tasks import Job, check_at_once

@@ -9,14 +9,14 @@ from autotune import Problem
 from autotune.arrays import widened_bfloat16
 from autotune.calling.binding import bind
 from autotune.cli.kernels import ptx_of
+from autotune.compiling.binaries import compiled_for
+from autotune.data.draw import Draw
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import Draw
 
 KERNEL = find_kernel("hmma")
 DTYPES = ("float16", "bfloat16")

@@ -8,6 +8,8 @@ from subprocess import run
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
 from autotune.devices.base import CompileError
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
@@ -15,7 +17,6 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.includes import flattened, search_path
 from autotune.kernel.source import search_paths, source_fingerprint
-from autotune.measure.compiler import compile_job, compile_now
 
 
 def write(folder, **files):

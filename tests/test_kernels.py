@@ -11,6 +11,8 @@ import pytest
 from autotune import load
 from autotune.calling.binding import bind
 from autotune.cli.kernels import ptx_of
+from autotune.compiling.binaries import compiled_for
+from autotune.data.draw import Draw
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -18,8 +20,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import Draw
 from autotune.values import Problem
 
 SM_90 = for_arch("sm_90")

@@ -10,6 +10,8 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.cli import run
+from autotune.compiling.binaries import compile_now, compiled_for
+from autotune.compiling.job import compile_job
 from autotune.devices.base import GUARD_BYTES, Binary, CompiledFunction, Convention
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
@@ -19,7 +21,6 @@ from autotune.kernel.source import source_fingerprint
 from autotune.languages import slices, triton
 from autotune.languages.base import Passed
 from autotune.languages.interpreter import HostBuffer
-from autotune.measure.compiler import compile_job, compile_now, compiled_for
 from autotune.values import Problem
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "softmax"
@@ -293,7 +294,7 @@ def test_another_version_of_the_compiler_is_refused(tmp_path, installed):
     kernel = space(tmp_path)
     job = compile_job(kernel, kernel.default(), Problem(rows=1, columns=16), DEVICE)
     with pytest.raises(
-        AutotuneError, match=r"triton 3\.9\.0 is installed here, triton 3\.8\.0 where"
+        AutotuneError, match=r"triton 3\.9\.0 is installed here, but the run uses triton 3\.8\.0"
     ):
         compile_now(replace(job, toolchain="triton 3.8.0"))
 

@@ -20,6 +20,7 @@ from autotune import Out, linalg, load
 from autotune.calling.binding import bind
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
+from autotune.data.arguments import declared_arguments
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, SpecError, UsageError
@@ -27,7 +28,6 @@ from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
-from autotune.measure.declared import declared_arguments
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem

@@ -5,13 +5,14 @@ import re
 import pytest
 
 from autotune.calling.binding import bind
+from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
 from autotune.devices.device import for_arch
 from autotune.devices.sass import code_of
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
-from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.disassembly import disassembled
 from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.table import build_table, pick

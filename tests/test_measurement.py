@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import pytest
 from sample_spaces import SOURCE, changed, counting, write_space
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Clocks
 from autotune.kernel.catalog import load_file
 from autotune.measure import race, tasks
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import (
     Status,
 )
@@ -63,7 +65,7 @@ def compiled(tmp_path, opencl_device):
     def made(configuration, edits=(), source=(), caches=Caches.COLD):
         kernel = load_file(write_space(tmp_path, *edits))
         (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
-        sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
+        sets = tuple(prepare_dataset(kernel, problem, which) for which in (EXACT, RANDOM))
         job = Job(kernel.file, problem, device, sets, caches)
         return job, compile_now(compile_job(kernel, configuration, problem, device)).binary
 

@@ -15,6 +15,7 @@ import pytest
 from autotune.calling.choice import choose
 from autotune.cli import run
 from autotune.cli.kernels import ptx_of
+from autotune.compiling.binaries import compiled_for
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import MODELS, Device, for_arch
@@ -23,7 +24,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import is_member
-from autotune.measure.compiler import compiled_for
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import RecordFile, read
 from autotune.tuned.table import build_table

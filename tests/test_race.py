@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from sample_spaces import SOURCE, changed, counting, write_space
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
@@ -42,7 +44,7 @@ def job(tmp_path, opencl_device):
 
     def made(*edits):
         kernel = load_file(write_space(tmp_path, *edits))
-        sets = tuple(prepare(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
+        sets = tuple(prepare_dataset(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
         return Job(kernel.file, Problem(n=1000), choose_device(opencl_device), sets)
 
     return made

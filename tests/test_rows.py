@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from autotune.calling.binding import bind
+from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
 from autotune.devices.device import for_arch
 from autotune.devices.sass import code_of
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
-from autotune.measure.compiler import compile_job, compiled_for
 from autotune.measure.disassembly import disassembled
 from autotune.values import Problem
 
@@ -27,9 +28,10 @@ KERNELS = ("softmax", "rms_norm", "layer_norm", "cross_entropy")
 PROGRAM = """
 import json, sys
 from autotune.kernel.catalog import find_kernel
-from autotune.languages.choose import backend
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import RANDOM, prepare
+from autotune.languages.registry import backend
+from autotune.compiling.binaries import compiled_for
+from autotune.data.dataset import RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.measure.tasks import Job, check
 
 (device,) = backend("interpreter").devices()
@@ -56,7 +58,7 @@ for kernel in map(find_kernel, sys.argv[1:]):
     for problem in long:
         chosen.append((next(c for c in split if kernel.allows(c, problem)), problem))
     for c, problem in chosen:
-        job = Job(kernel.file, problem, device, (prepare(kernel, problem, RANDOM),))
+        job = Job(kernel.file, problem, device, (prepare_dataset(kernel, problem, RANDOM),))
         done = check(job, c, compiled_for(kernel, c, problem, device))
         ended.append([kernel.name, c["PLAN"], problem.dtype, done.status, done.message])
 print(json.dumps(ended))

@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 from autotune.cli import run
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.draw import Draw
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import CompileError
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import for_arch
@@ -15,8 +20,6 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import tasks
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, Draw, prepare
 from autotune.measure.measurement import Status
 from autotune.values import Configuration, Problem
 
@@ -317,7 +320,7 @@ def test_an_example_is_right(name: str, opencl_device: str, monkeypatch: Any) ->
     problem, _, chosen = EXAMPLES[name]
     kernel, device = load_file(FOLDER / "spaces" / f"{name}.py"), choose_device(opencl_device)
     assert kernel.file is not None
-    data = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
+    data = tuple(prepare_dataset(kernel, problem, which) for which in (EXACT, RANDOM))
     asked = tasks.Job(kernel.file, problem, device, data)
     tasks.prepare(asked)
     configuration = kernel.completed(chosen)

@@ -7,8 +7,8 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.cli import run as command
+from autotune.data.sight import unseen_inputs
 from autotune.kernel.catalog import find_kernel, load_file, space_files
-from autotune.measure.sight import unseen_inputs
 
 BUNDLED = sorted(space_files())
 SOFTMAX = (

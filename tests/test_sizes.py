@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autotune.data.arguments import Argument
+from autotune.data.dataset import EXACT, RANDOM, Dataset
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, FleetError
 from autotune.kernel.spec import Kernel, Launch
-from autotune.measure.data import EXACT, RANDOM, Argument, Dataset
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.tasks import Job

@@ -16,10 +16,10 @@ from sample_kernels import (
 
 from autotune import Problem
 from autotune.cli.kernels import ptx_of
+from autotune.data.draw import Draw
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.data import Draw
 from autotune.values import Value
 
 #: A piece of the source of each kernel, and one that leaves an element out or doubles it.

@@ -15,13 +15,14 @@ import pytest
 from sample_spaces import SOURCE, SPACE, changed, write_space
 
 from autotune import tune
+from autotune.data.dataset import EXACT
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import is_of_file, load_file
 from autotune.kernel.snapshot import origin_of, restored, snapshot, travelling
 from autotune.kernel.source import own_fingerprint, source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import EXACT, prepare
 from autotune.values import Problem
 
 CUDA = """
@@ -87,7 +88,7 @@ def notebook(*cells):
 
 def expected(kernel):
     """What the reference multiplies by, as data sets have it."""
-    made = prepare(kernel, PROBLEM, EXACT)
+    made = prepare_dataset(kernel, PROBLEM, EXACT)
     return float((made.expected("out") / made.array("x"))[0])
 
 

@@ -6,9 +6,13 @@ import sys
 import pytest
 from sample_spaces import SPACE, changed, write_space
 
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import load_file
+from autotune.kernel.snapshot import load_kernel
 from autotune.kernel.source import (
     Description,
     arguments_fingerprint,
@@ -18,8 +22,6 @@ from autotune.kernel.source import (
     source_fingerprint,
     spec_fingerprint,
 )
-from autotune.measure.compiler import compile_job
-from autotune.measure.data import EXACT, load_kernel, prepare
 
 # ---------------------------------------------------------------- fingerprints
 
@@ -237,7 +239,10 @@ def test_a_corrected_reference_is_the_one_that_is_used(tmp_path):
         write_modules(file.parent, {"_h": f"def ref(x):\n    return {factor} * x\n"})
         kernel = load_file(file)
         problem = kernel.problems["opencl"][0]
-        made, known_by = prepare(kernel, problem, EXACT), arguments_fingerprint(kernel, problem)
+        made, known_by = (
+            prepare_dataset(kernel, problem, EXACT),
+            arguments_fingerprint(kernel, problem),
+        )
         factors[known_by] = (made.expected("out") / made.array("x"))[0]
     assert list(factors.values()) == [3, 6, 15]
 
@@ -256,7 +261,7 @@ def test_an_edit_during_a_run_is_the_next_ones(tmp_path):
     problem, device = old.problems["opencl"][0], for_arch("sm_90")
     factors = {}
     for kernel in (old, load_file(file)):
-        made = prepare(kernel, problem, EXACT)
+        made = prepare_dataset(kernel, problem, EXACT)
         text = compile_job(kernel, kernel.default(), problem, device).source
         factor = (made.expected("out") / made.array("x"))[0]
         factors[own_fingerprint(kernel), source_fingerprint(kernel)] = factor, "factor * x" in text

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend, choose_device
 from autotune.kernel.catalog import load_file
 from autotune.measure import verify
-from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.values import Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -206,7 +207,7 @@ def data(opencl_device, tmp_path_factory):
              "import functools\n\nfrom autotune import Constant, Kernel, Launch"),
         )  # fmt: skip
         kernel = load_file(write_space(tmp_path_factory.mktemp(name), *edits))
-        random = prepare(kernel, Problem(n=1000), RANDOM)
+        random = prepare_dataset(kernel, Problem(n=1000), RANDOM)
         assert random.by_element == ("out",)
         given = {
             o.name: o.scalar if o.kind == "scalar" else np.array(random.array(o.name))
@@ -248,10 +249,10 @@ def test_exact_data_that_decide_leave_one_wide_bound_and_cost_two_evaluations(tm
     count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"
     edits = (("return factor * x", f"{count}\n    return x.sum()"), ("Out(p.n)", "Out(1)"))
     kernel = load_file(write_space(tmp_path, *edits))
-    deciding = abs(float(prepare(kernel, Problem(n=1 << 12), EXACT).expected("out")[0]))
+    deciding = abs(float(prepare_dataset(kernel, Problem(n=1 << 12), EXACT).expected("out")[0]))
     for seed in range(20):
         exact, random = (
-            prepare(kernel, Problem(n=1 << 12), which, seed) for which in (EXACT, RANDOM)
+            prepare_dataset(kernel, Problem(n=1 << 12), which, seed) for which in (EXACT, RANDOM)
         )
         assert exact.bounds == {"out": 0}
         assert random.by_element == ()
@@ -277,7 +278,7 @@ def test_what_cancels_is_allowed_the_errors_of_its_terms(draw, reference, by_ele
         ("return factor * x", f"return {reference}"),
     )
     kernel = load_file(write_space(tmp_path, *edits))
-    exact, random = (prepare(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
+    exact, random = (prepare_dataset(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
     assert exact.by_element == (("out",) if by_element else ())
     assert random.by_element == ("out",)  # few inputs reach an element
     bounds = random.element_bounds("out")
@@ -326,14 +327,14 @@ def test_a_bound_is_of_the_inputs_that_rounding_changes(inputs, names, reference
         ("def reference(x, factor)", f"def reference({names})"),
         ("return factor * x", f"return {reference}"),
     )  # fmt: skip
-    random = prepare(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
+    random = prepare_dataset(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
     assert random.by_element == ("out",)
     assert np.median(random.element_bounds("out")) / 2.0**-24 == pytest.approx(bound, rel=0.25)
 
 
 def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
     edits = ("return factor * x", "return np.log(x) / np.where(x > 2, 0, 7)")
-    random = prepare(load_file(write_space(tmp_path, edits)), Problem(n=1000), RANDOM)
+    random = prepare_dataset(load_file(write_space(tmp_path, edits)), Problem(n=1000), RANDOM)
     bounds, expected = random.element_bounds("out"), random.expected("out")
     assert np.isnan(expected).any()
     assert np.isinf(expected).any()
@@ -351,7 +352,7 @@ def test_values_that_are_not_finite_are_expected_where_they_are(data, tmp_path):
 )
 def test_bounds_are_of_the_type_of_the_output(dtype, reference, least, most, tmp_path):
     edits = (("return factor * x", f"return {reference}"), ("Out(p.n)", f"Out(p.n, '{dtype}')"))
-    random = prepare(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
+    random = prepare_dataset(load_file(write_space(tmp_path, *edits)), Problem(n=1000), RANDOM)
     assert least <= np.median(random.element_bounds("out")) < most
 
 
@@ -360,6 +361,6 @@ def test_what_is_exact_at_one_size_by_chance_is_not_compared_bit_for_bit(tmp_pat
     edits = (("return factor * x", "return x.var()"), ("Out(p.n)", "Out(1)"))
     kernel = load_file(write_space(tmp_path, *edits))
     for n, bound in {64: 7e-5, 1000: 7e-5}.items():
-        exact, random = (prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
+        exact, random = (prepare_dataset(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
         assert exact.by_element == random.by_element == ("out",)
         assert 7e-6 < exact.bounds["out"] < 20 * bound

@@ -11,6 +11,8 @@ from sample_triton import write_two_functions
 from autotune.calling.binding import bind
 from autotune.calling.choice import LaunchPlan, choose
 from autotune.cli import run
+from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
 from autotune.devices import nvrtc
 from autotune.devices.base import CompileError
 from autotune.devices.device import for_arch
@@ -19,7 +21,6 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.source import source_fingerprint
 from autotune.languages import ptx
-from autotune.measure.compiler import compile_job, compiled_for
 from autotune.values import Problem
 
 pytest.importorskip("triton")

@@ -15,15 +15,16 @@ from sample_records import record as written
 
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.cli import run
+from autotune.compiling.binaries import compiled_for
+from autotune.data.dataset import RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.space import enumerate_space
-from autotune.languages.choose import backend
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import RANDOM, prepare
+from autotune.languages.registry import backend
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 
@@ -263,7 +264,7 @@ def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, 
     checked = DecoratedKernel(
         module._add.base_fn, "add", listed, [call], lambda y, x, scale: {"out": x + scale * y}, 0.5
     )
-    data = prepare(checked, problem, RANDOM)
+    data = prepare_dataset(checked, problem, RANDOM)
     assert data.bounds == dict.fromkeys(arrays, 0.5)
     np.testing.assert_array_equal(data.expected("out"), np.full(300, 2.5))
     np.testing.assert_array_equal(data.expected("y"), arrays["y"])
@@ -523,7 +524,8 @@ def test_a_recorded_call_makes_only_its_own_problem_stale(add_file, tmp_path, ca
         kernel = find_kernel(f"{add_file}:add")
         with closing(Bench(Request(kernel, for_arch("sm_90"), tuple(kernel.calls)))) as bench:
             return {
-                p["n"]: (bench.scope(p), prepare(kernel, p, RANDOM).folder) for p in kernel.calls
+                p["n"]: (bench.scope(p), prepare_dataset(kernel, p, RANDOM).folder)
+                for p in kernel.calls
             }
 
     def reasons(n):
@@ -562,7 +564,7 @@ def test_a_reference_gets_what_its_call_passes(add_file, tmp_path, monkeypatch):
     add_file.write_text(SUM.replace('key=["n"]', f'key=["n"], {given}'))
     record(add_file, "64", "64:relu", "64:none")
     kernel = find_kernel(f"{add_file}:add")
-    made = [prepare(kernel, problem, RANDOM) for problem in kernel.calls]
+    made = [prepare_dataset(kernel, problem, RANDOM) for problem in kernel.calls]
     assert [(each.expected("out") / each.array("x"))[0] for each in made] == [1, 3, 1]
     assert [list(each.bounds) for each in made] == [["x", "y", "out"]] * 2 + [["x", "out"]]
 
@@ -597,7 +599,7 @@ def test_an_exported_interpreter_hinders_no_compiling(add_file):
     program = (
         "from autotune.kernel.catalog import find_kernel; "
         "from autotune.devices.device import for_arch; "
-        "from autotune.measure.compiler import compiled_for; "
+        "from autotune.compiling.binaries import compiled_for; "
         f"kernel = find_kernel('{add_file}:add'); p = next(iter(kernel.calls)); "
         "c = kernel.completed({'BLOCK': 64}); compiled_for(kernel, c, p, for_arch('sm_90'))"
     )

@@ -18,6 +18,9 @@ import pytest
 from sample_spaces import SOURCE, write_space
 
 from autotune.cli import run
+from autotune.compiling import binaries
+from autotune.compiling.binaries import compiled_for
+from autotune.data.prepare import prepare_dataset
 from autotune.devices import opencl
 from autotune.devices.choose import choose_device
 from autotune.doctor import checks
@@ -26,9 +29,6 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import find_kernel, listings, load_file
 from autotune.kernel.modules import fault_of, home_of
 from autotune.kernel.source import source_fingerprint
-from autotune.measure import compiler
-from autotune.measure.compiler import compiled_for
-from autotune.measure.data import prepare
 from autotune.measure.process import ChildActor
 from autotune.values import Problem
 
@@ -231,20 +231,20 @@ def test_a_cache_that_others_may_change_is_not_used(
     mask = os.umask(0)
     try:
         binary = compiled_for(kernel, {"BLOCK": 32}, problem, device)
-        prepare(kernel, problem, "exact")
+        prepare_dataset(kernel, problem, "exact")
     finally:
         os.umask(mask)
     for folder in (caches, *(path for path in caches.rglob("*") if path.is_dir())):
         assert folder.stat().st_mode & 0o777 == 0o700
-    compiler.write_cached(replace(binary, code=b"theirs"))
-    assert compiler.compiled_before(binary.key).binary.code == b"theirs"
+    binaries.write_cached(replace(binary, code=b"theirs"))
+    assert binaries.read_cached(binary.key).binary.code == b"theirs"
     attack(caches, give)
-    assert compiler.compiled_before(binary.key) is None
+    assert binaries.read_cached(binary.key) is None
     with pytest.raises(AutotuneError, match=r"references are kept there; .*AUTOTUNE_CACHE_DIR"):
-        prepare(kernel, problem, "exact")
+        prepare_dataset(kernel, problem, "exact")
     monkeypatch.setenv("AUTOTUNE_TRUST", str(caches))
-    assert compiler.compiled_before(binary.key).binary.code == b"theirs"
-    prepare(kernel, problem, "exact")
+    assert binaries.read_cached(binary.key).binary.code == b"theirs"
+    prepare_dataset(kernel, problem, "exact")
 
 
 def test_the_doctor_names_a_cache_that_is_not_used(tmp_path, monkeypatch):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from sample_spaces import SOURCE, SPACE, changed
 
+from autotune import cache
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, Interrupted
 from autotune.kernel.catalog import find_kernel
-from autotune.measure import cache
 from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
 from autotune.run.tuner import TunerProcess

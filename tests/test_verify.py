@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
 from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import Out
 from autotune.measure import verify
-from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.verify import DeviceData, NotDeterministic, WrongResult
 from autotune.values import Problem
 
@@ -51,7 +52,7 @@ def data(executor, tmp_path):
 
     def made(*edits, n=ROWS):
         kernel = load_file(write_space(tmp_path, *edits))
-        sets = {which: prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM)}
+        sets = {which: prepare_dataset(kernel, Problem(n=n), which) for which in (EXACT, RANDOM)}
         return DeviceData(executor, sets)
 
     return made

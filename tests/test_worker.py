@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.arguments import Argument
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.process import ActorDied, ChildActor
 from autotune.measure.tasks import DeviceWorker, Job, device_actor
@@ -49,7 +52,7 @@ def job(tmp_path, device):
 
     def made(*edits, n=1000):
         kernel = load_file(write_space(tmp_path, *edits))
-        sets = tuple(prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
+        sets = tuple(prepare_dataset(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
         return Job(kernel.file, Problem(n=n), device, sets)
 
     return made

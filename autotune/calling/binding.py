@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from autotune.data.arguments import Argument, declared_arguments
 from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.operand import Instead, InsteadIfFaster, NothingToDo, Operand
 from autotune.kernel.products import without_others
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import Argument
-from autotune.measure.declared import declared_arguments
 from autotune.values import Problem
 
 #: A kernel that calls another that calls another: more is a circle.

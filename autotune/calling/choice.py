@@ -16,6 +16,9 @@ import numpy as np
 
 from autotune.calling.binding import ResolvedCall
 from autotune.calling.libraries import DeviceLibrary, Library
+from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
+from autotune.data.arguments import Argument, declared_argument
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
@@ -23,9 +26,6 @@ from autotune.kernel.launches import LaunchSequence, bound, completed, launch_se
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job, compiled_for
-from autotune.measure.data import Argument
-from autotune.measure.declared import declared_argument
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
 from autotune.tuned.lookup import recorded as answer_of_records

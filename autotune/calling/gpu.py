@@ -20,12 +20,12 @@ import numpy as np
 from autotune.calling.binding import OUTPUTS, ResolvedCall
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, Library, cupy
+from autotune.data.arguments import Argument
 from autotune.devices.base import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
 from autotune.kernel.spec import Fill, Launch
-from autotune.measure.data import Argument
 
 #: CU_STREAM_PER_THREAD of the driver API: the default stream of whichever thread says so.
 _PER_THREAD = 2

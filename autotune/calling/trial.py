@@ -20,6 +20,10 @@ from autotune.arrays import usable_cores
 from autotune.calling.binding import OUTPUTS
 from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, identity
 from autotune.calling.libraries import DeviceLibrary, Numpy, cupy
+from autotune.compiling.binaries import Compiled, compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.arguments import Argument
+from autotune.data.tolerance import common_bound, largest
 from autotune.devices.base import Binary, Comparison, LaunchError, Poison
 from autotune.devices.choose import backend
 from autotune.devices.graph import everything_allowed
@@ -27,12 +31,9 @@ from autotune.errors import AutotuneError
 from autotune.kernel.operand import ALIGNMENT, NewArray, itemsize_of
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import is_member
-from autotune.languages.choose import compiler
-from autotune.measure.compiler import Compiled, compile_job, compile_now
-from autotune.measure.data import Argument
-from autotune.measure.limits import deciding_caches
+from autotune.languages.registry import compiler
+from autotune.measure.roofline import deciding_caches
 from autotune.measure.tasks import Take, taking_of
-from autotune.measure.tolerance import common_bound, largest
 from autotune.tuned.kept import KeptAnswer, keep
 from autotune.tuned.lookup import promising, refresh
 from autotune.tuned.record import RecordedDevice, TuningOrigin, timestamp

@@ -265,9 +265,9 @@ def _print_space(facts: dict[str, Any], default: Configuration) -> None:
 def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
+    from autotune.compiling.binaries import compiled_for
     from autotune.kernel.launches import completed, launch_sequence
     from autotune.kernel.source import source_of
-    from autotune.measure.compiler import compiled_for
 
     if view == "source":
         click.echo(source_of(kernel, configuration, problem, device))
@@ -297,9 +297,10 @@ def _show_configuration(
 
 def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
     """Return the PTX of a configuration for a CUDA architecture."""
+    from autotune.compiling.binaries import first_error
+    from autotune.compiling.job import compile_job
     from autotune.devices import nvrtc
     from autotune.devices.base import CompileError, with_defines
-    from autotune.measure.compiler import compile_job, first_error
 
     if not device.is_cuda:
         raise UsageError(f"{device.name} has no PTX; give --device sm_90, say")

@@ -97,9 +97,9 @@ def cache(clear: str | None, as_json: bool) -> None:
     autotune doctor cache --clear
     autotune doctor cache --clear data
     """
+    from autotune.cache import BINARIES, DATA, entries, limit_bytes
+    from autotune.cache import clear as clear_kind
     from autotune.files import cache_folder
-    from autotune.measure.cache import BINARIES, DATA, entries, limit_bytes
-    from autotune.measure.cache import clear as clear_kind
     from autotune.report import wording
 
     for kind in (DATA, BINARIES) if clear == "all" else (clear,) if clear else ():

@@ -157,7 +157,7 @@ class Binary:
     code: bytes
     entries: tuple[CompiledFunction, ...]
     log: str
-    #: sha256 of everything that decides the code; see `autotune.measure.compiler`.
+    #: sha256 of everything that decides the code; see `autotune.compiling.job`.
     key: str
 
     def entry(self, name: str) -> CompiledFunction | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
 from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device, for_arch
@@ -17,10 +19,9 @@ from autotune.errors import AutotuneError, UsageError, unknown
 from autotune.kernel.launches import completed, launch_sequence
 from autotune.kernel.space import broken_constraints
 from autotune.kernel.spec import Kernel, Work
-from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.counters import by_name
 from autotune.measure.disassembly import disassembled
-from autotune.measure.limits import Limits, is_memory_bound, share
+from autotune.measure.roofline import Limits, is_memory_bound, share
 from autotune.run.limits import known_limits
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import RecordFile, read_layers

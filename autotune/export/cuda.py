@@ -18,6 +18,10 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
+from autotune.compiling.symbols import COMPUTED
+from autotune.data.arguments import Argument, declared_arguments
 from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
@@ -30,9 +34,6 @@ from autotune.kernel.launches import LaunchSequence, completed, traced, traced_n
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.languages.base import ALIGNMENT, UNKNOWN
-from autotune.measure.compiler import compile_job, compiled_for
-from autotune.measure.data import Argument
-from autotune.measure.declared import COMPUTED, declared_arguments
 from autotune.tuned.record import Plan, TunedRecord
 from autotune.values import Configuration, Problem, size_of
 

@@ -13,6 +13,7 @@ from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from autotune.data.dataset import Dataset, without_files
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
@@ -20,8 +21,7 @@ from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost
 from autotune.fleet.worker import HostError
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import CompilerPool
-from autotune.measure.data import Dataset, without_files
+from autotune.measure.compilers import CompilerPool
 from autotune.measure.process import ENDED
 from autotune.measure.tasks import DeviceWorker, Job
 from autotune.run.bench import Site

@@ -26,13 +26,14 @@ from distributed import WorkerPlugin, get_worker
 
 import autotune
 from autotune.arrays import usable_cores
+from autotune.cache import DATA, tidy
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend, choose_devices
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.files import cache_folder
-from autotune.measure.cache import DATA, tidy
-from autotune.measure.compiler import begin_for
-from autotune.measure.data import load_kernel, prepare
+from autotune.kernel.snapshot import load_kernel
+from autotune.measure.compilers import begin_for
 from autotune.measure.process import ActorFailed, ChildActor
 from autotune.measure.tasks import Job, device_actor
 
@@ -125,7 +126,8 @@ class Host:
             kernel = load_kernel(job.origin, job.fingerprint)
             with _making():
                 datasets = tuple(
-                    prepare(kernel, job.problem, known.name, known.seed) for known in job.datasets
+                    prepare_dataset(kernel, job.problem, known.name, known.seed)
+                    for known in job.datasets
                 )
             self._jobs[key, device.uuid] = replace(job, device=device, datasets=datasets)
             while len(self._jobs) > _KNOWN:

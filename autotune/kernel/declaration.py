@@ -27,7 +27,7 @@ from autotune.kernel.names import (
     refuse,
     values_of,
 )
-from autotune.languages import choose
+from autotune.languages import registry
 from autotune.values import Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -119,8 +119,8 @@ class Declaration:
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
         #: Language of the sources; None for the dialects of C that backends compile.
         if language:
-            check_known("Kernel", "language", (language,), choose.LANGUAGES)
-        self.language = choose.language(language) if language else None
+            check_known("Kernel", "language", (language,), registry.LANGUAGES)
+        self.language = registry.language(language) if language else None
         self.language_name = language or ""
         #: Files of sources by variant, with their functions in a language, and the texts of those that
         #: are no files.

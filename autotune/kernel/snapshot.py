@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.kernel import modules
-from autotune.kernel.catalog import is_of_file
+from autotune.kernel.catalog import is_of_file, load_file
 from autotune.kernel.source import functions_of, modules_fingerprint, own_fingerprint
 from autotune.kernel.spec import Kernel
 
@@ -85,6 +85,19 @@ def restored(state: bytes) -> Kernel:
             "measured is kept: import the module again, and tune again"
         )
     kernel.fingerprint, kernel.state = fingerprint, state
+    return kernel
+
+
+def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
+    """Load the kernel of another process; AutotuneError if its functions changed since."""
+    if isinstance(origin, bytes):
+        return restored(origin)
+    kernel = load_file(origin)
+    if fingerprint and own_fingerprint(kernel) != fingerprint:
+        raise AutotuneError(
+            f"{kernel.name} ({origin.name}): the space file, or a module that it imports, was changed "
+            "while it was in use; measurements so far are kept: run the command again"
+        )
     return kernel
 
 

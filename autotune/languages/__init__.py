@@ -2,7 +2,7 @@
 
 ============= ==============================================================
 `base`        the contract of a language
-`choose`      languages, compilers and interpreters by name
+`registry`    languages, compilers and interpreters by name
 `slices`      a Python function with all that it uses, cut out of its files
 `triton`      Triton
 `ptx`         the PTX of several functions as one

@@ -17,13 +17,15 @@ from queue import SimpleQueue
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
+from autotune.compiling.binaries import Compiled, CompileFailure
+from autotune.compiling.job import CompileJob, compile_job
 from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError
 from autotune.kernel import modules
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
+from autotune.measure.compilers import LIKELY, CompilerPool
 from autotune.measure.measurement import Measurement, Status, with_metrics
 from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import StoppingRule
@@ -34,6 +36,12 @@ from autotune.values import Configuration
 PER_DEVICE, _MOST_ON_THE_WAY = 2, 8
 #: Configurations that a CPU compiles before it measures them.
 AT_ONCE = 16
+#: Statuses of configurations without a binary.
+_STATUS_OF_FAILURE = {
+    CompileFailure.REJECTED: Status.COMPILE_FAILED,
+    CompileFailure.RESOURCES: Status.PRUNED,
+    CompileFailure.TIMED_OUT: Status.TIMED_OUT,
+}
 #: Configurations whose compile job is remembered.
 _KNOWN = 1024
 #: Seconds after which the main thread gives way to a thread with a device's next task.
@@ -233,7 +241,8 @@ class DeviceEvaluator:
         """
         binary, seconds = compiled.binary, compiled.seconds
         if binary is None:
-            return Measurement(configuration, compiled.status, compiled.message, compile_s=seconds)
+            status = _STATUS_OF_FAILURE[compiled.failure]
+            return Measurement(configuration, status, compiled.message, compile_s=seconds)
         launches = self._launches(configuration)
         excess = over_limit(launches, binary, self.job.device)
         if excess:

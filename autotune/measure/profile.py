@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autotune.devices.nvrtc import find_program
 from autotune.kernel.launches import launch_sequence
-from autotune.measure.data import load_kernel
+from autotune.kernel.snapshot import load_kernel
 from autotune.measure.sanitize import Trial, launched_under
 
 #: Longest time of one process: ncu repeats a launch some ten times, and restores memory in between.

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from autotune.data.dataset import RANDOM
 from autotune.devices.base import (
     Binary,
     ContextLostError,
@@ -27,7 +28,6 @@ from autotune.devices.base import (
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
 from autotune.measure import tasks, verify
-from autotune.measure.data import RANDOM
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorFailed, Turns, retire
 from autotune.measure.tasks import DeviceWorker, Job

@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from autotune.data.arguments import Argument, argument_of
+from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import tasks
-from autotune.measure.data import Argument, Draw, Size, argument_of
 from autotune.measure.process import Turns
 from autotune.values import Configuration, Problem
 

@@ -23,14 +23,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from autotune.data.arguments import Argument
+from autotune.data.dataset import EXACT, Dataset
 from autotune.devices.base import Binary, ContextLostError, LaunchError
 from autotune.devices.cuda import CudaBuffer, CudaExecutor
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.snapshot import load_kernel
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import EXACT, Argument, Dataset, load_kernel
 from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
 from autotune.values import Configuration, Problem, size_of

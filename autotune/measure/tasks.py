@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from autotune.data.consensus import save_result
+from autotune.data.dataset import RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import (
     Binary,
     ContextLostError,
@@ -31,13 +34,10 @@ from autotune.devices.base import (
 from autotune.devices.device import Clocks, Device
 from autotune.errors import AutotuneError
 from autotune.kernel.launches import completed, launch_sequence
-from autotune.kernel.snapshot import Origin
+from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.spec import Kernel
-from autotune.languages.choose import backend
+from autotune.languages.registry import backend
 from autotune.measure import verify
-from autotune.measure.data import RANDOM, Dataset, load_kernel, save_result
-from autotune.measure.data import prepare as prepare_data
-from autotune.measure.limits import implausible
 from autotune.measure.measurement import TIME, CheckResult, Energy, Measurement, Objective, Status
 from autotune.measure.process import (
     PREPARE_TIMEOUT_S,
@@ -47,6 +47,7 @@ from autotune.measure.process import (
     ChildActor,
     retire,
 )
+from autotune.measure.roofline import implausible
 from autotune.measure.timing import (
     SEARCH_S,
     Caches,
@@ -165,7 +166,7 @@ def _prepare(job: Job) -> None:
     datasets = [
         known
         if known.folder.is_dir()
-        else prepare_data(_state.kernel, job.problem, known.name, known.seed)
+        else prepare_dataset(_state.kernel, job.problem, known.name, known.seed)
         for known in job.datasets
     ]
     _state.inputs = [_files(dataset) for dataset in datasets]

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.arrays import widened_bfloat16
+from autotune.data.arguments import Argument
+from autotune.data.dataset import Dataset
 from autotune.devices.base import (
     Binary,
     BoundFill,
@@ -22,7 +24,6 @@ from autotune.devices.base import (
 from autotune.errors import SpecError
 from autotune.kernel import launches
 from autotune.kernel.spec import Out
-from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import CheckResult
 
 Steps = Sequence[BoundLaunch | BoundFill]

@@ -7,8 +7,8 @@ from math import inf
 from statistics import geometric_mean
 
 from autotune.kernel.space import Space
-from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import Measurement
+from autotune.measure.roofline import ARITHMETIC
 from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent

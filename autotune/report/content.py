@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
-from autotune.measure.limits import ARITHMETIC
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.roofline import ARITHMETIC
 from autotune.report import wording
 from autotune.run.result import newest
 from autotune.tuned.record import TunedProblem, TunedRecord

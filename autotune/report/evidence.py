@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
 from autotune.measure.counters import FIGURES
-from autotune.measure.limits import ARITHMETIC, Limits
 from autotune.measure.measurement import front
+from autotune.measure.roofline import ARITHMETIC, Limits
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.table import Table

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from autotune.measure.limits import ARITHMETIC
+from autotune.measure.roofline import ARITHMETIC
 
 #: In place of a value that is not known.
 NONE = "–"

@@ -27,10 +27,10 @@ from autotune.front import tune
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.languages.choose import compiler
-from autotune.measure.limits import implausible
+from autotune.languages.registry import compiler
 from autotune.measure.measurement import Status, find_objective
 from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.roofline import implausible
 from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend

@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, listings
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
-from autotune.languages.choose import compiler
+from autotune.languages.registry import compiler
 from autotune.measure.timing import Timing
 from autotune.project import id_of
 from autotune.tuned.reading import (

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from autotune import cache
+from autotune.data.consensus import keep_expected, with_results
 from autotune.errors import AutotuneError
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure import cache
-from autotune.measure.data import keep_expected, with_results
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job, check, write_results
 from autotune.values import Configuration

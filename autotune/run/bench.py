@@ -16,7 +16,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from autotune import cache
 from autotune.arrays import in_threads, usable_cores
+from autotune.compiling.binaries import Compiled
+from autotune.compiling.job import CompileJob, compile_job
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -29,10 +34,9 @@ from autotune.kernel.source import (
 )
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.languages.choose import compiler
-from autotune.measure import cache, sanitize
-from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, begin_for, compile_job
-from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
+from autotune.languages.registry import compiler
+from autotune.measure import sanitize
+from autotune.measure.compilers import CompilerPool, begin_for
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Actor, ChildActor
 from autotune.measure.tasks import DeviceWorker, Job, check, device_actor
@@ -93,7 +97,7 @@ class Site:
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
         """Return the exact or the random data set of a problem."""
-        return prepare(kernel, problem, name, seed)
+        return prepare_dataset(kernel, problem, name, seed)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
         """Bring the data of a job to its first device, which finds files of this machine."""

@@ -12,6 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from autotune.compiling.binaries import CompileFailure, compile_now
+from autotune.compiling.job import compile_job
+from autotune.data.arguments import declared_arguments
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.prepare import prepare_dataset
+from autotune.data.sight import unseen_inputs
 from autotune.devices import nvrtc
 from autotune.devices.base import Binary
 from autotune.devices.device import Device, for_arch
@@ -19,12 +25,8 @@ from autotune.errors import AutotuneError, MissingDependencyError, NothingValidE
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
-from autotune.languages.choose import backend
-from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.declared import declared_arguments
+from autotune.languages.registry import backend
 from autotune.measure.measurement import Status
-from autotune.measure.sight import unseen_inputs
 from autotune.measure.tasks import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
@@ -105,7 +107,7 @@ def _data_notes(kernel: Kernel) -> Iterator[str]:
     """Run arguments and reference; yield how outputs are compared."""
     problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
-        dataset = prepare(kernel, problem, which)
+        dataset = prepare_dataset(kernel, problem, which)
         compared = [
             f"{name} is compared {_how(bound, name in dataset.by_element)}"
             for name, bound in dataset.bounds.items()
@@ -255,7 +257,9 @@ class _DeviceCheck:
             return _not("pruned", excess)
         done = compile_now(compile_job(kernel, configuration, problem, device))
         if done.binary is None:
-            return _not("pruned" if done.status is Status.PRUNED else "failed", done.message)
+            return _not(
+                "pruned" if done.failure is CompileFailure.RESOURCES else "failed", done.message
+            )
         names = [launch.entry for launch in launches.launches]
         missing = [name for name in names if not done.binary.entry(name or "")]
         if missing:

@@ -21,7 +21,7 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import broken_constraints, is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import ARITHMETIC, implausible
+from autotune.measure.roofline import ARITHMETIC, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE

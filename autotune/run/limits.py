@@ -1,6 +1,6 @@
 """A device's recorded limits, and requests that measure them: the kernels `copy`, `ffma` and `hmma`.
 
-`measure.limits` compares results with them.
+`measure.roofline` compares results with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autotune.errors import DeviceError, NothingValidError
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import ARITHMETIC, Limits, credible
+from autotune.measure.roofline import ARITHMETIC, Limits, credible
 from autotune.measure.timing import Caches, Timing
 from autotune.project import bundled_project
 from autotune.run.request import Request, RunOptions

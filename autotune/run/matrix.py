@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from autotune.compiling.job import CompileJob
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NothingValidError, UsageError
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import CompileJob
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench

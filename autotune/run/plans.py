@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
 from autotune.devices.device import Device
 from autotune.kernel.expression import Json
 from autotune.kernel.launches import (
@@ -17,7 +19,6 @@ from autotune.kernel.launches import (
 )
 from autotune.kernel.space import valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
-from autotune.measure.compiler import compile_job, compile_now
 from autotune.tuned.record import FillStep, Grid, LaunchStep, Plan, Triple
 from autotune.values import Configuration, Problem
 

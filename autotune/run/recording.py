@@ -15,13 +15,13 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import ARITHMETIC, share
 from autotune.measure.measurement import (
     CheckResult,
     Energy,
     Measurement,
     with_metrics,
 )
+from autotune.measure.roofline import ARITHMETIC, share
 from autotune.measure.timing import Timing
 from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.request import Request

@@ -8,9 +8,9 @@ from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
-from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Race
+from autotune.measure.roofline import Limits
 from autotune.run.request import Request
 from autotune.run.verdict import judge
 from autotune.store.flat import row_of

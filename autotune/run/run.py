@@ -17,12 +17,12 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.arrays import usable_cores
+from autotune.data.sight import unseen_inputs
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.spec import Kernel
-from autotune.measure.limits import Limits
 from autotune.measure.measurement import require
-from autotune.measure.sight import unseen_inputs
+from autotune.measure.roofline import Limits
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.division import Division, done_at_once

@@ -18,15 +18,15 @@ from itertools import chain
 
 import numpy as np
 
+from autotune.data.dataset import EXACT, RANDOM
+from autotune.data.tolerance import largest, parts
 from autotune.errors import AutotuneError, FleetError, SpecError
 from autotune.kernel.expression import Json, value_of
 from autotune.kernel.launches import launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
-from autotune.measure.data import EXACT, RANDOM
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.tasks import Job
-from autotune.measure.tolerance import largest, parts
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 

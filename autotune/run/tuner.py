@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from autotune import cache
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.kernel.expression import ceil_div
-from autotune.kernel.snapshot import Origin
+from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.source import own_fingerprint
-from autotune.measure import cache
-from autotune.measure.data import load_kernel
 from autotune.measure.measurement import Measurement
 from autotune.measure.process import ChildActor, tell
 from autotune.measure.race import Race

@@ -15,13 +15,13 @@ from msgspec.structs import replace as changed
 
 from autotune.calling.binding import ArrayArgument, ResolvedCall
 from autotune.calling.libraries import DeviceLibrary, Library, kind_of
+from autotune.data.arguments import declared_arguments
+from autotune.data.dataset import save_arrays
 from autotune.errors import UsageError
 from autotune.files import data_path, write_atomically
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.languages import triton
-from autotune.measure.data import save_arrays
-from autotune.measure.declared import declared_arguments
 from autotune.project import Project
 from autotune.values import Problem
 

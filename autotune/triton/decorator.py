@@ -22,6 +22,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
+from autotune import cache
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.calling.first_call import OFF, VARIABLE, in_turn, is_busy, tuning
 from autotune.calling.gpu import GpuCall, LoadedPlan, device_index, is_capturing, on_device
@@ -37,7 +38,6 @@ from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import source_fingerprint
 from autotune.languages.base import ALIGNMENT
 from autotune.languages.interpreter import Pointer
-from autotune.measure import cache
 from autotune.measure.measurement import Status
 from autotune.project import project_of
 from autotune.run.bench import BegunSite

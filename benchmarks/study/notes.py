@@ -29,6 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/, where the har
 from harness import ROOT, command_line, finish, provenance, read, write
 
 from autotune.arrays import usable_cores
+from autotune.compiling.job import compile_job
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError, unknown
@@ -43,9 +46,8 @@ from autotune.explain.variants import (
 )
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.measure.compiler import CompilerPool, compile_job
+from autotune.measure.compilers import CompilerPool
 from autotune.measure.counters import FIGURES
-from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.measurement import Status
 from autotune.measure.profile import MISSING, counters_of, profiler
 from autotune.measure.race import Contender, RaceRules, race
@@ -103,7 +105,9 @@ class Notes:
         variants = variants_of(setting, experiment)
         for each in variants:
             self.compilers.submit(compile_job(kernel, each.configuration, problem, self.device))
-        data = [self.threads.submit(prepare, kernel, problem, name) for name in (EXACT, RANDOM)]
+        data = [
+            self.threads.submit(prepare_dataset, kernel, problem, name) for name in (EXACT, RANDOM)
+        ]
         return Prepared(experiment, setting, variants, data)
 
     def all_of(self, experiments: Sequence[Experiment]) -> list[Prepared]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
-from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.run.bench import Bench

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.measure.timing import Caches
 from autotune.run.bench import Bench

@@ -15,10 +15,11 @@ import pytest
 from autotune import load
 from autotune.arrays import usable_cores
 from autotune.calling.load import TunedKernel
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.compiler import CompilerPool, compile_job
+from autotune.measure.compilers import CompilerPool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.devices.nvrtc import find_program
 from autotune.kernel.catalog import load_file
 from autotune.measure import sanitize
-from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request

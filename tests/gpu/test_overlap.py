@@ -18,11 +18,11 @@ from contracts.overlap import OverlapContract
 
 from autotune import lookup
 from autotune.calling.load import TunedKernel, load
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel, space_files
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request

@@ -13,10 +13,10 @@ from sample_kernels import (
     assert_vendor_calls_take_the_arguments,
 )
 
+from autotune.compiling.binaries import compiled_for
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.compiler import compiled_for
 from autotune.values import Value
 
 #: A piece of the source of each kernel, and one that leaves an element out or doubles it.

@@ -1,4 +1,4 @@
-"""Data sets and compiled binaries on disk: how much there is, and which go first where room is short.
+"""Data sets and compiled binaries on disk: their sizes, and which are removed first when room is short.
 
 Any entry may be removed at any time: the next use makes it again.
 """
@@ -19,16 +19,16 @@ from autotune.files import cache_folder
 
 #: Kinds of entries: data sets (a folder each) and compiled binaries (a file each).
 DATA, BINARIES = "data", "binaries"
-#: Their names. Anything else in these folders is the user's own: the folder may have been a project's before.
+#: Names of entries. Other files in these folders are the user's: the folder may have been a project's before.
 _NAMES = {DATA: re.compile("[0-9a-f]{40}"), BINARIES: re.compile(r"[0-9a-f]{64}\.msgpack")}
-#: Bytes of data sets that are kept between runs, where the environment variable `SETTING` does not say.
+#: Environment variable with the bytes of data sets that are kept between runs, and its default.
 SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
 #: Binaries may take this share of the size of data sets, in addition.
 _BINARIES_SHARE = 0.25
 #: A data set that was used in the last day may be in use by a run. Such data sets may take this many
 #: bytes, and this share of the disk's free space.
 _IN_USE_S, _MOST_BYTES, _LARGEST_SHARE = 86400.0, 48 << 30, 0.5
-#: Folders in which data sets are made begin with this. One of a day ago was left by a killed process.
+#: Beginning of the names of folders in which data sets are made. One from a day ago was left by a killed process.
 _SCRATCH = ".making."
 #: Data sets that this process works with.
 _used: set[Path] = set()
@@ -45,7 +45,7 @@ class CacheEntry:
 
 
 def limit_bytes(kind: str) -> int:
-    """Return how many bytes of a kind are kept between runs; UsageError if the setting is no size."""
+    """Return the bytes of a kind that are kept between runs; UsageError if the setting is not a size."""
     text = os.environ.get(SETTING) or _DEFAULT
     found = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
@@ -63,7 +63,7 @@ def touch(path: Path) -> None:
 
 
 def entries(kind: str) -> list[CacheEntry]:
-    """Return all entries of a kind, the last used first."""
+    """Return all entries of a kind, the most recently used first."""
     found, parents = [], [cache_folder(kind)]
     if kind == BINARIES:
         parents = [
@@ -81,7 +81,7 @@ def entries(kind: str) -> list[CacheEntry]:
 
 
 def make_room(kind: str) -> None:
-    """Remove the entries that were used longest ago beyond the limit, and what killed processes left."""
+    """Remove the least recently used entries beyond the limit, and folders of killed processes."""
     folder, now_s = cache_folder(kind), time.time()
     for scratch_folder in folder.glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # gone
@@ -114,7 +114,7 @@ def _remove(path: Path) -> None:
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for a data set in the making; it is removed at the end unless it was renamed."""
+    """Make a folder for a new data set; it is removed at the end unless it was renamed."""
     folder = cache_folder(DATA)
     return tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH, ignore_cleanup_errors=True)
 

@@ -1,4 +1,4 @@
-"""Finds source languages and their compilers by name, and the backends that interpret them.
+"""Finds source languages, their compilers and their interpreters by name.
 
 A backend's name stands for the dialect of C that it compiles itself: CUDA C++ by NVRTC, OpenCL C.
 """
@@ -10,7 +10,7 @@ from autotune.devices.base import Backend, Compiler
 from autotune.errors import UsageError, unknown
 from autotune.languages.base import Language
 
-#: Names of the languages that are no backend's own.
+#: Names of the languages that backends do not compile themselves.
 LANGUAGES = ("triton", "cubin")
 
 
@@ -29,7 +29,7 @@ def backend(name: str) -> Backend:
 
 
 def language(name: str) -> Language:
-    """Return a language that is no backend's own."""
+    """Return a language of `LANGUAGES`."""
     if name == "triton":
         from autotune.languages.triton import TritonLanguage
 

@@ -1,8 +1,7 @@
-"""A proof that verification can see: an input is changed a little, and a data set must notice.
+"""A proof that verification notices missing inputs: it changes an input slightly, and a data set must refuse.
 
-Where the reference changes, but no output by more than its bound, a kernel that leaves the element out
-would pass, or a number such as the eps of a norm. What cannot matter, such as an input that nothing reads,
-proves nothing.
+If the reference changes, but every output stays within its bound, a kernel could leave the element out, or a
+number such as the eps of a norm. Changes without an effect on the reference prove nothing.
 """
 
 from __future__ import annotations
@@ -18,38 +17,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.arrays import converted
+from autotune.data import tolerance
+from autotune.data.arguments import Argument
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
+from autotune.data.reference import reevaluated
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
-from autotune.measure import tolerance
-from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare, reevaluated
 from autotune.values import Problem, size_of
 
 _FILE = "unseen.msgpack"
-#: Elements in each place of an input, the median of which is changed: one near 0 may well be missing.
-#: A problem whose inputs have fewer is too small to prove anything.
+#: Elements at each place of an input. The one of median size is changed, because an element near 0 may be
+#: missing unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
 _BLOCK = 16
+#: Elements that are tried one after the other in a data set that shows no effect of the first.
 _STEPS = 8
 #: Seconds after which no further change is tried.
 _SECONDS = 3.0
-#: Change of the reference, of its largest value, that may be its own rounding.
+#: Change of the reference, as a share of its largest value, that may be its own rounding.
 _ROUNDING = 2.0**-40
-#: Rounding errors of an element; another element that changes by less does not depend on the change.
+#: Rounding errors of an element up to which its change does not count as an effect.
 _NOTABLE = 16
 
-#: A change of an input, in words and in place: of its elements as one row, so many elements further on.
+#: A change of an input: its text, and a function that changes the row of elements in place. The function's
+#: number moves the change that many elements on.
 _Change: TypeAlias = tuple[str, Callable[[NDArray[Any], int], None]]
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """An input of which a missing element would not be noticed, or a number or output, with an example."""
+    """An input, number or output whose absence verification would not notice, with an example."""
 
     argument: str
     change: str
     output: str
-    #: ``elsewhere `` if the change shows where it is largest, but nowhere else.
+    #: ``elsewhere `` if the change shows in the most affected element, but in no other.
     where: str
-    #: Change of the output where it comes nearest to the bound, and the bound; of a number that is 0 or 1 none.
+    #: Change of the output at the element nearest to its bound, and that bound; 0 for a number that is 0 or 1.
     error: float = 0.0
     bound: float = 0.0
 
@@ -66,7 +70,7 @@ class Unseen:
             f"{self.change} changes {self.output} {self.where}by {self.error:.2g}, "
             f"and {self.bound:.2g} is allowed; "
             "declare a smaller @tolerance or none, give smaller edge_problems, or draw integers or "
-            "other data of which each element shows"
+            "other data in which each element shows"
         )
 
 
@@ -82,15 +86,15 @@ class _Effect:
 
 
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
-    """Change every input at the smallest problem; return those where nothing notices.
+    """Change every input of the smallest problem; return the inputs whose change no data set refuses.
 
-    The result is kept beside the random data. Without a reference nothing is known.
+    The result is kept with the random data set. Without a reference it is empty.
     """
     if "reference" not in kernel.hooks:
         return ()
     datasets: list[Dataset] = []
     for problem in sorted(problems, key=size_of):
-        datasets = [prepare(kernel, problem, which, seed) for which in (RANDOM, EXACT)]
+        datasets = [prepare_dataset(kernel, problem, which, seed) for which in (RANDOM, EXACT)]
         if any(argument.count >= _BLOCK for argument in _inputs(datasets[0])):
             break
     file = datasets[0].folder / _FILE
@@ -113,13 +117,15 @@ def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
     """Yield outputs that are within their bounds of 0 everywhere."""
     for name in datasets[0].bounds:
         nothing = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
-        nearest = max(_effects(*each)[0] for each in zip(datasets, nothing, strict=True))
+        nearest = max(
+            _effects(dataset, zeros)[0] for dataset, zeros in zip(datasets, nothing, strict=True)
+        )
         if 0 < nearest.share <= 1:
             yield Unseen(name, f"{name} = 0", name, "", nearest.error, nearest.bound)
 
 
 def _neutral(kernel: Kernel, datasets: list[Dataset]) -> Iterator[Unseen]:
-    """Yield floating-point numbers that matter, but are 0 or 1: what is added or multiplied may be left out."""
+    """Yield floating-point numbers that matter, but are 0 or 1, so that a sum or product may omit them."""
 
     def other(row: NDArray[Any], _: int) -> None:
         row += 1.5
@@ -145,7 +151,7 @@ def _inputs(dataset: Dataset) -> list[Argument]:
 
 
 def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
-    """Yield inputs with changes, of which the first that changes the reference must be noticed."""
+    """Yield inputs with changes; the first change that affects the reference must be noticed."""
     inputs = [argument for argument in _inputs(dataset) if argument.count]
     for place in (0.5, 1.0, 0.0):
         for argument in inputs:
@@ -188,10 +194,10 @@ def _zero(row: NDArray[Any], _: int) -> None:
 def _missed(
     kernel: Kernel, datasets: list[Dataset], name: str, changes: list[_Change]
 ) -> Unseen | None:
-    """Return the first change that the reference shows where no data set refuses it.
+    """Return the first change with an effect on the reference that no data set refuses.
 
-    What matters in one data set may not matter in the other, as below a threshold: there elements
-    further on are tried.
+    A change may have an effect in one data set only, as below a threshold. In the other one the next
+    elements are tried.
     """
     for text, change in changes:
         nearest, others = _Effect(), _Effect()
@@ -221,7 +227,7 @@ def _results(
     change: Callable[[NDArray[Any], int], None],
     step: int,
 ) -> dict[str, NDArray[Any]]:
-    """Return what the reference makes of a changed input."""
+    """Return the outputs of the reference for a changed input."""
     arguments = list(dataset.arguments)
     place = [argument.name for argument in arguments].index(name)
     is_number = arguments[place].kind == "scalar"
@@ -234,10 +240,10 @@ def _results(
 
 
 def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Effect, _Effect]:
-    """Return the effect that comes nearest to its bound, or exceeds it most, and that on other elements.
+    """Return the effect with the largest share of its bound, and the largest on any other element.
 
     An element of a softmax shows in its own result, though its share of the sum may not show in others.
-    Others count where they change by more than their rounding.
+    Other elements count if they change by more than their rounding.
     """
     found = [_Effect(), _Effect()]
     rows = {name: _compared(dataset, name, values) for name, values in results.items()}
@@ -258,7 +264,7 @@ def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Ef
 def _compared(
     dataset: Dataset, name: str, values: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return errors and bounds of an output's elements, and which errors exceed their rounding."""
+    """Return errors and bounds of an output's elements, and a mask of errors that exceed rounding."""
     expected, bounds = dataset.expected(name), dataset.element_bounds(name)
     if expected.dtype.kind not in "fc":
         errors = (values != expected).reshape(-1).astype(np.float64)
@@ -272,6 +278,6 @@ def _compared(
         errors[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
         errors[np.isnan(errors)] = np.inf
         errors[errors <= _ROUNDING * tolerance.largest(want)] = 0
-        # Kernels of half precision compute in float32, so that a smaller change than half's rounding counts.
+        # Kernels of half precision compute in float32, so changes below the rounding of a half count too.
         eps = min(info.eps, np.finfo(np.float32).eps)
         return errors, bounds, errors > _NOTABLE * eps * np.abs(want)

@@ -2,7 +2,7 @@
 
 Most of it is the element's *sensitivity*: the root mean square of its change, divided by `STEP`, when
 every floating-point input is multiplied by 1 ± `STEP` with random signs. That is sqrt(Σ (∂y/∂x x)²)
-without a derivative. docs/runs.md states the bound, and what it does not see.
+without a derivative. docs/runs.md states the bound and its limits.
 """
 
 from __future__ import annotations
@@ -17,56 +17,46 @@ from numpy.typing import NDArray
 
 from autotune.arrays import converted, in_pieces
 
-#: Evaluations of the reference on changed inputs: with half as many, the least estimate among a million
-#: elements is a fortieth of the truth, with these a tenth.
+#: Evaluations of the reference on changed inputs. With 7 the smallest estimate among a million elements
+#: is a tenth of the truth, with half as many a fortieth.
 EVALUATIONS = 7
-#: Fewer are enough where more would take longer than these seconds.
+#: Fewest evaluations, and the time in seconds after which no more begin.
 FEWEST, LONGEST_S = 3, 30.0
-#: Relative change of each input: a rounding error of float32. Changes of float64 references are read
-#: from the same step, because smaller ones drown in their own rounding.
+#: Relative change of each input: a rounding error of float32. It serves float64 references too, because
+#: smaller steps drown in the rounding of the reference.
 STEP = 2.0**-24
-#: Rounding errors of each input that a result may carry. Right kernels need up to 2,700 (a sum of 4096
+#: Rounding errors of each input that a result may carry. Correct kernels need up to 2,700 (a sum of 4096
 #: positive terms, one by one), wrong ones 25,000 and more.
 _AMPLIFICATION = 8192
-#: The same for an element that few inputs reach, as one more evaluation shows: it changes one input in
-#: so many, by this relative step. A result of 100 inputs or more is reached all but surely. Where most
-#: elements are not reached, the others are by chance.
+#: The same for an element that depends on few inputs. `strike` finds those: it changes one input in
+#: `_ONE_IN` by `_STRIKING_STEP`. A result of 100 inputs or more changes almost surely. If at most the share
+#: `_BY_CHANCE` of all elements changes, all of them depend on few inputs.
 _AMPLIFICATION_OF_FEW = 128
 _ONE_IN, _STRIKING_STEP, _BY_CHANCE = 8, 2.0**-6, 0.25
-#: Errors of the reference itself, computed in float32, that a result may have: of 1 - cos(x) the difference
-#: is exact and the cosine is not. So many evaluations find that error, and its median stands in for one that
-#: is small by chance. A float64 that float32 hardly holds tells nothing.
+#: Errors of the reference in float32 that a result may have: in 1 - cos(x) the difference is exact and the
+#: cosine is not. `IN_SINGLE` evaluations find that error; its median replaces an error that is small by
+#: chance. Float64 values below `_HELD_IN_SINGLE` are left out, because float32 hardly holds them.
 _OF_REFERENCE, IN_SINGLE = 48, 4
 _HELD_IN_SINGLE = 2.0**-100
-#: Exact data have few different values, whose sums are rounded alike: so many times the error.
+#: Factor of that error for exact data: their few different values have sums that are rounded alike.
 _ALIKE = 8
-#: Rounding errors of the result itself, besides the one of the output's type.
+#: Rounding errors of the result itself, in addition to the one of the output's type.
 _OWN = 4
-#: Rounding errors of the median sensitivity: 1 + exp(x) is rounded where the result hardly depends on x.
-#: Not more than this share of the elements may be smaller than that, so that small ones show among large ones,
-#: unless they are smaller than their own errors.
+#: Rounding errors of the median sensitivity, the least bound: 1 + exp(x) is rounded although the result hardly
+#: depends on x. At most the share `_SMALL` of the elements may be smaller than that bound, so that small
+#: elements show among large ones, unless they are smaller than their own errors.
 _TYPICAL, _SMALL = 32, 1 / 16
-#: Rounding errors of the largest value, where one bound serves all elements.
+#: Rounding errors of the largest value, if one bound serves all elements.
 _ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
-#: The same of float32's, for sums of a half precision output: tensor cores cut off what they add, and are off by
-#: 54 after 4096 terms (hgemm on an H100).
+#: The same in rounding errors of float32, for sums of a half precision output: tensor cores truncate and
+#: are off by 54 after 4096 terms (hgemm on an H100).
 _ROUNDINGS_OF_SUMS = 256
-#: Sums of more terms than the square of this, per output, may be off by more.
+#: Sums of more terms per output than the square of this may be off by more.
 _SHORT = 64
 #: Elements from which medians are taken.
 _SAMPLE = 1 << 20
 #: A change of numbers in place, with a generator.
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]
-
-
-class _BFloat16Info:
-    """The limits of bfloat16; see `numpy.finfo`."""
-
-    bits, eps = 16, 2.0**-7
-    smallest_normal, smallest_subnormal = 2.0**-126, 2.0**-133
-
-
-BFLOAT16 = _BFloat16Info()
 
 
 def largest(values: NDArray[np.floating]) -> float:
@@ -81,34 +71,42 @@ def largest(values: NDArray[np.floating]) -> float:
 
 def common_bound(
     info: Any,
-    ours: float,
-    exact: float | None,
+    scale: float,
+    exact_scale: float | None,
     terms: float,
     in_single: float = 0.0,
 ) -> float:
-    """Return one bound for all elements of an output: one that exact data decide, or has no reference.
+    """Return one bound for all elements of an output that is exact, or has no reference.
 
-    ``ours`` and ``exact`` are the largest values of both data sets. One random sum may be near 0 by
-    accident; then the exact set tells its scale. ``terms`` are input elements for each element of the
-    output: one thread that adds a million is right. ``in_single`` is the largest error of the reference
-    in float32: values near the root of a polynomial are small, and its terms are not.
+    Parameters
+    ----------
+    info
+        Limits of the output's type; see `numpy.finfo`.
+    scale, exact_scale
+        Largest values of the data set and of the exact one. A single random sum may be near 0 by accident;
+        then the exact one has the scale. None for exact data that the type does not hold.
+    terms
+        Input elements for each element of the output: one thread may add a million of them.
+    in_single
+        Largest error of the reference in float32: values near the root of a polynomial are small, but
+        its terms are not.
     """
-    if exact is None:  # exact data themselves, which are not exact in the output's type
-        return _ROUNDINGS * float(info.eps) * max(1.0, ours)
+    if exact_scale is None:
+        return _ROUNDINGS * float(info.eps) * max(1.0, scale)
     roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
-    return _of_scale(info, roundings * float(info.eps), ours, exact, terms, in_single)
+    return _of_scale(info, roundings * float(info.eps), scale, exact_scale, terms, in_single)
 
 
 def bounds_of_half(
-    info: Any, expected: NDArray[np.floating], exact: float, terms: float, in_single: float
+    info: Any, expected: NDArray[np.floating], exact_scale: float, terms: float, in_single: float
 ) -> NDArray[np.float32]:
-    """Return a bound for each element of an output of 16 bits that exact data decide.
+    """Return a bound for each element of an exact output of 16 bits.
 
-    Sums are float32's, so their rounding and that of the result itself explain its error. The other
-    parameters are those of `common_bound`.
+    Sums are in float32, so their rounding and that of the result explain the error. See `common_bound`
+    for the other parameters.
     """
     relative = _ROUNDINGS_OF_SUMS * _arithmetic(info)
-    of_sums = _of_scale(info, relative, largest(expected), exact, terms, in_single)
+    of_sums = _of_scale(info, relative, largest(expected), exact_scale, terms, in_single)
     bounds: NDArray[np.float32] = np.abs(expected).astype(np.float32)
     bounds *= float(info.eps) + _OWN * _arithmetic(info)
     bounds += of_sums
@@ -117,30 +115,30 @@ def bounds_of_half(
 
 
 def _of_scale(
-    info: Any, relative: float, ours: float, exact: float, terms: float, in_single: float
+    info: Any, relative: float, scale: float, exact_scale: float, terms: float, in_single: float
 ) -> float:
-    """Return the error of results that are as large as both data sets say."""
-    scale = max(ours, min(exact, 16 * ours)) * max(1.0, math.sqrt(terms) / _SHORT)
+    """Return the error of results of a scale; see `common_bound`."""
+    scale = max(scale, min(exact_scale, 16 * scale)) * max(1.0, math.sqrt(terms) / _SHORT)
     return max(relative * scale, _of_reference(info) * in_single) + _least_value(info)
 
 
 def is_map(expected: NDArray[np.floating], struck: NDArray[np.floating] | None) -> bool:
-    """Return whether one input or two reach an element, by a result of inputs that `strike` changed."""
+    """Return whether each element depends on one or two inputs, by the results after `strike`."""
     return struck is not None and float(np.mean(struck != expected)) <= _BY_CHANCE
 
 
 def held_in_single(info: Any) -> float:
-    """Return the least value of an output whose error in float32 tells something of its own."""
+    """Return the least value of an output whose error in float32 is more than the limit of that type."""
     return _HELD_IN_SINGLE if info.bits == 64 else 0.0
 
 
 def _arithmetic(info: Any) -> float:
-    """Return the relative rounding error of the arithmetic that makes an output, of two half units."""
+    """Return the eps of the arithmetic that computes an output: float32 unless the output is float64."""
     return float(np.finfo(np.float64 if info.bits == 64 else np.float32).eps)
 
 
 def _of_reference(info: Any) -> float:
-    """Return what one error of the reference in float32 allows an output."""
+    """Return the factor from an error of the reference in float32 to the error allowed for an output."""
     return _OF_REFERENCE * _arithmetic(info) / float(np.finfo(np.float32).eps)
 
 
@@ -151,18 +149,18 @@ def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
 
 
 def scatter(row: NDArray[np.floating], source: np.random.Generator) -> None:
-    """Multiply each number by 1 and up to four `STEP` more or less: float32 rounds these differently."""
+    """Multiply each number by 1 plus -4 to 4 `STEP`, without 0: float32 rounds these numbers differently."""
     steps = (_bytes(row.size, source) >> 5).view(np.int8)
     _scale(row, steps + (steps >> 2) - 4, STEP)
 
 
 def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
-    """Change each integer by 1, in its last bit: an index from 0 to an odd number stays one."""
+    """Change the last bit of each integer: an index from 0 to an odd number stays an index."""
     row ^= 1
 
 
 def strike(row: NDArray[Any], source: np.random.Generator) -> None:
-    """Change one number in `_ONE_IN`, clearly."""
+    """Change one number in `_ONE_IN` by much more than rounding."""
     struck = _bytes(row.size, source) < 256 // _ONE_IN
     if row.dtype.kind == "f":
         _scale(row, struck, _STRIKING_STEP)
@@ -175,7 +173,7 @@ def _bytes(count: int, source: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def _scale(row: NDArray[np.floating], steps: NDArray[Any], step: float) -> None:
-    """Multiply each number by 1 and its steps: arithmetic takes half as long as a table of factors."""
+    """Multiply each number by 1 + ``steps`` * ``step``; a table of factors takes twice as long."""
     factors = steps.astype(np.float64)
     factors *= step
     factors += 1
@@ -183,9 +181,9 @@ def _scale(row: NDArray[np.floating], steps: NDArray[Any], step: float) -> None:
 
 
 def changed(array: NDArray[Any], change: Change, key: int, number: int) -> NDArray[Any]:
-    """Return a copy of an array of which each part is changed, by a generator of a key and a number.
+    """Return a changed copy of an array, in float64 or complex128 unless it holds integers.
 
-    It is wide, unless it holds integers.
+    ``key`` and ``number`` seed the generator of the change.
     """
     wide = converted(
         array, {"c": np.complex128, "f": np.float64}.get(array.dtype.kind, array.dtype)
@@ -214,9 +212,10 @@ def add_change(
     bits: int,
     least: float = 0.0,
 ) -> None:
-    """Add one evaluation to a root of summed squares; a change that is not finite tells nothing.
+    """Add one evaluation to a root of summed squares, in place.
 
-    Nor does that of an element smaller than ``least``. ``bits`` has the output's type.
+    Changes that are not finite, and those of elements smaller than ``least``, are left out. ``bits`` is
+    the width of the output's type.
     """
 
     def add(_: int, begin: int, end: int) -> None:
@@ -239,15 +238,15 @@ def add_change(
 
 @dataclass(frozen=True)
 class Responses:
-    """The changes of an output's elements when inputs change, as root mean squares; None: not known."""
+    """The root mean square changes of an output's elements after changes of inputs; None: not known."""
 
-    #: When each number changes by `STEP`, over that step.
+    #: After a change of each number by `STEP`, divided by that step.
     sensitivity: NDArray[np.float64]
-    #: When the reference computes in float32, too.
+    #: When the reference computes in float32, on inputs that `scatter` changed.
     in_single: NDArray[np.float64] | None
-    #: When each integer changes by its last bit, times the typical size of the integers.
+    #: After a change of the last bit of each integer, times the typical size of the integers.
     of_integers: NDArray[np.float64] | None
-    #: The results for inputs that `strike` changed.
+    #: The output itself after `strike`.
     struck: NDArray[np.floating] | None
 
 
@@ -259,8 +258,8 @@ def element_bounds(
 ) -> NDArray[Any]:
     """Return the bound of each element, rounded up: float32, or float64 for a float64 output.
 
-    Where inputs cannot be changed that may matter, rounding errors of the largest value are allowed. Exact
-    data show a missing element by narrow bounds, though few different values are rounded alike.
+    If some inputs cannot be changed, rounding errors of the largest value are allowed. Exact data get
+    narrow bounds, so that a missing element shows.
     """
     kind = np.float64 if info.bits == 64 else np.float32
     arithmetic = _arithmetic(info)
@@ -310,7 +309,7 @@ def element_bounds(
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
-    """Return the magnitude below which a share of the elements other than 0 is, by a sample."""
+    """Return a quantile of the nonzero finite magnitudes, from a sample."""
     some = np.abs(sizes[:: sizes.size // _SAMPLE | 1])
     some = some[(some > 0) & (some < np.inf)]
     place = int(share * (some.size - 1))
@@ -318,5 +317,5 @@ def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
 
 
 def _least_value(info: Any) -> float:
-    """Return the least normal number, below which devices may write 0; of float16 the least at all."""
+    """Return the least normal number, below which devices may write 0; for 16 bits the least subnormal."""
     return float(info.smallest_subnormal if info.bits == 16 else info.smallest_normal)

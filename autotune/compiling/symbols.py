@@ -1,4 +1,4 @@
-"""Asks a kernel for its arguments without drawing any data, and what of them is compiled in."""
+"""The values and types of arguments that a language compiles into a binary."""
 
 from __future__ import annotations
 
@@ -8,68 +8,20 @@ from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
+from autotune.data.arguments import declared_arguments
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.launches import LaunchSequence
 from autotune.kernel.names import OFFSET
-from autotune.kernel.spec import BFloat16, Constant, InOut, Kernel
+from autotune.kernel.spec import Kernel
 from autotune.languages.base import UNKNOWN, Passed
-from autotune.measure.data import Argument, Draw, argument_of
 from autotune.values import Configuration, Problem
 
-#: Stands for every number that a launch computes, among the scalars of `compiled_in`.
+#: Name among the scalars of `compiled_in` for every number that a launch computes.
 COMPUTED = ""
-#: Problems of which arguments are kept, so that configurations need not ask again.
+#: Problems whose arguments are kept, since all configurations need them.
 _KEPT = 256
-
-
-class _Shapes(Draw):
-    """A generator of arrays with shape and type, all of whose elements are one, to ask what is declared.
-
-    A hook may write into them, as into what it draws.
-    """
-
-    def __init__(self, number: int = 0) -> None:
-        super().__init__(exact=False, key=0)
-        self._number = number
-
-    def _filled(self, size: Any, dtype: Any, draw: Any, least: Any = 0) -> Any:
-        array = np.array(least + self._number, dtype)
-        wide = np.broadcast_to(array, () if size is None else size)
-        return as_strided(array, wide.shape, wide.strides)
-
-    def integers(  # type: ignore[override]
-        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int32, **_: Any
-    ) -> Any:
-        return self._filled(size, dtype, None, 0 if high is None else low)
-
-
-def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
-    """Return kind, type and shape of every argument of a problem, without drawing its inputs.
-
-    A hook that fails on such arrays gets real ones. Where scalars are drawn ``number`` changes them.
-    """
-    try:
-        with np.errstate(all="ignore"):
-            declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes(number))
-    except Exception:  # or what it raises then too
-        declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=number))
-    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
-
-
-def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
-    """Return kind, type and shape of one value of the arguments or scratch hook."""
-    if isinstance(getattr(value, "array", value), BFloat16):
-        return argument_of(kernel, name, value)[0]
-    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
-        if isinstance(value, wrapper):
-            array = np.asarray(value.array)
-            return Argument(name, kind, array.dtype.str, array.shape)
-    if isinstance(value, np.ndarray) and value.shape != ():
-        return Argument(name, "input", value.dtype.str, value.shape)
-    return argument_of(kernel, name, value)[0]
 
 
 def compiled_in(
@@ -81,9 +33,9 @@ def compiled_in(
     source: str,
     scalars: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return what is compiled in, as the language of a kernel says it.
+    """Return the compiled-in symbols of a configuration, as the kernel's language writes them.
 
-    ``scalars`` replace declared ones, as those of a call do, and `COMPUTED` numbers.
+    ``scalars`` replace declared ones, such as the scalars of a call, and `COMPUTED` numbers.
     """
     assert kernel.language is not None
     known = dict(_passed(kernel, kernel.hook("arguments"), problem))
@@ -118,7 +70,7 @@ def _passed_as(
 
 @lru_cache(_KEPT)
 def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[str, Passed]:
-    """Return the arguments of a problem; of scalars that are drawn nothing is known."""
+    """Return the arguments of a problem; the values of drawn scalars are unknown."""
     first, second = (declared_arguments(kernel, problem, number) for number in (0, 1))
     fields, known = kernel.filled(problem), {}
     for name, argument in first.items():

@@ -1,0 +1,142 @@
+"""Compiles a job in this process, through a cache of binaries on the disk."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from autotune.cache import BINARIES, touch
+from autotune.compiling.job import CompileJob, compile_job
+from autotune.devices.base import Binary, CompileError, ResourceError
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError
+from autotune.files import cache_folder, write_atomically
+from autotune.kernel.includes import Header
+from autotune.kernel.modules import fault_of
+from autotune.kernel.spec import Kernel
+from autotune.languages.registry import LANGUAGES, compiler
+from autotune.values import Configuration, Problem
+
+#: Bytes of the checksum before a stored binary: calls run a binary without looking at its results.
+_SUM_BYTES = 4
+
+
+class CompileFailure(Enum):
+    """The reason why a compile gave no binary."""
+
+    REJECTED = auto()
+    #: The architecture has too little of some resource.
+    RESOURCES = auto()
+    TIMED_OUT = auto()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The result of a compile: a binary, or the reason why there is none."""
+
+    binary: Binary | None
+    #: One line for a person; empty if there is a binary.
+    message: str
+    seconds: float
+    #: The reason, if there is no binary.
+    failure: CompileFailure = CompileFailure.REJECTED
+    #: The binary was read from the cache.
+    is_cached: bool = False
+
+
+def compile_now(job: CompileJob) -> Compiled:
+    """Compile in this process, through the cache; raise AutotuneError if a header changed since the job was made."""
+    cached = read_cached(job.key)
+    if cached is not None:
+        return cached
+    if job.language in LANGUAGES and (here := compiler(job.language).toolchain()) != job.toolchain:
+        raise AutotuneError(
+            f"{here} is installed here, but the run uses {job.toolchain}; install the same version"
+        )
+    start = time.perf_counter()
+    try:
+        binary = compiler(job.language).compile(
+            job.source, dict(job.defines), job.options, job.device, job.entries
+        )
+    except CompileError as error:
+        _refuse_changed(job.headers)
+        is_resource = isinstance(error, ResourceError)
+        failure = CompileFailure.RESOURCES if is_resource else CompileFailure.REJECTED
+        return Compiled(None, first_error(str(error)), time.perf_counter() - start, failure)
+    _refuse_changed(job.headers)
+    binary = replace(binary, key=job.key)
+    write_cached(binary)
+    return Compiled(binary, "", time.perf_counter() - start)
+
+
+def _refuse_changed(headers: Iterable[Header]) -> None:
+    if changed := next((header for header in headers if header.is_changed), None):
+        raise AutotuneError(
+            f"{changed.path} changed while it was in use; measurements so far are kept: run the command "
+            "again"
+        )
+
+
+def read_cached(key: str) -> Compiled | None:
+    """Read the binary of a key from the cache; None if it is absent.
+
+    A damaged file, or one that other users may write, counts as absent.
+    """
+    start = time.perf_counter()
+    try:
+        file = _cached_file(key)
+        if fault_of(file):
+            return None
+        data = file.read_bytes()
+        if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "big") != data[:_SUM_BYTES]:
+            return None
+        binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    touch(file)
+    return Compiled(binary, "", time.perf_counter() - start, is_cached=True)
+
+
+def first_error(log: str) -> str:
+    """Return the line of a compile log with the first error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    first = lines[0] if lines else "the compiler gave no reason"
+    return next((line for line in lines if "error" in line.lower()), first)
+
+
+def _cached_file(key: str) -> Path:
+    return cache_folder(BINARIES) / key[:2] / f"{key}.msgpack"
+
+
+def write_cached(binary: Binary) -> None:
+    """Write a binary to the cache of this machine, if it can be written."""
+    data = msgspec.msgpack.encode(binary)
+    checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
+    with suppress(OSError):
+        file = _cached_file(binary.key)
+        file.parent.mkdir(0o700, exist_ok=True)
+        write_atomically(file, checked)
+
+
+def compiled_for(
+    kernel: Kernel,
+    configuration: Mapping[str, Any],
+    problem: Problem,
+    device: Device,
+    scalars: Mapping[str, Any] = MappingProxyType({}),
+) -> Binary:
+    """Compile one configuration in this process; raise `SpecError` if the compiler rejects it."""
+    chosen = Configuration(configuration)
+    compiled = compile_now(compile_job(kernel, chosen, problem, device, scalars))
+    if compiled.binary is None:
+        raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
+    return compiled.binary

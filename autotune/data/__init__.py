@@ -1,0 +1,14 @@
+"""Inputs, expected outputs and error bounds of a problem; independent of devices and configurations.
+
+============= ==============================================================
+`draw`        the random generator of inputs
+`arguments`   kind, type and shape of a kernel's arguments
+`dataset`     data sets in files, and their keys
+`prepare`     makes a data set, or reads it from the cache
+`reference`   evaluates a kernel's reference
+`evaluations` the reference on changed inputs
+`tolerance`   the default tolerance, by element
+`consensus`   expected outputs without a reference: configurations agree
+`sight`       the proof that verification notices a missing element
+============= ==============================================================
+"""

@@ -1,0 +1,157 @@
+"""The data sets of a problem, in files that every process can map.
+
+The *exact* data set holds small nonzero integers. Partial sums are then integers that the output's type
+represents, so results are compared bit for bit and one lost or doubled element shows. The *random* data set
+holds normal deviates; results are compared within the kernel's tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune import cache
+from autotune.arrays import in_threads, usable_cores, widened_bfloat16
+from autotune.data.arguments import Argument
+from autotune.errors import AutotuneError
+from autotune.files import cache_folder
+from autotune.kernel.includes import text_fingerprint
+from autotune.kernel.modules import TRUST, fault_of
+from autotune.kernel.source import own_fingerprint, source_fingerprint
+from autotune.kernel.spec import Kernel
+from autotune.values import Problem
+
+EXACT, RANDOM = "exact", "random"
+MANIFEST = "manifest.msgpack"
+#: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
+_VERSION = 13
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs and expected outputs of one problem, in files under ``folder``."""
+
+    name: str
+    folder: Path
+    arguments: tuple[Argument, ...]
+    #: Largest absolute error allowed, by output; 0 means bit for bit. An `InOut` without a bound must not change.
+    bounds: dict[str, float]
+    seed: int = 0
+    #: Outputs with a bound for each element; `bounds` then has the largest of them.
+    by_element: tuple[str, ...] = ()
+    #: Time it took to make the data set, most of it the reference; 0 if another machine makes it.
+    seconds: float = field(default=0.0, compare=False)
+    #: Number of configurations that agree on the expected outputs; 0 if a reference gives them.
+    agreed: int = 0
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Map an input, read-only."""
+        argument = next(argument for argument in self.arguments if argument.name == name)
+        # An array without elements cannot be mapped.
+        return mapped(self.folder / f"{name}.npy", "r" if argument.count else None)
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Return the values of an input: bfloat16 as float32, other types unchanged."""
+        argument = next(argument for argument in self.arguments if argument.name == name)
+        return widened_bfloat16(self.array(name)) if argument.bits_of else self.array(name)
+
+    def expected(self, name: str) -> NDArray[Any]:
+        """Map the expected values of an output, read-only.
+
+        Integers and bools have the output's type. Other values are float64 or complex128; float32 or
+        complex64 if the output has that type and holds every value exactly.
+        """
+        return mapped(self.folder / f"{name}.expected.npy")
+
+    def element_bounds(self, name: str) -> NDArray[Any] | None:
+        """Map the bounds of an output's elements, two for a complex one; None if one bound serves all."""
+        return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
+
+
+class _Manifest(msgspec.Struct, array_like=True):
+    """The fields of a `Dataset` as stored, in this order."""
+
+    arguments: tuple[Argument, ...]
+    bounds: dict[str, float]
+    by_element: tuple[str, ...]
+    seconds: float = 0.0
+    agreed: int = 0
+
+
+def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to ``<name>.npy`` in one folder, several at a time."""
+
+    def save(name: str) -> None:
+        np.save(folder / f"{name}.npy", arrays[name])
+
+    in_threads(save, arrays, min(len(arrays), usable_cores()))
+
+
+def mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
+    """Map the array of a file; ``c`` lets this process change its own copy, None reads it into memory."""
+    array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
+    return array
+
+
+def encoded_manifest(dataset: Dataset) -> bytes:
+    """Return the contents of `MANIFEST`, the file that is written last and makes a data set complete."""
+    manifest = _Manifest(
+        dataset.arguments, dataset.bounds, dataset.by_element, dataset.seconds, dataset.agreed
+    )
+    return msgspec.msgpack.encode(manifest)
+
+
+def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
+    """Return a data set whose files another machine makes."""
+    return Dataset(which, dataset_folder(dataset_key(kernel, problem, which, seed)), (), {}, seed)
+
+
+def dataset_folder(key: str) -> Path:
+    """Return the folder of a data set in the cache."""
+    return cache_folder(cache.DATA) / key[:40]
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise AutotuneError if another user may have written the expected outputs in a folder."""
+    if foreign := fault_of(folder if folder.exists() else folder.parent):
+        raise AutotuneError(
+            f"{foreign.place}: {foreign.what}, and references are kept there; name a folder of your "
+            f"own by AUTOTUNE_CACHE_DIR, or trust this by {TRUST}"
+        )
+
+
+def dataset_key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
+    """Return the sha256 of everything that decides the contents of a data set."""
+    spec = own_fingerprint(kernel.of_problem(problem))
+    # Without a reference the expected outputs depend on the source.
+    source = "" if "reference" in kernel.hooks else source_fingerprint(kernel)
+    versions = f"{np.__version__} {_VERSION} {source}"
+    drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
+    return text_fingerprint(drawn_from)
+
+
+def read_dataset(folder: Path, which: str, seed: int) -> Dataset | None:
+    """Read a data set; return None if a file is absent or truncated."""
+    try:
+        manifest = (folder / MANIFEST).read_bytes()
+        made = msgspec.msgpack.decode(manifest, type=_Manifest)
+        arguments, bounds, by_element = made.arguments, made.bounds, made.by_element
+        dataset = Dataset(
+            which, folder, arguments, bounds, seed, by_element, made.seconds, made.agreed
+        )
+        for argument in arguments:
+            if argument.kind in ("input", "inout", "constant"):
+                dataset.array(argument.name)
+        for name in bounds:
+            dataset.expected(name)
+            dataset.element_bounds(name)
+    except (OSError, EOFError, ValueError):
+        return None
+    cache.touch(folder)
+    return dataset

@@ -1,0 +1,193 @@
+"""Makes the data sets of a problem: draws inputs, evaluates the reference, and bounds the errors."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune import cache
+from autotune.data import tolerance
+from autotune.data.arguments import Argument, argument_of, check_array, offsets_of
+from autotune.data.dataset import (
+    EXACT,
+    MANIFEST,
+    RANDOM,
+    Dataset,
+    dataset_folder,
+    dataset_key,
+    encoded_manifest,
+    read_dataset,
+    refuse_foreign,
+    save_arrays,
+)
+from autotune.data.draw import Draw
+from autotune.data.evaluations import Evaluations
+from autotune.data.reference import expected_outputs, stored_values
+from autotune.errors import AutotuneError, SpecError
+from autotune.kernel.names import fault
+from autotune.kernel.spec import Kernel
+from autotune.values import Problem, size_of
+
+#: Seed of the data set that shows whether outputs are exact, and the least size of its problem.
+_PROBE_SEED, _PROBE_SIZE = 0, 65
+
+
+def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
+    """Read the `EXACT` or `RANDOM` data set of a problem from the cache, or make it.
+
+    Without a reference it has no expected outputs and bounds until configurations agree on them.
+    """
+    key = dataset_key(kernel, problem, which, seed)
+    folder, failure = dataset_folder(key), "they cannot be read back"
+    refuse_foreign(folder)
+    cache.use(folder)
+    found = read_dataset(folder, which, seed)
+    if found is not None:
+        return found
+    is_damaged = folder.is_dir()  # a folder gets its name when it is complete
+    probe = _exactness_probe(kernel, problem, which, seed)
+    cache.make_room(cache.DATA)
+    try:
+        with cache.scratch() as scratch:
+            _make(kernel, problem, which, int(key[:32], 16), Path(scratch), probe)
+            if is_damaged:
+                shutil.rmtree(folder, ignore_errors=True)
+            Path(scratch).rename(folder)
+    except OSError as error:  # another process may have made the same data set first
+        failure = str(error)
+    made = read_dataset(folder, which, seed)
+    if made is None:
+        raise AutotuneError(
+            f"{kernel.name} ({problem}): inputs cannot be written to the cache: {failure}; free disk "
+            "space or point AUTOTUNE_CACHE_DIR elsewhere"
+        )
+    return made
+
+
+def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset | None:
+    """Return the exact data set that shows whether each output is computed without rounding.
+
+    For random data it is that of the same problem. For exact data it is that of the smallest declared
+    problem with at least `_PROBE_SIZE` elements, because a mean of 64 integers is exact by chance. None if
+    the data set is its own probe, or a declared tolerance or a missing reference makes a probe useless.
+    """
+    if "reference" not in kernel.hooks:
+        return None
+    if which == RANDOM:
+        is_declared = kernel.tolerance_of(problem) is not None
+        return None if is_declared else prepare_dataset(kernel, problem, EXACT, _PROBE_SEED)
+    large = (known for known in kernel.all_problems() if size_of(known) >= _PROBE_SIZE)
+    smallest = kernel.normal(min(large, key=size_of, default=problem))
+    if (smallest, seed) == (kernel.normal(problem), _PROBE_SEED):
+        return None
+    with suppress(SpecError):  # the kernel's functions refuse it
+        return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)
+    return None
+
+
+def _make(
+    kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, probe: Dataset | None
+) -> None:
+    """Write a data set to a folder; ``probe`` shows which outputs are exact."""
+    begin_s, kernel = (time.perf_counter(), time.process_time()), kernel.of_problem(problem)
+    arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
+    save_arrays(folder, arrays)
+    expected = expected_outputs(kernel, arguments, arrays)
+    arrays.clear()  # makes room before the expected values are converted
+    outputs = {argument.name: argument for argument in arguments}
+    bounds, is_held = dict[str, float](), dict[str, bool]()
+    for name in list(expected):
+        wide = expected.pop(name)
+        # Exact data may have no finite value: all are integers, some of them negative.
+        if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
+            raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
+        bounds[name] = 0.0
+        stored, held = stored_values(wide, outputs[name])
+        del wide
+        np.save(folder / f"{name}.expected.npy", stored)
+        if stored.dtype.kind in "fc":
+            is_held[name] = held
+    made = Dataset(which, folder, tuple(arguments), bounds)
+    by_element = _set_bounds(kernel, problem, made, is_held, probe, key)
+    # The smaller one: wall time counts other programs, CPU time counts every core.
+    seconds = min(time.perf_counter() - begin_s[0], time.process_time() - begin_s[1])
+    made = replace(made, by_element=tuple(by_element), seconds=seconds)
+    (folder / MANIFEST).write_bytes(encoded_manifest(made))
+
+
+def _drawn_arguments(
+    kernel: Kernel, problem: Problem, draw: Draw
+) -> tuple[list[Argument], dict[str, NDArray[Any]]]:
+    """Call the arguments hook; return the arguments and the arrays among them."""
+    declared = kernel.call_hook("arguments", problem, draw)
+    if not isinstance(declared, dict):
+        raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
+    for name in declared:
+        if wrong := fault("argument", name):
+            raise kernel.error(f"arguments: {wrong}")
+    offsets = offsets_of(kernel, problem, declared)
+    arguments, arrays = list[Argument](), dict[str, NDArray[Any]]()
+    for name, value in declared.items():
+        argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
+        arguments.append(replace(argument, offset=offsets.get(name, 0)))
+        if argument.kind != "scalar":
+            dtype = np.dtype(argument.dtype if array is None else array.dtype)
+            check_array(kernel, argument, dtype)
+        if array is not None:
+            arrays[name] = array
+    return arguments, arrays
+
+
+def _set_bounds(
+    kernel: Kernel,
+    problem: Problem,
+    made: Dataset,
+    is_held: Mapping[str, bool],
+    probe: Dataset | None,
+    key: int,
+) -> list[str]:
+    """Set the bounds of outputs; write the bounds of single elements, and return the outputs with those.
+
+    ``is_held`` is true for outputs whose type holds all expected values.
+    """
+    is_exact, declared, bounds = made.name == EXACT, kernel.tolerance_of(problem), made.bounds
+    exact = [name for name, held in is_held.items() if held or not is_exact]
+    if probe:
+        exact = [name for name in exact if not probe.bounds.get(name)]
+    evaluations = Evaluations(kernel, made, tuple(is_held), key)
+    errors = dict[str, float]()
+    if exact and (not probe if is_exact else declared is None):
+        errors = evaluations.errors_in_single()
+    if is_exact:  # the type may hold a difference of sums, but not the sums
+        exact = [name for name in exact if not errors.get(name)]
+    others = [name for name in is_held if name not in exact]
+    if declared is not None:
+        bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
+        return []
+    inputs = max((o.count for o in made.arguments if o.kind not in ("out", "scalar")), default=1)
+    wide = dict[str, NDArray[Any]]()
+    if probe and not is_exact:
+        maps = evaluations.maps(exact)
+        others += maps
+        for output in (o for o in made.arguments if o.name in exact and o.name not in maps):
+            name, info, values = output.name, output.info, evaluations.expected[output.name]
+            exact_scale = tolerance.largest(tolerance.parts(probe.expected(name)))
+            terms, error = inputs / output.count, errors.get(name, 0.0)
+            if info.bits == 16:
+                wide[name] = tolerance.bounds_of_half(info, values, exact_scale, terms, error)
+            else:
+                scale = tolerance.largest(values)
+                bounds[name] = tolerance.common_bound(info, scale, exact_scale, terms, error)
+    for name, of_elements in chain(wide.items(), evaluations.element_bounds(others)):
+        bounds[name] = float(of_elements.max(initial=0))
+        np.save(made.folder / f"{name}.bounds.npy", of_elements)
+    return [*others, *wide]

@@ -1,0 +1,137 @@
+"""Evaluates a kernel's reference: the expected values of every output, in float64 or float32."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.arrays import converted, narrowed, widened_bfloat16
+from autotune.data.arguments import Argument
+from autotune.data.dataset import Dataset, mapped
+from autotune.kernel.spec import Kernel
+
+
+def expected_outputs(
+    kernel: Kernel,
+    arguments: list[Argument],
+    arrays: Mapping[str, NDArray[Any]],
+    is_single: bool = False,
+) -> dict[str, NDArray[Any]]:
+    """Call the reference with float64 or float32 arrays, and return the expected values of every output.
+
+    They are float64 or complex128, or integers and bools in the output's type. They may be views. Without
+    a reference the result is empty.
+    """
+    outputs = {
+        argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
+    }
+    if not outputs:
+        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
+    if "reference" not in kernel.hooks:
+        return {}
+    scalars = {a.name: a.scalar.item() for a in arguments if a.kind == "scalar"}
+    bits = {a.name for a in arguments if a.bits_of}
+    available: dict[str, Any] = {
+        **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
+        **scalars,
+    }
+    reference = kernel.hook("reference")
+    wanted = inspect.signature(reference).parameters
+    given = {
+        name: converted(value, _wide(value.dtype, is_single))
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in available.items()
+        if name in wanted
+    }
+    with np.errstate(all="ignore"):
+        result = kernel.guarded("reference", reference, **given)
+    if result is None:
+        raise kernel.error("reference: returned nothing; return the expected output")
+    by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
+    expected = {}
+    for name, output in outputs.items():
+        if name not in by_name:
+            raise kernel.error(
+                f"reference: no value for the output {name!r}; return a dict by name"
+            )
+        values = np.asarray(by_name[name])
+        if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
+            raise kernel.error(
+                f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
+            )
+        expected[name] = _typed(kernel, name, values.reshape(output.shape), output.number)
+    return expected
+
+
+def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
+    """Return whether an array holds bits: changed inputs of another evaluation hold values."""
+    return is_bfloat16 and array.dtype == np.uint16
+
+
+def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the expected values in the type of the comparison; SpecError if more than rounding changes them."""
+    wide = _wide(dtype)
+    if values.dtype.kind not in ("biufc" if wide.kind == "c" else "biuf"):
+        raise kernel.error(
+            f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, "
+            f"for a real output {name}.real"
+        )
+    if wide.kind in "fc":
+        return np.asarray(values, wide)
+    whole = narrowed(values, wide)
+    if whole is None:
+        with np.errstate(all="ignore"):
+            changed = values[values != values.astype(wide)]
+        example = changed[0] if changed.size else values.max()
+        raise kernel.error(
+            f"reference: {name} holds {example}, which {dtype} cannot hold; declare another type, or "
+            "return the value that the kernel writes"
+        )
+    return whole
+
+
+def stored_values(expected: NDArray[Any], output: Argument) -> tuple[NDArray[Any], bool]:
+    """Return the values to store, and whether the output's type holds all of them exactly."""
+    dtype = output.number
+    if dtype.kind not in "fc":
+        return expected, True
+    flat, info = expected, np.finfo(dtype)
+    if dtype.kind == "c":
+        flat = converted(expected, expected.dtype).reshape(-1).view(np.float64)
+    # For a float64 output, only values that float32 holds count as computed without rounding.
+    narrow = narrowed(flat, np.float32 if info.dtype == np.float64 else info.dtype)
+    stored = narrow
+    if stored is None or info.dtype != np.float32:
+        stored = converted(flat, np.float64)
+    if dtype.kind == "c":
+        stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
+    is_held = narrow is not None
+    if is_held and output.bits_of:
+        is_held = not np.any(converted(flat, np.float32).view(np.uint32) & 0xFFFF)
+    return stored, is_held
+
+
+def reevaluated(
+    kernel: Kernel,
+    dataset: Dataset,
+    changed: Mapping[str, NDArray[Any]],
+    is_single: bool = False,
+) -> dict[str, NDArray[Any]]:
+    """Return the expected outputs of a data set with some inputs changed."""
+    kept = {
+        o.name: mapped(dataset.folder / f"{o.name}.npy", "c" if o.count else None)
+        for o in dataset.arguments
+        if o.kind in ("input", "inout", "constant") and o.name not in changed
+    }
+    arrays = {**kept, **changed}
+    return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
+
+
+def _wide(dtype: np.dtype[Any], is_single: bool = False) -> np.dtype[Any]:
+    real, pair = (np.float32, np.complex64) if is_single else (np.float64, np.complex128)
+    return np.dtype({"f": real, "c": pair}.get(dtype.kind, dtype))
