@@ -1,7 +1,7 @@
 """Write the races against the vendor's libraries into README.md, its picture and docs/results.md.
 
 ``results/vendor-<device>.json`` holds the tuned sizes of a device, ``results/unlisted-<device>.json`` sizes
-that are not tuned. The script replaces the text between the marks of both pages.
+that are not tuned; `answers_page` reads the other results. The script replaces the text between the marks.
 
 python benchmarks/results_page.py [--check]
 """
@@ -18,8 +18,10 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import answers_page
 import problem_sizes
 import rows as torch_rows
+import triton_page
 from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
@@ -94,7 +96,7 @@ def summary(documents: Sequence[Document]) -> str:
 
 
 def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
-    """The part of docs/results.md: every tuned size, then sizes that are not tuned."""
+    """Return the part of docs/results.md: the summary, the losses, every size, then the answers of `lookup`."""
     empty = [{**document, "rows": [], "failures": []} for document in documents]
     answered = {document["device"]: document for document in (*empty, *unlisted)}
     untuned = {
@@ -102,106 +104,68 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
     }
     return "\n".join(
         [
+            "## Summary",
+            "",
+            *_summary(documents),
+            "## Slower than the vendor",
+            "",
+            *_losses([*documents, *unlisted]),
+            *triton_page.torch_rows(),
+            *triton_page.decorator(),
+            *answers_page.random_sizes(),
+            *answers_page.slowest_answers(),
+            *answers_page.left_out_problems(),
+            *answers_page.other_devices(),
             "## Tuned sizes",
             "",
-            *_section(documents, {**problem_sizes.TUNED, **problem_sizes.STUDY}),
-            "## Sizes that are not tuned: what `lookup` answers",
+            *_section(documents, {**problem_sizes.TUNED, **problem_sizes.STUDY}, has_summary=True),
+            "## Sizes that are not tuned",
             "",
             *_section(_sorted(answered.values()), untuned),
-            *_torch_rows(),
-            *_decorator(),
         ]
     )
 
 
-def _torch_rows() -> list[str]:
-    """Return what benchmarks/rows.py measured: a table of each device."""
+def _summary(documents: Sequence[Document]) -> list[str]:
+    """Return the table of kernels of each device, and where it was measured."""
     lines = []
-    for document in _others("rows"):
-        found = document["rows"]
-        lines += ["## Rows beside torch and Liger", "", _about(document["about"]), ""]
-        lines += [*(f"- {text}" for text in torch_rows.summary(found)), ""]
-        others = ("eager", "compiled", "liger")
-        lines += [f"|rows|GB/s|of copy|{'|'.join(others)}|hot|error|", f"|---|{'--:|' * 7}"]
-        for row in found:
-            times = row["cold_ms"]
-            rates = [
-                f"{times[each] / times['ours']:.2f}" if each in times else "" for each in others
-            ]
-            rate = f"{row['nbytes'] / times['ours'] / 1e6:.0f}"
-            error = row["error"]["ours"] / max(row["error"]["eager"], 1e-30)
-            lines.append(
-                _line(
-                    *(torch_rows.name_of(row), rate, f"{torch_rows.copy_share(row):.2f}", *rates),
-                    *(f"{torch_rows.ratio(row, 'hot'):.2f}", f"{error:.2f}"),
-                )
-            )
-        lines += [""]
-    return lines
+    for document in documents:
+        if document["rows"]:
+            lines += [f"**{_short(document)}**: {_provenance(document)}", ""]
+            lines += [*_kernels_table(document["rows"]), ""]
+    return lines or [_NOTHING]
 
 
-def _decorator() -> list[str]:
-    """Return what benchmarks/triton_decorator.py measured: a table of each device, of kernels with both sides."""
-    lines = []
-    for document in _others("triton"):
-        parts = document["about"]
-        about = f"{_about(next(iter(parts.values())))} Measured parts: {', '.join(parts)}."
-        lines += ["## The decorator beside triton.autotune", "", about, ""]
-        both = [row for row in document["rows"] if {"ours", "theirs"} <= {*row}]
-        if both:
-            cells = [_decorated(row) for row in both]
-            shown = [name for name in cells[0] if any(each[name] for each in cells)]
-            lines += [f"|{'|'.join(shown)}|", f"|---|{'--:|' * (len(shown) - 1)}"]
-            lines += [*(_line(*(each[name] for name in shown)) for each in cells), ""]
-        if faults := document["faults"]:
-            lines += [
-                f"A first call with bad configurations took {faults['seconds']:.1f} s; its process went on, "
-                f"with a right result: {faults['is_right']}.",
-                "",
-                *(f"- {text}" for text in faults["warnings"]),
-                "",
-            ]
-    return lines
+def _losses(documents: Sequence[Document]) -> list[str]:
+    """Return a table of the sizes with a bold ratio, each with its least ratio; ``*`` marks untuned sizes."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for document in documents:
+        for row in document["rows"]:
+            slower = [row[name] for name in problem_sizes.STATES.values() if _is_slower(row, name)]
+            if slower:
+                mark = "" if row["quality"] == "exact" else "\\*"
+                text = f"{_size(row['problem'])}{mark} {min(slower):.3f}"
+                by_device = found.setdefault(row["kernel"], {})
+                by_device.setdefault(_short(document), []).append(text)
+    devices = list(dict.fromkeys(_short(document) for document in documents))
+    lines = ["Sizes with a bold ratio, each with its least ratio of the three states.", ""]
+    lines += [f"|kernel|{'|'.join(devices)}|", f"|---|{'---|' * len(devices)}"]
+    for kernel in filter(found.__contains__, problem_sizes.KERNELS):
+        cells = ("; ".join(found[kernel].get(device, [])) for device in devices)
+        lines.append(_line(kernel, *cells))
+    return [*lines, ""]
 
 
-def _decorated(row: Row) -> dict[str, str]:
-    """Return the cells of a kernel by column; empty where it was not measured."""
-    ours, theirs, best = row["ours"], row["theirs"], row.get("best_ms", {})
-    times = {each: best["theirs"] / best[each] for each in ("ours", "fifth") if each in best}
-    return {
-        "kernel": row["kernel"],
-        "configurations": str(ours["measured"]),
-        "first call, s": f"{ours['first_s']:.1f}",
-        "Triton's": f"{theirs['first_s']:.1f}",
-        "best time, Triton's over ours": f"{times['ours']:.3f}" if "ours" in times else "",
-        "of a fifth": f"{times['fifth']:.3f}" if "fifth" in times else "",
-        "launch, µs": f"{ours['launch_us']:.1f}",
-        "Triton's launch": f"{theirs['launch_us']:.1f}",
-        "`triton.jit`": f"{theirs['jit_launch_us']:.1f}",
-        "second process, s": f"{row['second_process_s']:.2f}",
-        "lines changed": str(row["lines_changed"]),
-    }
+def _section(documents: Sequence[Document], sizes: Sizes, has_summary: bool = False) -> list[str]:
+    """Return for each device its origin, a table of kernels, failures, missing sizes and the table of sizes.
 
-
-def _others(kind: str) -> list[Document]:
-    """Return the documents of another program, by device."""
-    files = sorted((ROOT / "benchmarks" / "results").glob(f"{kind}-*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
-
-
-def _about(about: Mapping[str, str]) -> str:
-    return (
-        f"{about['device']}, driver {about['driver']}, {about['date'][:10]}: `{about['command']}`."
-    )
-
-
-def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
-    """Return for each device its origin, a table of kernels, failures, missing sizes and the table of sizes."""
+    With `has_summary` the page has origin and table of kernels already.
+    """
     lines = []
     for document in documents:
         rows, failures = document["rows"], document.get("failures", [])
         lines += [f"### {_short(document)}", ""]
-        if rows:
+        if rows and not has_summary:
             lines += [_provenance(document), "", *_kernels_table(rows), ""]
         notes = [
             f"- {row['kernel']}: failed at {_size(row['problem'])}: {row['error']}"
@@ -247,7 +211,7 @@ def _spread(rows: Sequence[Row], column: str) -> str:
         return ""
     worst = min(measured, key=lambda row: float(row[column]))
     mean = geometric_mean([row[column] for row in measured])
-    return f"{mean:.3f}, least {worst[column]:.3f} at {_size(worst['problem'])}"
+    return f"{mean:.3f}, {worst[column]:.3f} at {_size(worst['problem'])}"
 
 
 def _is_slower(row: Row, column: str) -> bool:
@@ -272,9 +236,11 @@ def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in problem_sizes.KERNELS]
 
 
-def _beside_torch(device: str) -> list[Row]:
+def _against_torch(device: str) -> list[Row]:
     """Return what benchmarks/rows.py measured on a device as rows of the picture."""
-    documents = [each for each in _others("rows") if each["about"]["device"] == device]
+    documents = [
+        each for each in triton_page.documents("rows") if each["about"]["device"] == device
+    ]
     return [_drawn(row) for document in documents for row in document["rows"]]
 
 
@@ -399,7 +365,7 @@ def _rounded(value: float) -> str:
 
 
 def _rate(row: Row, time_ms: float) -> dict[str, str]:
-    """Return arithmetic or traffic per second by unit, whichever the kernel has more of."""
+    """Return the rate of arithmetic, or of traffic for a kernel that mostly moves data, by unit."""
     work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
     moved = work.bytes_read + work.bytes_written
     if work.flops > 4 * moved:
@@ -463,7 +429,7 @@ def main() -> None:
     if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
         texts[PICTURE] = picture(
             {
-                _short(document): [*_known(document), *_beside_torch(document["device"])]
+                _short(document): [*_known(document), *_against_torch(document["device"])]
                 for document in measured
             }
         )

@@ -2,7 +2,7 @@
 
 Most of it is the element's *sensitivity*: the root mean square of its change, divided by `STEP`, when
 every floating-point input is multiplied by 1 ± `STEP` with random signs. That is sqrt(Σ (∂y/∂x x)²)
-without a derivative. docs/runs.md states the bound and its limits.
+without a derivative. docs/verification.md states the bound and its limits.
 """
 
 from __future__ import annotations
