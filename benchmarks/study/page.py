@@ -91,9 +91,9 @@ def _explain(kernel: str, problem: str, *configs: str, variants: str = "") -> st
 
 
 def _winners(probe: Mapping[str, Any]) -> list[str]:
-    lines = ["| kernel | winners on record | below 50 % | below 25 % |", "|---|--:|--:|--:|"]
+    lines = ["|kernel|winners on record|below 50 %|below 25 %|", "|---|--:|--:|--:|"]
     return lines + [
-        f"| {name} | {each['known']} | {each['below_half']} | {each['below_quarter']} |"
+        f"|{name}|{each['known']}|{each['below_half']}|{each['below_quarter']}|"
         for name, each in probe.items()
     ]
 
@@ -101,9 +101,9 @@ def _winners(probe: Mapping[str, Any]) -> list[str]:
 def _steps(probe: Mapping[str, Any]) -> list[str]:
     steps = probe["ms_by_step"]
     return [
-        f"| step of the CPU | {' | '.join(steps)} |",
+        f"|step of the CPU|{'|'.join(steps)}|",
         f"|---|{'--:|' * len(steps)}",
-        f"| ms, 2^26 ints | {' | '.join(f'{ms:.0f}' for ms in steps.values())} |",
+        f"|ms, 2^26 ints|{'|'.join(f'{ms:.0f}' for ms in steps.values())}|",
     ]
 
 
@@ -122,8 +122,8 @@ def _transfers(probe: Mapping[str, Any]) -> list[str]:
 
 
 def _numbers(probe: Mapping[str, Any]) -> list[str]:
-    lines = ["| attribute | value |", "|---|--:|"]
-    return lines + [f"| {name} | {value:,} |" for name, value in probe.items()]
+    lines = ["|attribute|value|", "|---|--:|"]
+    return lines + [f"|{name}|{value:,}|" for name, value in probe.items()]
 
 
 _COUNTED = ("µs", "sectors, load", "sectors, store", "memory %")
@@ -131,10 +131,8 @@ _COUNTED = ("µs", "sectors, load", "sectors, store", "memory %")
 ROWS: Mapping[str, Row] = {
     "E01": Row(
         "A ladder of reductions",
-        "Each rung mends one fault of the one before: idle lanes, conflicting banks, threads without work, "
-        "barriers that a warp does not need, too few loads under way. The last rung is what a library does: "
-        "wide loads, shuffles, a fixed grid, and the block that ends last adds up the others. Most of the "
-        "gain is in loads, not in the tree.",
+        "Each rung removes one fault: idle lanes, bank conflicts, threads without work, barriers, too few loads "
+        "in flight. Most of the gain is in loads, not in the tree.",
         ("µs", "GB/s", "threads active", "conflicts", "waits at barriers", "memory %"),
         _explain(
             "reduce_op",
@@ -144,18 +142,15 @@ ROWS: Mapping[str, Row] = {
     ),
     "E02": Row(
         "Copy in vectors",
-        "A thread that moves 16 bytes needs a quarter of the instructions. Look for `LDG.E.128` in SASS: the "
-        "width below is read there. What fills the memory's pipe is bytes under way, which several narrow "
-        "loads give as well.",
+        "A thread that moves 16 bytes needs a quarter of the instructions (`LDG.E.128` in SASS). Bytes in flight "
+        "decide the rate; several narrow loads give as many.",
         ("µs", "GB/s", "global loads", *_COUNTED[1:]),
         _explain("copy", "n=16777216,mode=copy,offset_in=0,offset_out=0", variants="vectors,several,naive"),
     ),
     "E03": Row(
         "Prefetch",
-        "A thread that computes for long on each value should have the next ones on their way. With 4 warps a "
-        "multiprocessor, distance is what counts; with all warps resident, they hide each other's latency. "
-        "Ahead lies in registers if indices are known to the compiler, else in shared memory; slots of a "
-        "thread side by side conflict unless their number is odd.",
+        "With 4 warps a multiprocessor, the prefetch distance decides; with all warps resident, they hide each "
+        "other's latency. Prefetched values stay in registers if the compiler knows the indices.",
         ("µs", "GB/s", "registers", "local loads", "conflicts", "waits for memory"),
         _explain(
             "prefetch",
@@ -165,8 +160,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "E04": Row(
         "A product with two of everything",
-        "Tiles in shared memory in turn, so that the next one arrives while this one is used, and fragments "
-        "in registers the same way. It pays where loads would be waited for.",
+        "Double buffering loads the next tile while the current one is used, in shared memory (*shared*) and also "
+        "in registers (*both*).",
         ("µs", "TFLOP/s", "registers", "occupancy", "FFMA in the loop", "waits at barriers"),
         _explain(
             "sgemm",
@@ -176,24 +171,23 @@ ROWS: Mapping[str, Row] = {
     ),
     "E05": Row(
         "Matrix times vector",
-        "Each element of the matrix is used once: the read rate of the memory is all there is. A warp for a "
-        "row needs no barrier, a block for a row has more loads in flight, vectors have fewer instructions.",
+        "Each element of the matrix is used once, so the read rate of the memory is the limit. A warp per row "
+        "needs no barrier; a block per row has more loads in flight.",
         ("µs", "GB/s", "global loads", "sectors, load", "memory %"),
         _explain("gemv", "m=4096,n=4096", variants="naive,block,vectors"),
     ),
     "E06": Row(
         "A product without tiles",
-        "Each element of C reads 2 K floats. They do not come from memory: lanes of a warp share a row of A "
-        "and neighbours in B, and L1 has the rest.",
+        "Each element of C reads 2 K floats, but not from memory: the lanes of a warp share a row of A, and L1 "
+        "serves the rest.",
         ("µs", "TFLOP/s", "L1 hits %", "L2 hits %", "read, MB", "tensor %"),
         _explain("sgemm", "m=512,n=512,k=512", variants="naive,best"),
         only="512^3",
     ),
     "E07": Row(
         "A product with tiles in shared memory",
-        "16 × 16 tiles divide the loads from L1 by 16, and each multiply-add still needs two loads from "
-        "shared memory. Tiles in registers (`register`: 4 × 4 elements a thread) divide those too, which is "
-        "where the time goes.",
+        "16 × 16 tiles divide the loads from L1 by 16, and each multiply-add still needs two loads from shared "
+        "memory. Tiles in registers (`register`) divide those, too.",
         ("µs", "TFLOP/s", "FFMA in the loop", "shared loads", "L1 hits %", "read, MB"),
         _explain("sgemm", "m=2048,n=2048,k=2048", variants="tile,register"),
         source="E06",
@@ -201,25 +195,22 @@ ROWS: Mapping[str, Row] = {
     ),
     "E08": Row(
         "Gather",
-        "Memory moves sectors of 32 bytes. A stride of 17 floats gives each lane a sector of its own: 4 of 32 "
-        "bytes are used. In which order the lanes of a warp lie costs nothing. At 2^20 elements the L2 cache "
-        "serves what comes back.",
+        "Memory moves sectors of 32 bytes. With a stride of 17 floats each lane uses 4 of 32 bytes; the order of "
+        "the lanes costs nothing.",
         (*_COUNTED[:3], "used, load %", "L2 hits %", "read, MB"),
         _explain("gather", "n=1048576,pattern=stride,stride=17,side=load", variants="naive"),
     ),
     "E09": Row(
         "Alignment and pitch",
-        "Off by one element a warp's request touches a sector more, which its neighbour has fetched or will "
-        "need. What is lost are vectors, and `PEEL=shift` realigns them in registers. Rows of 1001 floats "
-        "begin anywhere; at a pitch of 1008 every row begins with a sector.",
+        "Off by one element, a request touches one more sector, which a neighbour needs, too. The loss is in "
+        "vectors; `PEEL=shift` realigns them in registers.",
         ("µs", "GB/s", *_COUNTED[1:]),
         _explain("pitch", "m=16384,n=1001,ldx=1008,ldo=1008", variants="vectors"),
     ),
     "E10": Row(
         "Select",
-        "Even numbers take one path, odd ones the other. Short paths become predicates or selects, whatever "
-        "the source says. Long ones are branches, and a warp whose lanes disagree does both. `sorted` puts "
-        "the even elements of a block first.",
+        "Short paths become predicates or selects. Long ones are branches, and a warp whose lanes disagree runs "
+        "both. `sorted` puts the even elements of a block first.",
         ("µs", "threads active", "branches", "predicated", "sectors, store"),
         _explain(
             "branch",
@@ -229,10 +220,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "E11": Row(
         "Lookup table",
-        "Constant memory serves one address at a time: perfect for one index, slow for many. Caches and "
-        "shared memory serve many. An array of a thread with an index that the compiler does not know is a "
-        "chain of selects while it is small, as here, else it lies in local memory. A function pointer is a "
-        "real call, of one target at a time.",
+        "Constant memory serves one address at a time; caches and shared memory serve many. An array with an "
+        "unknown index is a chain of selects or lies in local memory.",
         ("µs", "GB/s", "threads active", "calls", "branches"),
         _explain(
             "table",
@@ -242,24 +231,22 @@ ROWS: Mapping[str, Row] = {
     ),
     "E12": Row(
         "Unrolling",
-        "No pragma is not no unrolling: the compiler unrolls a loop of known length. Unrolled steps share "
-        "address arithmetic and read shared memory in vectors, at the price of registers.",
+        "Without a pragma the compiler unrolls a loop of known length. Unrolled steps share address arithmetic "
+        "and need more registers.",
         ("µs", "TFLOP/s", "registers", "occupancy", "shared loads", "FFMA in the loop"),
         _explain("unroll", "m=2048,n=2048,k=2048", "UNROLL=1", "UNROLL=8", "UNROLL=0"),
     ),
     "E13": Row(
         "A cap on registers",
-        "The tutorial's tile fits into 32 registers and has nothing to spill. With 8 × 8 accumulators a "
-        "thread a cap of 64 sends them to local memory. Compilers ignore `-maxrregcount` for kernels with "
-        "launch bounds; `__maxnreg__` works.",
+        "The tutorial's tile fits into 32 registers. 8 × 8 accumulators a thread spill under a cap of 64. "
+        "Compilers ignore `-maxrregcount` for kernels with launch bounds; `__maxnreg__` works.",
         ("µs", "registers", "bytes spilled", "occupancy", "local loads"),
         _explain("unroll", "m=2048,n=2048,k=2048", variants="square_cap_64,square"),
     ),
     "E14": Row(
         "Occupancy",
-        "More warps hide more latency, until something else is full. Work under way per thread does the same. "
-        "Here a transpose with blocks kept away by ballast in shared memory, and the winners on record of all "
-        "tuned kernels.",
+        "More warps hide more latency until another resource is full; more loads per thread do the same. Shared "
+        "memory limits the blocks of a transpose here; the second table counts the recorded winners.",
         ("µs", "GB/s", "occupancy", "achieved %", "waits for memory"),
         _explain(
             "transpose",
@@ -270,23 +257,22 @@ ROWS: Mapping[str, Row] = {
     ),
     "E15": Row(
         "Particles",
-        "Three fields as structs of 12 or 16 bytes, as three arrays, or 32 of each in turn. Structs of 12 "
-        "bytes take 12 sectors a request and 3 requests, whose sectors L1 keeps: all bytes are used once. "
-        "With one field used, two thirds of what is moved are not.",
+        "Three fields as structs of 12 or 16 bytes, as three arrays, or 32 of each in turn. If one field is used, "
+        "structs move three times the bytes.",
         (*_COUNTED[:2], "used, load %", "L1 hits %", "read, MB", "GB/s"),
         _explain("particles", "n=16777216,layout=aos12,fields=1", variants="direct,shared"),
     ),
     "E16": Row(
         "Half-precision product on tensor cores",
-        "One instruction multiplies whole matrices: m16n8k16 of `mma.sync`, 64 rows and up to 256 columns of "
-        "`wgmma`. WMMA is the portable interface, and leaves a part of the rate on the table.",
+        "One instruction multiplies whole matrices: m16n8k16 for `mma.sync`, 64 rows and up to 256 columns for "
+        "`wgmma`. WMMA is portable and slower.",
         ("µs", "TFLOP/s", "tensor %", "registers", "occupancy"),
         "autotune explain hgemm",
     ),
     "E17": Row(
         "Inline PTX",
-        "Where C++ has an intrinsic, both give the same instruction. PTX is for what it lacks: copies to "
-        "shared memory that pass no register (`cp.async`), `ldmatrix`, `wgmma`.",
+        "Intrinsics and PTX give the same instruction. PTX reaches instructions without an intrinsic: `cp.async`, "
+        "`ldmatrix`, `wgmma`.",
         ("µs", "GB/s", "registers", "memory %"),
         _explain(
             "prefetch",
@@ -296,52 +282,43 @@ ROWS: Mapping[str, Row] = {
     ),
     "E18": Row(
         "Launch shape",
-        "A block is whole warps, whatever is asked for: of 100 threads the last warp has 28 idle lanes. If "
-        "every multiprocessor holds one block, one block more than multiprocessors takes twice as long; among "
-        "many waves it is lost.",
+        "A block is whole warps: of 100 threads the last warp has 28 idle lanes. One block more than a full wave "
+        "doubles one wave and is lost among many.",
         ("µs",),
         _explain("elementwise", "n=8388608,op=add,m=8388608", "BLOCK=48,VEC=1", "BLOCK=256,VEC=1"),
     ),
     "E19": Row(
         "A ladder of latencies",
-        "A chain in which each load names the place of the next. Time over steps is the latency of the level "
-        "that the chain fits in; hot for caches, cold for memory. The launch is in it, spread over thousands "
-        "of steps.",
+        "Each load names the place of the next. Time over steps is the latency of the level that holds the chain.",
         ("µs", "µs hot"),
         _explain("chase", "n=8192,steps=16384,gap=32", variants="global,shared"),
     ),
     "E20": Row(
         "Strides and lines",
-        "Reading every second element moves the same lines as reading all of them. A CPU's line has 64 bytes, "
-        "16 ints; a GPU moves sectors of 32 bytes, 8 floats, so that what is moved for an element grows until "
-        "then.",
+        "Reading every second element moves the same lines as reading all. A CPU moves lines of 64 bytes, a GPU "
+        "sectors of 32.",
         ("µs", "sectors, load", "used, load %", "read, MB"),
         _explain("gather", "n=4194304,pattern=every,stride=8,side=load", variants="naive"),
         more=_steps,
     ),
     "E21": Row(
         "Reverse",
-        "Lanes in reverse order read the same sectors, so turning pieces round in shared memory or by "
-        "shuffles has little to mend; each is right for any size. Shared memory that a launch sizes is its "
-        "third argument; `transpose` and `sgemm` use it, kernels of the common dialect declare theirs.",
+        "Lanes in reverse order read the same sectors, so reversing pieces in shared memory or by shuffles gains "
+        "little.",
         ("µs", "GB/s", *_COUNTED[1:3]),
         _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", variants="direct,shuffle"),
     ),
     "E22": Row(
         "Banks",
-        "32 banks, one word wide. Lanes `stride` words apart share banks by the common divisor of stride and "
-        "32; one word for all is no conflict. A word of padding after 32, or an exclusive or with the row, "
-        "makes columns as good as rows.",
+        "Shared memory has 32 banks, one word wide. Lanes share banks by the common divisor of stride and 32. "
+        "Padding or an exclusive or removes the conflicts.",
         ("µs", "wavefronts a load", "conflicts"),
         _explain("banks", "n=262144,stride=32,reads=1024", variants="plain,padded,xor"),
     ),
     "E23": Row(
         "Convolution",
-        "8 bytes move for each output, however many taps: L1 serves the repeats. What limits is load "
-        "instructions, a load for an input and one for a weight with each multiply-add. Windows in registers "
-        "need one for several outputs, loads of 16 bytes a quarter of them, and constant memory serves "
-        "weights as operands. Then stores limit: threads with 8 outputs or more of their own write half a "
-        "sector at a time, unless outputs leave by shared memory.",
+        "L1 serves the repeated inputs, so load instructions are the limit: outputs per thread, vectors and "
+        "constant memory save them. With 8 outputs or more, stores become the limit.",
         ("µs", "GB/s", "registers", "FFMA in the loop", "L1 hits %", "memory %"),
         _explain(
             "conv1d",
@@ -351,9 +328,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "E24": Row(
         "Sparse times dense",
-        "Rows of B are read as they lie; which rows is the matrix's choice. A team for each row is best if "
-        "rows are alike. Where one row has thousands of entries, all teams of a block share it, or every team "
-        "has equal shares of entries and adds rows that are cut by atomics.",
+        "A team per row is best if rows have one length. If one row has thousands of entries, all teams of a "
+        "block share it (`block`), or each team has the same number of entries (`split`).",
         ("µs", "GB/s", "L2 hits %", "memory %", "achieved %"),
         _explain(
             "spmm",
@@ -363,11 +339,8 @@ ROWS: Mapping[str, Row] = {
     ),
     "E25": Row(
         "Triangles",
-        "Edges go from the vertex of lower degree to that of higher, so no list is long. Then three ways to "
-        "intersect two lists. On several GPUs, which nothing here measures: partition once and store the "
-        "parts if the graph is used again; external vertices are the ends of edges that a part does not own; "
-        "copies of their lists (ghosts), sent once in bulk, avoid asking during the count; and between GPUs "
-        "of one host the way is NVLink, not the host's memory.",
+        "Edges go from the vertex of lower degree to that of higher, so no list is long. Three ways intersect two "
+        "lists.",
         ("µs", "threads active", "L1 hits %", "L2 hits %", "achieved %"),
         _explain("triangles", "kind=powerlaw,n=65536,each=16", variants="merge,search,hash"),
     ),
@@ -383,17 +356,16 @@ ROWS: Mapping[str, Row] = {
     ),
     "E27": Row(
         "Transpose, naive",
-        "Rows are read side by side and written a column at a time: 32 sectors a request with blocks 32 wide, "
-        "8 with blocks 8 wide, whose 8 rows are 8 sectors. Narrower blocks break the sectors of the reads.",
+        "Rows are read coalesced and written a column at a time: 32 sectors a request with blocks 32 wide, 8 with "
+        "blocks 8 wide.",
         (*_COUNTED, "GB/s"),
         "autotune explain transpose --problem m=1024,n=1024 --variants naive,narrow,register",
         only="1024",
     ),
     "E28": Row(
         "Transpose, 4 × 4 in registers",
-        "Each thread turns a square of 4 × 4 floats, so both sides move whole vectors, 16 sectors a request. "
-        "Rows are still written in pieces of 64 bytes, 16 rows at a time; tiles in shared memory write 256 "
-        "bytes in one piece.",
+        "Each thread transposes a square of 4 × 4 floats: both sides move vectors, 16 sectors a request. Tiles in "
+        "shared memory write 256 bytes in one piece.",
         (*_COUNTED, "GB/s"),
         "autotune explain transpose --problem m=4096,n=4096 --variants narrow,register,best",
         source="E27",
@@ -401,23 +373,22 @@ ROWS: Mapping[str, Row] = {
     ),
     "E29": Row(
         "Element by element",
-        "Sums, products and joining in vectors: a copy with a little arithmetic. Behind 1001 floats the "
-        "second array of a join begins off a boundary, so vectors stop there.",
+        "Sums, products and joining in vectors are a copy with a little arithmetic. After 1001 floats the second "
+        "array of a join is not aligned.",
         ("µs", "GB/s", *_COUNTED[1:]),
         _explain("elementwise", "n=4194304,op=concat,m=1001", variants="vectors"),
     ),
     "E30": Row(
         "Transfers and streams",
-        "Pinned memory is copied by the device itself; pageable memory goes through a buffer of the driver. "
-        "Chunks on several streams let copies in, kernels and copies out overlap, until the link is full.",
+        "The device copies pinned memory itself; pageable memory goes through a buffer of the driver. Chunks on "
+        "several streams overlap copies and kernels until the link is full.",
         command="python examples/transfers/transfers.py",
         more=_transfers,
     ),
     "E31": Row(
         "The machine",
-        "A grid is of blocks, a block of warps, a warp of 32 lanes; a block stays on one multiprocessor, "
-        "which has four parts, each with a scheduler and a quarter of the registers. L1 and shared memory are "
-        "one array. A request of a warp asks L1, then L2, then memory, in lines of 128 bytes of four sectors.",
+        "A block stays on one multiprocessor, which has four schedulers. L1 and shared memory are one array. "
+        "Memory moves lines of 128 bytes of four sectors.",
         command="autotune doctor",
         more=_numbers,
     ),
@@ -426,14 +397,14 @@ ROWS: Mapping[str, Row] = {
 
 INTRODUCTION = (
     "This project began from study notes that teach CUDA by experiment. After this page you know which of "
-    "their claims hold on a GPU of today, what shows it, and how to see it yourself. Each experiment is a "
-    "kernel of this repository; its variants compute the same and differ in one idea."
+    "their claims hold on a current GPU, and the command that shows each. Each experiment is a kernel of this "
+    "repository; its variants compute the same result and differ in one idea."
 )
 METHOD = (
     "Times are medians of launches from cold caches, interleaved among the variants of an experiment; "
-    "differences below 3 % mean nothing. Counters are Nsight Compute's, of one launch. A sector is 32 bytes; "
-    "*sectors* are those of one request of a warp. `make study-notes` measures all of it again and writes "
-    "this page; `python benchmarks/study/notes.py --rows E08` measures one row."
+    "differences below 3 % mean nothing. Counters are Nsight Compute's, of one launch. *Sectors* (32 bytes) are "
+    "per request of a warp. `make study-notes` measures all rows again and writes this page; "
+    "`python benchmarks/study/notes.py --rows E08` measures one row."
 )
 
 
@@ -473,14 +444,12 @@ def _claims(verdicts: Sequence[tuple[str, str]]) -> list[str]:
     counted = {
         verdict: len(list(group)) for verdict, group in groupby(sorted(v for v, _ in verdicts))
     }
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
-    lines = [f"Of {len(CLAIMS)} claims: {summary}.", ""]
-    lines += ["| | claim | expected | measured | verdict | why |", "|---|---|---|---|---|---|"]
+    summary = ", ".join(f"{verdict} {count}" for verdict, count in counted.items())
+    lines = [f"{len(CLAIMS)} claims: {summary}.", ""]
+    lines += ["||claim|measured|verdict|why|", "|---|---|---|---|---|"]
     for claim, (verdict, figures) in zip(CLAIMS, verdicts, strict=True):
         title = f"[{claim.row}](#{_anchor(claim.row, ROWS[claim.row].title)})"
-        lines.append(
-            f"| {title} | {claim.text} | {claim.expected} | {figures} | **{verdict}** | {claim.why} |"
-        )
+        lines.append(f"|{title}|{claim.text}|{figures}|**{verdict}**|{claim.why}|")
     return [*lines, ""]
 
 
@@ -503,7 +472,7 @@ def _row(name: str, row: Row, results: Results) -> list[str]:
             lines += [*part, ""] if part else []
     except Missing as error:
         lines += [f"Open: {error}.", ""]
-    return [*lines, f"See it: `{row.command}`", ""]
+    return [*lines, f"`{row.command}`", ""]
 
 
 def _table(row: Row, name: str, results: Results, found: Mapping[str, Any]) -> list[str]:
@@ -516,14 +485,14 @@ def _table(row: Row, name: str, results: Results, found: Mapping[str, Any]) -> l
     if not variants:
         return []
     shown = [column for column in row.columns if any(_cell(column, each) for *_, each in variants)]
-    lines = [f"| | | {' | '.join(shown)} |", f"|---|---|{'--:|' * len(shown)}"]
+    lines = [f"|||{'|'.join(shown)}|", f"|---|---|{'--:|' * len(shown)}"]
     before = ""
     for experiment, variant, each in variants:
         if "failure" in each.values and "cold_ms" not in each.values:
-            cells = f"{each.values['failure']} |" + " |" * (len(shown) - 1)
+            cells = f"{each.values['failure']}|" + "|" * (len(shown) - 1)
         else:
-            cells = " | ".join(_cell(column, each) for column in shown) + " |"
-        lines.append(f"| {'' if experiment == before else experiment} | {variant} | {cells}")
+            cells = "|".join(_cell(column, each) for column in shown) + "|"
+        lines.append(f"|{'' if experiment == before else experiment}|{variant}|{cells}")
         before = experiment
     return lines
 
